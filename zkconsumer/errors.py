@@ -1,0 +1,111 @@
+"""Every error this package raises: one tree, and each error says what, where, and what to do.
+
+`what` is one sentence; `where` names the znode, the partition, the file and line, or the setting;
+`remedy` is what the reader can do about it. All three are plain attributes, so that a program can
+show them apart, and `str(error)` is all of them in one line.
+"""
+
+from __future__ import annotations
+
+
+class ZkConsumerError(Exception):
+    """Root of the tree.
+
+    Attributes:
+        what: one sentence without the final full stop.
+        where: the znode, partition, setting, or file and line concerned; may be empty.
+        remedy: what to do about it; may be empty.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what, where, remedy)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = self.what + (f" ({self.where})" if self.where else "")
+        return f"{text}: {self.remedy}" if self.remedy else text
+
+
+# ---- the caller's fault -------------------------------------------------------------------------
+
+
+class ConfigError(ZkConsumerError):
+    """A property has a bad value, is missing, or contradicts another (JVM: InvalidConfigException)."""
+
+
+class InvalidNameError(ConfigError):
+    """A group, topic or consumer id that cannot stand in a ZooKeeper path or a JVM rejects."""
+
+
+class MessageStreamsExistError(ZkConsumerError):
+    """Streams were created twice on one connector (JVM: MessageStreamsExistException)."""
+
+
+class ConnectorClosedError(ZkConsumerError):
+    """The connector was shut down before the call."""
+
+
+# ---- the user's iterator ------------------------------------------------------------------------
+
+
+class ConsumerTimeoutError(ZkConsumerError):
+    """No message within `consumer.timeout.ms`; the stream stays usable (ConsumerTimeoutException)."""
+
+
+class RebalanceBlockedError(ZkConsumerError):
+    """Somebody else holds what this member should own (JVM: ConsumerRebalanceFailedException).
+
+    Raised once to a stream that has no partition at all; the member goes on trying.
+    """
+
+
+class FetchError(ZkConsumerError):
+    """The brokers refuse to serve a partition for a reason that waiting does not mend."""
+
+
+class DecodeError(ZkConsumerError):
+    """The user's decoder raised on a key or a value; the message itself was delivered."""
+
+
+# ---- ZooKeeper ----------------------------------------------------------------------------------
+
+
+class ZooKeeperUnreachableError(ZkConsumerError):
+    """No session within `zookeeper.connection.timeout.ms`, or it was lost for good."""
+
+
+class ChrootMissingError(ZkConsumerError):
+    """The chroot of `zookeeper.connect` does not exist; it is never created here."""
+
+
+class AccessDeniedError(ZkConsumerError):
+    """ZooKeeper's access control list forbids an operation."""
+
+
+class MalformedZnodeError(ZkConsumerError):
+    """A znode's payload is not what the JVM would accept there."""
+
+
+class ZnodeTooLargeError(ZkConsumerError):
+    """A payload or a transaction above what a ZooKeeper server takes (1 MiB, `jute.maxbuffer`)."""
+
+
+class ConsumerIdTakenError(ZkConsumerError):
+    """Another live session is registered under our consumer id."""
+
+
+class UnsupportedPeerError(ZkConsumerError):
+    """A peer's registration is valid, but this release cannot evaluate it."""
+
+
+class CommitError(ZkConsumerError):
+    """Offsets could not be committed, or were committed in part; `where` names the partitions."""
+
+
+# ---- the sandbox --------------------------------------------------------------------------------
+
+
+class SandboxError(ZkConsumerError):
+    """A server of the sandbox could not be fetched, started or stopped."""
