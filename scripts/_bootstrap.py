@@ -1,0 +1,183 @@
+"""Make the environment that scripts/demo and scripts/test run in; the standard library only.
+
+A stamp per extra in the environment tells that nothing is to do: it hashes what the installation
+depends on, so a second run starts no pip. Everything is told on stderr; stdout is the command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# An environment made for the key also serves the values.
+SERVES = {"sandbox": ("sandbox",), "test": ("test", "sandbox")}
+# pip names every file it downloads; below this the line is noise.
+TOLD_DOWNLOAD_MB = 5.0
+# Enough of pip's output to hold its error and the lines before it.
+TOLD_LINES_ON_FAILURE = 25
+
+
+class BootstrapError(Exception):
+    """One line for the user: what is wrong, and the remedy."""
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"zkconsumer: {text}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def one_at_a_time(root: Path, venv: Path) -> Iterator[None]:
+    """Two commands started together make one environment, the second waiting for the first."""
+    with open(root / "setup.cfg", "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another command that is making {venv}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def python_of(venv: Path) -> Path:
+    return venv / "bin" / "python"
+
+
+def is_usable(venv: Path) -> bool:
+    """Whether the environment was made whole and its base interpreter is still there."""
+    if not (venv / "pyvenv.cfg").is_file() or not os.access(python_of(venv), os.X_OK):
+        return False
+    probe = [str(python_of(venv)), "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
+    return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def make(venv: Path) -> None:
+    """Make an empty environment, over the remains of an interrupted one if need be."""
+    if venv.exists() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
+        raise BootstrapError(f"{venv} is not a virtual environment: empty it, or set ZKCONSUMER_VENV")
+    say(f"making the environment {venv} (Python {sys.version.split()[0]})")
+    if importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip"):
+        command = [sys.executable, "-m", "venv", "--clear", str(venv)]
+    elif importlib.util.find_spec("virtualenv"):
+        command = [sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(venv)]
+    elif virtualenv := shutil.which("virtualenv"):
+        command = [virtualenv, "--quiet", "--clear", "--python", sys.executable, str(venv)]
+    else:
+        raise BootstrapError(
+            f"{sys.executable} comes without venv and ensurepip: install your system's package "
+            "of them (Debian, Ubuntu: apt-get install python3-venv) or virtualenv, "
+            "or set PYTHON to another Python"
+        )
+    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+        raise BootstrapError(f"{venv} could not be made: the reason stands above")
+
+
+def fingerprint(root: Path, venv: Path) -> str:
+    """What an installation depends on: the declared packages, the Python, and both places."""
+    digest = hashlib.sha256(f"{root}\0{venv}\0".encode())
+    for file in (root / "setup.cfg", root / "pyproject.toml", venv / "pyvenv.cfg"):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def stamp(venv: Path, extra: str) -> Path:
+    return venv / f"zkconsumer-{extra}.stamp"
+
+
+def install(root: Path, venv: Path, extra: str) -> None:
+    say(f"installing zkconsumer[{extra}] and what it needs")
+    started = time.monotonic()
+    command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
+    command += ["--no-input", "--editable", f"{root}[{extra}]"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    lines: list[str] = []
+    pip = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    assert pip.stdout is not None
+    try:
+        for line in pip.stdout:
+            lines.append(line.rstrip())
+            tell_progress(line.strip())
+        pip.wait()
+    except KeyboardInterrupt:
+        # What was installed so far stays, without a stamp: the next run lets pip finish.
+        pip.terminate()
+        pip.wait()
+        raise
+    clear_progress()
+    if pip.returncode != 0:
+        sys.stderr.write("\n".join([*lines[-TOLD_LINES_ON_FAILURE:], ""]))
+        raise BootstrapError(
+            f"pip could not install zkconsumer[{extra}]: the reason stands above; "
+            "without a network, make the environment once with one"
+        )
+    say(f"installed in {time.monotonic() - started:.1f} s")
+
+
+def tell_progress(line: str) -> None:
+    """On a terminal one line that changes; elsewhere only the long downloads."""
+    if not line.startswith(("Collecting ", "Downloading ", "Installing ")):
+        return
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        sys.stderr.write(f"\r\033[K  {line}"[: width + 4])
+        sys.stderr.flush()
+    elif line.endswith(" MB)") and float(line.rpartition("(")[2].split()[0]) >= TOLD_DOWNLOAD_MB:
+        say(line[0].lower() + line[1:])
+
+
+def clear_progress() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
+
+
+def bootstrap(root: Path, venv: Path, extra: str) -> None:
+    ready = python_of(venv).exists() and stamp(venv, extra).is_file()
+    if ready and stamp(venv, extra).read_text() == fingerprint(root, venv):
+        return
+    with one_at_a_time(root, venv):
+        if not is_usable(venv):
+            make(venv)
+        wanted = fingerprint(root, venv)
+        if stamp(venv, extra).is_file() and stamp(venv, extra).read_text() == wanted:
+            return
+        for served in SERVES["test"]:
+            stamp(venv, served).unlink(missing_ok=True)
+        install(root, venv, extra)
+        for served in SERVES[extra]:
+            stamp(venv, served).write_text(wanted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--extra", choices=sorted(SERVES), required=True)
+    options = parser.parse_args()
+    try:
+        bootstrap(options.root, options.venv, options.extra)
+    except BootstrapError as error:
+        say(str(error))
+        return 1
+    except OSError as error:
+        say(f"the environment could not be made: {error}")
+        return 1
+    except KeyboardInterrupt:
+        clear_progress()
+        say("interrupted; the next run goes on from here")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
