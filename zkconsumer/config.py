@@ -1,0 +1,332 @@
+"""The settings of a consumer: the JVM's property names, typed and validated.
+
+The fields of `ConsumerConfig` are the one table: property name, attribute, type, default, what is
+allowed, effect. `zkconsumer.config_page` writes docs/configuration.md from it.
+Rules and defaults: `kafka.consumer.ConsumerConfig` and `kafka.utils.VerifiableProperties`,
+Kafka 0.9 to 1.1.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal, Self, cast
+
+from zkconsumer.config_connect import split_connect
+from zkconsumer.config_files import read_properties
+from zkconsumer.config_kinds import (
+    CLIENT,
+    GROUP,
+    HOSTS,
+    ID_SUFFIX,
+    REQUIRED,
+    TOKEN,
+    Choice,
+    Decided,
+    Flag,
+    Millis,
+    MillisOrNever,
+    Setting,
+    Text,
+    Whole,
+    setting,
+    settings_of,
+)
+from zkconsumer.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+# Accepted without a word: reporters of the JVM's own metrics, and constants that it never uses.
+NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")
+# The JVM, too, is silent about these from 0.8.2 on: they belong to the user's own code.
+EXEMPT: Final = "external."
+
+_NONE = "No effect here"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig:
+    """The settings of one consumer; immutable.
+
+    Keyword arguments have the property's name in snake_case; durations are float seconds and end
+    in `_s`. A default that another setting decides is resolved at construction. Raises ConfigError
+    with name, value and what is allowed (JVM: InvalidConfigException, IllegalArgumentException).
+    """
+
+    group_id: str = setting(
+        "group.id", GROUP, REQUIRED, "The group to be a member of."
+    )
+    zookeeper_connect: str = setting(
+        "zookeeper.connect", HOSTS, REQUIRED,
+        "ZooKeeper servers, and the chroot, which must exist: it is never created.",
+    )
+    zookeeper_session_timeout_s: float = setting(
+        "zookeeper.session.timeout.ms", Millis(1), 6.0,
+        "After so long without a word ZooKeeper counts this member as dead.",
+    )
+    zookeeper_connection_timeout_s: float = setting(
+        "zookeeper.connection.timeout.ms", Millis(1), Decided("zookeeper.session.timeout.ms"),
+        "How long to wait for the first connection.",
+    )
+    zookeeper_sync_time_s: float = setting(
+        "zookeeper.sync.time.ms", Millis(0), 2.0, "Only the default of rebalance.backoff.ms."
+    )
+    zookeeper_auth_scheme: Literal["digest"] | None = setting(
+        "zookeeper.auth.scheme", Choice(("digest",)), None,
+        "Ours. Authenticate to ZooKeeper; needs zookeeper.auth.credential.",
+    )
+    zookeeper_auth_credential: str | None = setting(
+        "zookeeper.auth.credential", TOKEN, None,
+        "Ours. User and password; never shown in logs or errors.",
+    )
+    zookeeper_acl: Literal["open", "creator"] = setting(
+        "zookeeper.acl", Choice(("open", "creator")), "open",
+        "Ours. Who may change the owner and offset nodes we create; needs zookeeper.auth.scheme.",
+    )
+    consumer_id: str | None = setting(
+        "consumer.id", ID_SUFFIX, None,
+        "Suffix of the consumer id; by default host, time and a random part. For tests.",
+    )
+    client_id: str = setting(
+        "client.id", CLIENT, Decided("group.id"), "The name by which the brokers know the client."
+    )
+    socket_timeout_s: float = setting(
+        "socket.timeout.ms", Millis(1), 30.0,
+        "Time limit of a request to a broker; at least fetch.wait.max.ms.",
+    )
+    socket_receive_buffer_bytes: int = setting(
+        "socket.receive.buffer.bytes", Whole(-1, "bytes"), 65536,
+        "The socket's receive buffer; 0 or less: the system's own.",
+    )
+    fetch_message_max_bytes: int = setting(
+        "fetch.message.max.bytes", Whole(1, "bytes"), 1048576,
+        "Bytes to ask for per partition and request; grows for a larger message (JVM: never).",
+    )
+    num_consumer_fetchers: int = setting(
+        "num.consumer.fetchers", Whole(1), 1, f"{_NONE}: each stream fetches for itself."
+    )
+    auto_commit_enable: bool = setting(
+        "auto.commit.enable", Flag(), True,
+        "Commit finished messages from time to time, and at each rebalance.",
+    )
+    auto_commit_interval_s: float = setting(
+        "auto.commit.interval.ms", Millis(1), 60.0, "How often."
+    )
+    queued_max_message_chunks: int = setting(
+        "queued.max.message.chunks", Whole(1), 2,
+        "With fetch.message.max.bytes: the bytes that a stream fetches ahead.",
+    )
+    rebalance_max_retries: int = setting(
+        "rebalance.max.retries", Whole(1), 4,
+        "Attempts before the blocker is reported; we go on trying (JVM: gives up).",
+    )
+    rebalance_backoff_s: float = setting(
+        "rebalance.backoff.ms", Millis(0), Decided("zookeeper.sync.time.ms"),
+        "Longest wait between two attempts to claim a partition that is held.",
+    )
+    rebalance_mode: Literal["incremental", "eager"] = setting(
+        "rebalance.mode", Choice(("incremental", "eager")), "incremental",
+        "Ours. Release only what moves, or everything as the JVM does.",
+    )
+    release_grace_s: float = setting(
+        "release.grace.ms", Millis(0), 1.0,
+        "Ours. How long a release waits for the user to ask for the next message.",
+    )
+    refresh_leader_backoff_s: float = setting(
+        "refresh.leader.backoff.ms", Millis(0), 0.2,
+        "Pause after a failed fetch or look-up of a leader.",
+    )
+    fetch_min_bytes: int = setting(
+        "fetch.min.bytes", Whole(0, "bytes"), 1, "The broker answers a fetch when it has so much."
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes", Whole(0, "bytes"), 52428800,
+        f"{_NONE}; the JVM parses it and never uses it, either.",
+    )
+    fetch_wait_max_s: float = setting(
+        "fetch.wait.max.ms", Millis(0), 0.1, "The broker answers a fetch after so long in any case."
+    )
+    auto_offset_reset: Literal["smallest", "largest"] = setting(
+        "auto.offset.reset", Choice(("smallest", "largest")), "largest",
+        "Where to begin without a stored offset, or with one that is out of range.",
+    )
+    consumer_timeout_s: float | None = setting(
+        "consumer.timeout.ms", MillisOrNever(), None,
+        "ConsumerTimeoutError when no message came for so long; the stream stays usable.",
+    )
+    partition_assignment_strategy: Literal["range", "roundrobin"] = setting(
+        "partition.assignment.strategy", Choice(("range", "roundrobin")), "range",
+        "Who gets which partition; must be the same in the whole group.",
+    )
+    offsets_storage: Literal["zookeeper", "kafka"] = setting(
+        "offsets.storage", Choice(("zookeeper", "kafka"), str.lower), "zookeeper",
+        "Where offsets are kept; this release refuses `kafka`.",
+    )
+    dual_commit_enabled: bool = setting(
+        "dual.commit.enabled", Flag(), Decided("true if offsets.storage is kafka"),
+        "With offsets.storage=kafka: commit to ZooKeeper as well.",
+    )
+    offsets_channel_backoff_s: float = setting(
+        "offsets.channel.backoff.ms", Millis(0), 1.0,
+        f"{_NONE} as long as offsets.storage is zookeeper.",
+    )
+    offsets_channel_socket_timeout_s: float = setting(
+        "offsets.channel.socket.timeout.ms", Millis(1), 10.0,
+        f"{_NONE} as long as offsets.storage is zookeeper.",
+    )
+    offsets_commit_max_retries: int = setting(
+        "offsets.commit.max.retries", Whole(0), 5,
+        f"{_NONE} as long as offsets.storage is zookeeper.",
+    )
+    exclude_internal_topics: bool = setting(
+        "exclude.internal.topics", Flag(), True, f"{_NONE}: it concerns wildcard subscriptions."
+    )
+    trace_file: str | None = setting(
+        "trace.file", Text("a path"), None,
+        "Ours. Write one JSON line per event of the group to this file.",
+    )
+
+    def __post_init__(self) -> None:
+        for row in TABLE:
+            value = getattr(self, row.attribute)
+            if value is not None or row.attribute in REQUIRED_ATTRIBUTES:
+                object.__setattr__(self, row.attribute, _checked(row, value))
+        decided = {
+            "zookeeper_connection_timeout_s": self.zookeeper_session_timeout_s,
+            "client_id": self.group_id,
+            "rebalance_backoff_s": self.zookeeper_sync_time_s,
+            "dual_commit_enabled": self.offsets_storage == "kafka",
+        }
+        for attribute, value in decided.items():
+            if getattr(self, attribute) is None:
+                object.__setattr__(self, attribute, value)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        split_connect(self.zookeeper_connect)
+        if self.socket_timeout_s < self.fetch_wait_max_s:
+            raise ConfigError(
+                "socket.timeout.ms is below fetch.wait.max.ms, so that fetches would time out",
+                where="socket.timeout.ms",
+                remedy=f"at least {round(self.fetch_wait_max_s * 1000)}",
+            )
+        if self.offsets_storage == "kafka":
+            raise ConfigError(
+                "offsets.storage=kafka is not supported yet",
+                where="offsets.storage",
+                remedy="use offsets.storage=zookeeper",
+            )
+        if (self.zookeeper_auth_scheme is None) != (self.zookeeper_auth_credential is None):
+            raise ConfigError(
+                "zookeeper.auth.scheme and zookeeper.auth.credential need each other",
+                where="zookeeper.auth.scheme",
+                remedy="set both, or neither",
+            )
+        if self.zookeeper_acl == "creator" and self.zookeeper_auth_scheme is None:
+            raise ConfigError(
+                "zookeeper.acl=creator without authentication: ZooKeeper would refuse every node",
+                where="zookeeper.acl",
+                remedy="set zookeeper.auth.scheme and zookeeper.auth.credential as well",
+            )
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """The servers of `zookeeper_connect`, without the chroot: `h1:2181,h2:2181`."""
+        return split_connect(self.zookeeper_connect)[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        """The chroot of `zookeeper_connect`: `/kafka`, or empty."""
+        return split_connect(self.zookeeper_connect)[1]
+
+    @classmethod
+    def from_properties(
+        cls, *sources: str | PathLike[str] | Mapping[str, str], **overrides: Any
+    ) -> Self:
+        """The settings of a JVM consumer's own file, or of a mapping of property names to text.
+
+        Of several sources the later ones win; `overrides` are keyword arguments of the class and
+        win over all. Unknown names give a warning with the nearest known one. Raises ConfigError
+        with name, value, file and line, and what is allowed.
+        """
+        values: dict[str, object] = {}
+        places: dict[str, str] = {}
+        for source in sources:
+            for name, text, place in _entries(source):
+                row = _BY_NAME.get(name)
+                if row is None:
+                    _warn_unknown(name, place)
+                    continue
+                values[row.attribute] = _parsed(row, text, place)
+                places[name] = place
+        values.update(overrides)
+        places |= {row.name: row.name for row in TABLE if row.attribute in overrides}
+        for row in TABLE:
+            if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
+                raise ConfigError(
+                    f"missing required property {row.name}", where=_names(sources), remedy="set it"
+                )
+        try:
+            return cls(**cast(Any, values))
+        except ConfigError as error:
+            place = places.get(error.where, error.where)
+            raise ConfigError(error.what, where=place, remedy=error.remedy) from None
+
+
+TABLE: Final[tuple[Setting, ...]] = settings_of(ConsumerConfig)
+_BY_NAME: Final = {row.name: row for row in TABLE}
+REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in TABLE if row.default is REQUIRED)
+
+
+def _entries(
+    source: str | PathLike[str] | Mapping[str, str],
+) -> Iterator[tuple[str, str, str]]:
+    """Each (name, value, place) of one source."""
+    if isinstance(source, Mapping):
+        for name, text in source.items():
+            yield name, text, name
+        return
+    for name, text, number in read_properties(Path(source)):
+        yield name, text, f"{source}:{number}"
+
+
+def _parsed(row: Setting, text: str, place: str) -> object:
+    # `String.trim`: everything up to U+0020, and nothing else, unlike str.strip.
+    trimmed = text.strip("".join(map(chr, range(0x21))))
+    try:
+        return row.kind.from_text(trimmed)
+    except ValueError:
+        raise _bad_value(row, trimmed, place) from None
+
+
+def _checked(row: Setting, value: object) -> object:
+    try:
+        return row.kind.check(value)
+    except ValueError:
+        raise _bad_value(row, value, row.name) from None
+
+
+def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
+    shown = "(not shown)" if row.kind is TOKEN else repr(value)
+    reason = " (the JVM takes it, and makes nodes that no tool can name)" if value == "" else ""
+    return ConfigError(
+        f"bad value {shown} of {row.name}{reason if row.kind is GROUP else ''}",
+        where=place,
+        remedy=f"allowed: {row.kind.allowed}",
+    )
+
+
+def _warn_unknown(name: str, place: str) -> None:
+    if name.startswith((*NO_EFFECT, EXEMPT)):
+        return
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    _log.warning("property %s is not known and has no effect (%s)%s", name, place, hint)
+
+
+def _names(sources: tuple[object, ...]) -> str:
+    return ", ".join(str(one) for one in sources if not isinstance(one, Mapping))

@@ -1,0 +1,86 @@
+"""Java's .properties syntax, as `java.util.Properties.load` reads it, with line numbers.
+
+Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first `=`, `:` or
+blank that is not escaped; blanks around the separator do not count. A line that ends in an odd
+number of backslashes goes on in the next one, whose leading blanks do not count. `\\t`, `\\n`,
+`\\r`, `\\f` and `\\uXXXX` are escapes; any other escaped character stands for itself. Where a key
+comes twice, the last one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from zkconsumer.errors import ConfigError
+
+_BLANKS = " \t\f"
+_LINE = re.compile(r"\r\n|\r|\n")
+# An escaped character, or anything that does not end a key.
+_KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.|$)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Each (key, value, line number) of a file, in order.
+
+    The file is taken as UTF-8 if it is valid UTF-8, else as ISO-8859-1 (Java's own choice; both
+    agree on ASCII). Raises ConfigError if it cannot be read, or holds a bad `\\u` escape.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the properties file: {error.strerror}",
+            where=str(path),
+            remedy="name an existing, readable file",
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("iso-8859-1")
+    yield from parse_properties(text, where=str(path))
+
+
+def parse_properties(text: str, *, where: str) -> Iterator[tuple[str, str, int]]:
+    """Each (key, value, line number) of `text`; `where` is its name in errors."""
+    for number, line in _logical_lines(text):
+        key = _KEY.match(line)
+        assert key is not None, "the pattern matches the empty string"
+        separator = _SEPARATOR.match(line, key.end())
+        assert separator is not None, "the pattern matches the empty string"
+        place = f"{where}:{number}"
+        yield _unescape(key[0], place), _unescape(line[separator.end() :], place), number
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    lines = iter(enumerate(_LINE.split(text), start=1))
+    for number, first in lines:
+        line = first.lstrip(_BLANKS)
+        if not line or line[0] in "#!":
+            continue
+        while _goes_on(line):
+            _, more = next(lines, (0, ""))
+            line = line[:-1] + more.lstrip(_BLANKS)
+        yield number, line
+
+
+def _goes_on(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescape(text: str, where: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape == "u":
+            raise ConfigError(
+                "malformed \\u escape", where=where, remedy="write \\u and four hex digits"
+            )
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        return _CONTROL.get(escape, escape)
+
+    return _ESCAPE.sub(one, text)

@@ -1,0 +1,53 @@
+"""Writes docs/configuration.md from the table, to standard output."""
+
+from __future__ import annotations
+
+import sys
+
+from zkconsumer.config import EXEMPT, NO_EFFECT, TABLE
+from zkconsumer.config_kinds import Decided, MillisOrNever, Required, Setting
+
+
+def configuration_page() -> str:
+    """The whole page."""
+    head = (
+        "# Configuration",
+        "",
+        "Written by `python -m zkconsumer.config_page`; do not edit. A JVM consumer's properties",
+        "file is taken as it is. Durations are whole milliseconds in a file, and float seconds in",
+        "Python. \"Ours\" marks the properties that the JVM consumer does not have.",
+        "",
+        "| Property | Python | Default | Allowed | Effect |",
+        "|---|---|---|---|---|",
+    )
+    rows = (
+        f"| `{row.name}` | `{row.attribute}` | {_default(row)} | {row.kind.allowed}"
+        f" | {row.effect} |"
+        for row in TABLE
+    )
+    tail = (
+        "",
+        f"Accepted without effect: {', '.join(f'`{one}*`' for one in NO_EFFECT)}.",
+        f"Names under `{EXEMPT}` are yours. Any other name gives a warning.",
+    )
+    return "\n".join((*head, *rows, *tail, ""))
+
+
+def _default(row: Setting) -> str:
+    match row.default, row.kind:
+        case Required(), _:
+            return "required"
+        case Decided(by=by), _:
+            return by
+        case None, MillisOrNever():
+            return "-1"
+        case None, _:
+            return "none"
+        case float(seconds), _:
+            return str(round(seconds * 1000))
+        case value, _:
+            return str(value).lower()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(configuration_page())
