@@ -63,7 +63,7 @@ def is_usable(venv: Path) -> bool:
 def make(venv: Path) -> None:
     """Make an empty environment, over the remains of an interrupted one if need be."""
     if venv.exists() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
-        raise BootstrapError(f"{venv} is not a virtual environment: empty it, or set ZKCONSUMER_VENV")
+        raise BootstrapError(f"{venv} is no virtual environment: empty it, or set ZKCONSUMER_VENV")
     say(f"making the environment {venv} (Python {sys.version.split()[0]})")
     if importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip"):
         command = [sys.executable, "-m", "venv", "--clear", str(venv)]

@@ -1,0 +1,113 @@
+"""What scripts/test does once the environment stands: real parts, static checks, the whole suite.
+
+usage: scripts/test [--install-docker] [pytest arguments]
+  --install-docker   install and start a Docker engine where none answers (root, apt-get);
+                     CI=true does the same. Then doing without one is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import _engine
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import jars
+
+# The servers of nearly every test; the few that need another release bring it themselves.
+JARS = "kafka-3.9.1"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"zkconsumer: {text}\n")
+    sys.stderr.flush()
+
+
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
+    """Have an engine answer to DOCKER_HOST, if it may be had; returns what is missing, or None."""
+    # The reaper's image comes from the public hub; the tests stop their containers themselves.
+    os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
+    version = _engine.answers()
+    if version is None and required:
+        _engine.install()
+        # An installation may have started the system's own engine; else one is ours for the run.
+        if _engine.answers() is None:
+            os.environ["DOCKER_HOST"] = stack.enter_context(_engine.own_engine())
+        version = _engine.answers()
+        if version is None:
+            raise _engine.EngineError("the engine got ready, and then did not answer")
+    if version is None:
+        return (
+            "no Docker engine answers: the container cases ran on the sandbox's server only; "
+            "scripts/test --install-docker brings an engine (root)"
+        )
+    say(f"containers: Docker engine {version}")
+    return None
+
+
+def run(*command: str) -> int:
+    """Run a step to its end; one Ctrl-C, or one SIGTERM to us, is one SIGINT to the step.
+
+    The step has a session of its own: else a Ctrl-C would reach it from the terminal and from us,
+    and a second one cuts off the tear-down in which pytest stops its servers.
+    """
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    stopped: BaseException | None = None
+    while True:
+        try:
+            code = process.wait()
+        except (KeyboardInterrupt, SystemExit) as error:
+            stopped = error
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            break
+    if stopped is not None:
+        raise stopped
+    return code
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments in (["--help"], ["-h"]):
+        sys.stdout.write(__doc__ or "")
+        return 0
+    required = is_ci() or "--install-docker" in arguments
+    arguments = [argument for argument in arguments if argument != "--install-docker"]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    with ExitStack() as stack:
+        missing = provide_engine(stack, required=required)
+        jars.resolve(JARS)
+        checks = run(str(ROOT / "scripts/check"))
+        tests = run(sys.executable, "-m", "pytest", *arguments)
+    if checks:
+        say("the static checks failed: see above, before the tests; scripts/check repeats them")
+    if missing:
+        say(missing)
+    return tests or checks
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (_engine.EngineError, SandboxError) as error:
+        say(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
