@@ -298,7 +298,7 @@ def _parsed(row: Setting, text: str, place: str) -> object:
     # `String.trim`: everything up to U+0020, and nothing else, unlike str.strip.
     trimmed = text.strip("".join(map(chr, range(0x21))))
     try:
-        return row.kind.from_text(trimmed)
+        return row.kind.check(row.kind.from_text(trimmed))
     except ValueError:
         raise _bad_value(row, trimmed, place) from None
 

@@ -1,0 +1,302 @@
+"""The settings: a JVM consumer's own file, its names, its defaults and its refusals."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.config import TABLE, ConsumerConfig
+from zkconsumer.config_connect import split_connect
+from zkconsumer.config_files import parse_properties
+from zkconsumer.config_page import configuration_page
+from zkconsumer.errors import ConfigError
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+NEEDED = {"group.id": "g1", "zookeeper.connect": "h1:2181,h2:2181/kafka"}
+
+# kafka.consumer.ConsumerConfig 1.1.1, with durations in seconds.
+JVM_DEFAULTS: dict[str, Any] = {
+    "zookeeper.session.timeout.ms": 6.0,
+    "zookeeper.connection.timeout.ms": 6.0,
+    "zookeeper.sync.time.ms": 2.0,
+    "consumer.id": None,
+    "client.id": "g1",
+    "socket.timeout.ms": 30.0,
+    "socket.receive.buffer.bytes": 65536,
+    "fetch.message.max.bytes": 1048576,
+    "num.consumer.fetchers": 1,
+    "auto.commit.enable": True,
+    "auto.commit.interval.ms": 60.0,
+    "queued.max.message.chunks": 2,
+    "rebalance.max.retries": 4,
+    "rebalance.backoff.ms": 2.0,
+    "refresh.leader.backoff.ms": 0.2,
+    "fetch.min.bytes": 1,
+    "fetch.max.bytes": 52428800,
+    "fetch.wait.max.ms": 0.1,
+    "auto.offset.reset": "largest",
+    "consumer.timeout.ms": None,
+    "offsets.storage": "zookeeper",
+    "dual.commit.enabled": False,
+    "offsets.channel.backoff.ms": 1.0,
+    "offsets.channel.socket.timeout.ms": 10.0,
+    "offsets.commit.max.retries": 5,
+    "exclude.internal.topics": True,
+    "partition.assignment.strategy": "range",
+}
+
+
+def config_of(**properties: str) -> ConsumerConfig:
+    """A configuration of the needed properties and some more, `_` for `.`."""
+    named = {name.replace("_", "."): text for name, text in properties.items()}
+    return ConsumerConfig.from_properties(NEEDED | named)
+
+
+def test_the_defaults_are_the_jvms() -> None:
+    """Every property of the JVM consumer exists here and has the JVM's default."""
+    config = ConsumerConfig.from_properties(NEEDED)
+    attributes = {row.name: row.attribute for row in TABLE}
+    found = {name: getattr(config, attributes[name]) for name in JVM_DEFAULTS}
+    assert found == JVM_DEFAULTS
+
+
+def test_attributes_are_the_names_in_snake_case() -> None:
+    """An attribute is the property's name with underscores; a duration ends in `_s`."""
+    for row in TABLE:
+        expected = row.name.replace(".", "_")
+        assert row.attribute == (
+            expected.removesuffix("_ms") + "_s" if expected.endswith("_ms") else expected
+        )
+
+
+def test_defaults_that_another_setting_decides() -> None:
+    """Connection timeout, back-off and client id follow the settings that the JVM derives from."""
+    config = config_of(zookeeper_session_timeout_ms="4000", zookeeper_sync_time_ms="200")
+    assert (config.zookeeper_connection_timeout_s, config.rebalance_backoff_s) == (4.0, 0.2)
+    assert replace(config, client_id="c").client_id == "c"
+
+
+def test_keyword_arguments_equal_properties() -> None:
+    """The same settings as keyword arguments and as properties give equal configurations."""
+    assert ConsumerConfig(
+        group_id="g1",
+        zookeeper_connect="h1:2181,h2:2181/kafka",
+        zookeeper_session_timeout_s=4,
+        auto_offset_reset="smallest",
+        consumer_timeout_s=0.25,
+    ) == config_of(
+        zookeeper_session_timeout_ms="4000", auto_offset_reset="smallest", consumer_timeout_ms="250"
+    )
+
+
+def test_a_properties_file(tmp_path: Path) -> None:
+    """A file in Java's syntax is read as Java reads it, with trimmed values."""
+    file = tmp_path / "consumer.properties"
+    file.write_bytes(
+        b"# comment\r\n! comment\r\n\r\n"
+        b"zookeeper.connect = h1:2181,\\\r\n    h2:2181/kafka  \r\n"
+        b"group.id:g\\u0031\r\n"
+        b"  rebalance.max.retries 7\n"
+        b"consumer.id=caf\xe9\n"
+        b"rebalance.max.retries\t=\t8"
+    )
+    config = ConsumerConfig.from_properties(file, auto_offset_reset="smallest")
+    assert config.zookeeper_connect == "h1:2181,h2:2181/kafka"
+    assert (config.group_id, config.consumer_id) == ("g1", "café")
+    assert (config.rebalance_max_retries, config.auto_offset_reset) == (8, "smallest")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", ("a", "b")),
+        ("a = b ", ("a", "b ")),
+        ("a:b=c", ("a", "b=c")),
+        ("a b = c", ("a", "b = c")),
+        ("a", ("a", "")),
+        ("=b", ("", "b")),
+        (r"a\ b\=\:c=\#d", ("a b=:c", "#d")),
+        (r"a=\t\n\r\f\q\\", ("a", "\t\n\r\fq\\")),
+        ("a=b\\\n\n", ("a", "b")),
+        ("a=b\\\n  # c", ("a", "b# c")),
+        ("a=b\\", ("a", "b")),
+        (r"a=\u20AC\u20ac", ("a", "€€")),
+    ],
+)
+def test_the_syntax_of_a_line(text: str, expected: tuple[str, str]) -> None:
+    """Separators, escapes and continuations are those of java.util.Properties."""
+    assert [(key, value) for key, value, _ in parse_properties(text, where="f")] == [expected]
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    """No text makes the parser raise anything but ConfigError."""
+    try:
+        for key, value, number in parse_properties(text, where="f"):
+            assert isinstance(key + value, str)
+            assert number >= 1
+    except ConfigError as error:
+        assert "\\u" in error.what
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("auto.commit.enable", "True", "true or false"),
+        ("auto.commit.enable", "yes", "true or false"),
+        ("auto.offset.reset", "earliest", "smallest or largest"),
+        ("partition.assignment.strategy", "Range", "range or roundrobin"),
+        ("offsets.storage", "file", "zookeeper or kafka"),
+        ("rebalance.max.retries", "4.0", "a whole number"),
+        ("rebalance.max.retries", "1_000", "a whole number"),
+        ("rebalance.max.retries", "0", "1 to 2147483647"),
+        ("fetch.min.bytes", "2147483648", "0 to 2147483647"),
+        ("fetch.min.bytes", "9" * 5000, "0 to 2147483647"),
+        ("zookeeper.session.timeout.ms", "6s", "whole milliseconds"),
+        ("group.id", "a b", "ASCII letters"),
+        ("group.id", "", "at least one"),
+        ("group.id", "..", "ASCII letters"),
+        ("client.id", "a/b", "ASCII letters"),
+        ("consumer.id", "a/b", "no '/'"),
+        ("rebalance.mode", "cooperative", "incremental or eager"),
+    ],
+)
+def test_a_bad_value_is_named(tmp_path: Path, name: str, text: str, allowed: str) -> None:
+    """A bad value in a file is refused with name, value, file and line, and what is allowed."""
+    file = tmp_path / "c.properties"
+    file.write_text("zookeeper.connect=h:1\ngroup.id=g\n" + f"{name}={text}\n")
+    with pytest.raises(ConfigError) as caught:
+        ConsumerConfig.from_properties(file)
+    assert f"bad value {text!r} of {name}" in caught.value.what
+    assert caught.value.where == f"{file}:3"
+    assert allowed in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("keywords", "name"),
+    [
+        ({"group_id": None}, "group.id"),
+        ({"rebalance_max_retries": True}, "rebalance.max.retries"),
+        ({"auto_commit_enable": 1}, "auto.commit.enable"),
+        ({"zookeeper_session_timeout_s": float("nan")}, "zookeeper.session.timeout.ms"),
+        ({"zookeeper_session_timeout_s": "6000"}, "zookeeper.session.timeout.ms"),
+        ({"consumer_timeout_s": -1}, "consumer.timeout.ms"),
+    ],
+)
+def test_a_bad_keyword_argument_is_named(keywords: dict[str, Any], name: str) -> None:
+    """Keyword arguments of the wrong type or out of range are refused like properties."""
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        ConsumerConfig(**({"group_id": "g", "zookeeper_connect": "h:1"} | keywords))
+
+
+def test_a_missing_property_is_named() -> None:
+    """Without group.id or zookeeper.connect there is no configuration."""
+    for name in NEEDED:
+        rest = {key: text for key, text in NEEDED.items() if key != name}
+        with pytest.raises(ConfigError, match=f"missing required property {name}"):
+            ConsumerConfig.from_properties(rest)
+
+
+def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
+    """socket.timeout.ms may not be below fetch.wait.max.ms; the error names the line."""
+    file = tmp_path / "c.properties"
+    file.write_text("socket.timeout.ms=99\n")
+    with pytest.raises(ConfigError) as caught:
+        ConsumerConfig.from_properties(NEEDED, file)
+    assert caught.value.where == f"{file}:1"
+    assert config_of(socket_timeout_ms="100").socket_timeout_s == 0.1
+
+
+def test_kafka_storage_is_refused_for_now() -> None:
+    """offsets.storage=kafka is a valid value, in any case, that this release names as missing."""
+    with pytest.raises(ConfigError, match=r"offsets\.storage=kafka is not supported yet"):
+        config_of(offsets_storage="Kafka")
+    assert config_of(offsets_storage="ZooKeeper", dual_commit_enabled="true").dual_commit_enabled
+
+
+def test_the_credential_is_never_shown() -> None:
+    """Neither repr nor an error shows the password; scheme, credential and acl go together."""
+    auth = {"zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "user:secret"}
+    config = ConsumerConfig.from_properties(NEEDED | auth | {"zookeeper.acl": "creator"})
+    assert config.zookeeper_auth_credential == "user:secret"
+    assert "secret" not in repr(config)
+    for bad in (
+        {"zookeeper.auth.credential": "secret"},
+        {"zookeeper.auth.credential": "user:secret"},
+        {"zookeeper.auth.scheme": "digest"},
+        {"zookeeper.acl": "creator"},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ConsumerConfig.from_properties(NEEDED | bad)
+        assert "secret" not in str(caught.value)
+
+
+def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """An unknown name is a warning that suggests the nearest; external.* and metrics are not."""
+    file = tmp_path / "c.properties"
+    file.write_text(
+        "auto.ofset.reset=smallest\nexternal.x=1\nkafka.metrics.reporters=a\nzk.connect=h\n"
+    )
+    with caplog.at_level(logging.WARNING, logger="zkconsumer.config"):
+        ConsumerConfig.from_properties(NEEDED, file)
+    first, second = caplog.messages
+    assert f"{file}:1" in first
+    assert "did you mean auto.offset.reset?" in first
+    assert "did you mean zookeeper.connect?" in second
+
+
+def test_later_sources_win() -> None:
+    """Of several sources the later win, and keyword arguments win over all."""
+    sources = (NEEDED, {"group.id": "g2"})
+    assert ConsumerConfig.from_properties(*sources).group_id == "g2"
+    assert ConsumerConfig.from_properties(*sources, group_id="g3").group_id == "g3"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A file that cannot be read is an error that names it."""
+    with pytest.raises(ConfigError, match="cannot read the properties file"):
+        ConsumerConfig.from_properties(tmp_path / "none.properties")
+
+
+def test_a_configuration_is_frozen() -> None:
+    """A configuration does not change."""
+    config = ConsumerConfig.from_properties(NEEDED)
+    with pytest.raises(FrozenInstanceError):
+        config.group_id = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("connect", "expected"),
+    [
+        ("h", ("h:2181", "")),
+        ("h:1,i:2", ("h:1,i:2", "")),
+        ("h:1, i", ("h:1,i:2181", "")),
+        ("h:1/", ("h:1", "")),
+        ("h:1,i:2/a/b", ("h:1,i:2", "/a/b")),
+        ("[::1]:2181/a", ("[::1]:2181", "/a")),
+    ],
+)
+def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
+    """A connect string is servers, and a chroot after the last."""
+    assert split_connect(connect) == expected
+
+
+@pytest.mark.parametrize(
+    "connect",
+    ["", "/kafka", "h:0", "h:65536", "h:x", "h:1,", "h:1/a/", "h:1//a", "h:1/../a", "h:1/a,i:2/a"],
+)
+def test_a_bad_connect_string(connect: str) -> None:
+    """A connect string that names no server, no port, or two chroots is refused by name."""
+    with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
+        split_connect(connect)
+
+
+def test_the_page_is_the_table() -> None:
+    """docs/configuration.md is what `python -m zkconsumer.config_page` writes."""
+    assert PAGE.read_text() == configuration_page()
