@@ -1,0 +1,84 @@
+"""The round-robin strategy: all partitions in hash order, all threads (`RoundRobinAssignor`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from zkconsumer.core.javatext import java_hash, utf16_key
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError
+
+
+class KeyForm(Enum):
+    """`TopicAndPartition.toString`, whose hash code orders the partitions.
+
+    It changed by accident (KAFKA-5822), so members of both kinds in one group do not agree.
+    """
+
+    BRACKET = "[{topic},{partition}]"  # 0.8.2-0.11
+    DASH = "{topic}-{partition}"  # 1.0-1.1
+
+
+class Variant(Enum):
+    """What becomes of members with different subscriptions."""
+
+    IDENTICAL = "identical"  # 0.8.2-0.10.1: refused
+    SKIPPING = "skipping"  # 0.10.2-1.1 (KAFKA-2434): threads without the topic are passed over
+
+
+def assign(
+    threads: Mapping[str, Sequence[str]],
+    partitions: Mapping[str, Sequence[int]],
+    *,
+    key_form: KeyForm,
+    variant: Variant,
+) -> dict[TopicPartition, str]:
+    """Deal all partitions out over one circle of all threads; both come sorted, by topic.
+
+    Partitions with equal hash codes are dealt by topic and number; in the JVM their order follows
+    a Scala hash map and ZooKeeper's order of children, and cannot be reproduced.
+    """
+    if variant is Variant.IDENTICAL:
+        _require_identical(threads)
+    circle = sorted({thread for of_topic in threads.values() for thread in of_topic}, key=utf16_key)
+    place = {thread: position for position, thread in enumerate(circle)}
+    places = {topic: [place[thread] for thread in own] for topic, own in threads.items()}
+    assignment: dict[TopicPartition, str] = {}
+    cursor = 0
+    for tp in _hash_order(partitions, key_form):
+        own = places[tp.topic]
+        found = bisect_left(own, cursor)  # the next thread on the circle that has the topic
+        position = own[found] if found < len(own) else own[0]
+        assignment[tp] = circle[position]
+        cursor = position + 1
+    return assignment
+
+
+def _hash_order(
+    partitions: Mapping[str, Sequence[int]], key_form: KeyForm
+) -> list[TopicPartition]:
+    keyed: list[tuple[int, TopicPartition]] = []
+    before, after = key_form.value.split("{partition}")
+    for topic in sorted(partitions, key=utf16_key):
+        # Ten thousand keys share few beginnings: hash each of those once.
+        prefix = java_hash(before.format(topic=topic))
+        keyed.extend(
+            (java_hash(f"{number}{after}", prefix_hash=prefix), TopicPartition(topic, number))
+            for number in partitions[topic]
+        )
+    keyed.sort(key=lambda pair: pair[0])
+    return [tp for _, tp in keyed]
+
+
+def _require_identical(threads: Mapping[str, Sequence[str]]) -> None:
+    first, *others = threads or ("",)
+    for other in others:
+        if threads[other] != threads[first]:
+            raise ConfigError(
+                "round-robin as in Kafka 0.8.2-0.10.1 needs equal subscriptions: the same topics"
+                " for every member, and one stream count for all topics of a member",
+                where=f"topics {first} and {other}",
+                remedy="make the subscriptions equal, or use range",
+            )
