@@ -188,15 +188,12 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
     host, port = document.get("host"), document.get("port")
     listed, version = document.get("endpoints"), document.get("version")
     endpoints = tuple(e for e in listed if isinstance(e, str)) if isinstance(listed, list) else ()
-    usable = isinstance(host, str) and host and type(port) is int and 0 < port < 65536
-    if not usable and not endpoints:
+    plaintext: tuple[str | None, int] = None, -1
+    if isinstance(host, str) and host and type(port) is int and 0 < port < 65536:
+        plaintext = host, port
+    elif not endpoints:
         raise _malformed("a broker has neither host and port nor endpoints", where, _BROKER_REMEDY)
-    return Broker(
-        host=host if usable and isinstance(host, str) else None,
-        port=port if usable and isinstance(port, int) else -1,
-        version=version if type(version) is int else 1,
-        endpoints=endpoints,
-    )
+    return Broker(*plaintext, version if type(version) is int else 1, endpoints)
 
 
 _BROKER_REMEDY = "the broker writes this znode when it starts: restart it"

@@ -55,5 +55,5 @@ def thread_id(consumer: str, number: int) -> str:
 
 
 def thread_ids(consumer: str, count: int) -> tuple[str, ...]:
-    """A consumer's thread ids for a topic with `count` streams (`makeConsumerThreadIdsPerTopic`)."""
+    """A consumer's thread ids for a topic with `count` streams, by number."""
     return tuple(thread_id(consumer, number) for number in range(count))
