@@ -1,4 +1,4 @@
-"""What holds for the whole suite: in CI nothing may skip, since a part that is missing is a failure."""
+"""What holds for the whole suite: in CI nothing may skip: a part that is missing is a failure."""
 
 from __future__ import annotations
 
