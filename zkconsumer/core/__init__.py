@@ -1,1 +1,1 @@
-"""The pure core: decisions as functions over frozen values, with no input, output, time or chance."""
+"""The pure core: decisions as functions over frozen values; no input or output, time or chance."""

@@ -1,0 +1,153 @@
+"""What a member can want done; `machine.step` returns commands, the coordinator has them done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.model import Blocker, Ownership, Purpose, ThreadId, TopicPartition
+from zkconsumer.core.offsets import CommitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something to be done outside the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Command):
+    op: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView(Command):
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verify(Command):
+    op: int
+    partitions: Mapping[TopicPartition, ThreadId]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Command):
+    op: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Command):
+    """Claim `partitions`; those of `known` are already known to be held and are not read again."""
+
+    op: int
+    partitions: Mapping[TopicPartition, ThreadId]
+    known: Mapping[TopicPartition, Blocker]
+    mode_all_or_nothing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOffsets(Command):
+    op: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets(Command):
+    op: int
+    plan: CommitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Command):
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class RearmTopic(Command):
+    """Watch for a deleted topic's return."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetching(Command):
+    """Give partitions to their threads' streams, from the stored offset or by the reset policy."""
+
+    grants: Mapping[TopicPartition, tuple[Ownership, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AskRelease(Command):
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Command):
+    """Delivery of these stops now."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectPositions(Command):
+    purpose: Purpose
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate(Command):
+    """Messages may be delivered until `deadline`."""
+
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShutGate(Command):
+    """Messages may not be delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCommit(Command):
+    """An explicit commit ended; `failures` is empty when every position was stored."""
+
+    request: int
+    failures: Mapping[TopicPartition, str]
+
+
+class NoticeKind(Enum):
+    """The kinds of notice; the values are the names of the counters."""
+
+    BLOCKED = "rebalance_blocked"
+    UNBLOCKED = "rebalance_unblocked"
+    ID_TAKEN = "consumer_id_taken"
+    DENIED = "denied"
+    OWNERSHIP_LOST = "ownership_lost"
+    MALFORMED_PEER = "malformed_peer"
+    UNSUPPORTED_PEER = "unsupported_peer"
+    WAITING = "waiting"
+    TOPIC_DELETED = "topic_deleted"
+    TOPIC_RECREATED = "topic_recreated"
+    OFFSET_MALFORMED = "offset_malformed"
+    OFFSET_OVERWRITTEN = "foreign_offset_overwritten"
+    OFFSET_LEFT = "foreign_offset_left"
+    OFFSET_EDITED = "operator_edit_honoured"
+    COMMIT_FAILED = "commit_failed"
+    IDLE_THREADS = "idle_threads"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Command):
+    """Something the user should know: logged, counted under `kind`, shown in the status."""
+
+    kind: NoticeKind
+    where: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession(Command):
+    """End the ZooKeeper session: every znode of ours vanishes at once."""

@@ -1,0 +1,185 @@
+"""Commits: one at a time, in order of request, under the lease, resolved by reading back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zkconsumer.core import offsets
+from zkconsumer.core.commands import (
+    AnswerCommit,
+    Command,
+    CommitOffsets,
+    Notice,
+    NoticeKind,
+    StartFetching,
+    Withdraw,
+)
+from zkconsumer.core.events import Committed, Denied
+from zkconsumer.core.model import Purpose, TopicPartition
+from zkconsumer.core.offsets import Findings
+from zkconsumer.core.state import CommitRequest, InFlight, State, Step, then
+
+MAX_TRIES = 8
+"""How often one commit starts over because somebody else keeps writing; then it has failed."""
+
+
+def request(state: State, asked: CommitRequest, now: float) -> Step:
+    """Queue a commit; a hand-over's or a leave's goes in front, since others wait for it."""
+    if asked.purpose is Purpose.AUTO and any(c.purpose is Purpose.AUTO for c in state.commits):
+        return state, ()
+    urgent = asked.purpose in (Purpose.RELEASE, Purpose.LEAVE)
+    queue = (asked, *state.commits) if urgent else (*state.commits, asked)
+    return pump(replace(state, commits=queue), now)
+
+
+def pending(state: State, purpose: Purpose) -> bool:
+    """Is a commit of this purpose queued or under way?"""
+    running = state.commit is not None and state.commit.request.purpose is purpose
+    return running or any(c.purpose is purpose for c in state.commits)
+
+
+def pump(state: State, now: float) -> Step:
+    """Start the next commit if one waits and the lease allows it."""
+    commands: tuple[Command, ...] = ()
+    while state.commits and state.commit is None and _may_write(state, now):
+        first, *rest = state.commits
+        state = replace(state, commits=tuple(rest))
+        state, more = _start(state, first, 1)
+        commands += more
+    return state, commands
+
+
+def _may_write(state: State, now: float) -> bool:
+    return state.connected and not state.fenced and state.lease.holds(now)
+
+
+def _start(state: State, asked: CommitRequest, tries: int) -> Step:
+    plan = offsets.plan(state.ledger, asked.positions)
+    if not plan.writes and not (plan.checks and asked.purpose is Purpose.AUTO):
+        return state, _answer(state, asked, _not_ours(state, asked))
+    op = state.last_op + 1
+    state = replace(state, last_op=op, commit=InFlight(op, asked, plan, tries))
+    return state, (CommitOffsets(op, plan),)
+
+
+def _not_ours(state: State, asked: CommitRequest) -> Mapping[TopicPartition, str]:
+    """An explicit commit names what it could not store because it was lost meanwhile."""
+    if asked.purpose is not Purpose.EXPLICIT:
+        return {}
+    return {
+        tp: "no longer owned; the new owner goes on from the last committed offset"
+        for tp, at in asked.positions.items()
+        if tp not in state.ledger or state.ledger[tp].epoch != at.epoch
+    }
+
+
+def interrupted(state: State) -> State:
+    """The connection broke: the running commit waits for the next one, its effect in doubt."""
+    if state.commit is None:
+        return state
+    return replace(
+        state,
+        ledger=offsets.doubt(state.ledger, state.commit.plan),
+        commits=(state.commit.request, *state.commits),
+        commit=None,
+    )
+
+
+def abandon(state: State, reason: str) -> Step:
+    """Answer every waiting commit with a failure: what they are about is no longer ours."""
+    waiting = ((state.commit.request,) if state.commit else ()) + state.commits
+    commands = tuple(
+        command
+        for asked in waiting
+        for command in _answer(state, asked, {tp: reason for tp in asked.positions})
+    )
+    return replace(state, commit=None, commits=()), commands
+
+
+def committed(state: State, outcome: Committed, now: float) -> Step:
+    """A commit's operation ended: take in what it says, and start over if it must."""
+    running = state.commit
+    assert running is not None
+    ledger, findings = offsets.absorb(
+        state.ledger,
+        running.plan,
+        versions=outcome.versions,
+        foreign=outcome.foreign,
+        marked=outcome.marked,
+    )
+    state = replace(state, ledger=ledger, commit=None)
+    state, commands = _act_on(state, findings)
+    asked = _without(running.request, findings.edited)
+    again = bool(offsets.plan(ledger, asked.positions).writes) and not outcome.denied
+    if again and running.tries < MAX_TRIES:
+        state, more = _start(state, asked, running.tries + 1)
+        return then((state, commands + more), lambda s: pump(s, now))
+    failures = {**outcome.denied, **findings.malformed}
+    if again:
+        failures |= {
+            tp: f"others wrote it {MAX_TRIES} times meanwhile" for tp in outcome.foreign
+        }
+    failures |= _not_ours(state, asked)
+    return then((state, commands + _answer(state, asked, failures)), lambda s: pump(s, now))
+
+
+def denied(state: State, outcome: Denied, now: float) -> Step:
+    """The whole commit was refused."""
+    running = state.commit
+    assert running is not None
+    state = replace(state, commit=None)
+    failures = {tp: outcome.reason for tp in running.plan.writes}
+    return then((state, _answer(state, running.request, failures)), lambda s: pump(s, now))
+
+
+def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) -> CommitRequest:
+    return asked._replace(positions=offsets.without(asked.positions, edited))
+
+
+def _act_on(state: State, findings: Findings) -> Step:
+    """Report foreign writes; go on from an operator's edit, whatever was collected before it."""
+    notices = [
+        *(
+            Notice(NoticeKind.OFFSET_OVERWRITTEN, str(tp), f"somebody wrote {theirs} where this "
+                   f"member had committed {ours}; written over")
+            for tp, (ours, theirs) in findings.overwritten.items()
+        ),
+        *(
+            Notice(NoticeKind.OFFSET_LEFT, str(tp), f"somebody wrote {theirs}, ahead of this "
+                   f"member's {ours}; left standing until {theirs} is passed")
+            for tp, (ours, theirs) in findings.left.items()
+        ),
+        *(
+            Notice(NoticeKind.OFFSET_EDITED, str(tp), f"an operator set the offset to {to}; "
+                   "reading on from there")
+            for tp, to in findings.edited.items()
+        ),
+        *(
+            Notice(NoticeKind.OFFSET_MALFORMED, str(tp), reason)
+            for tp, reason in findings.malformed.items()
+        ),
+    ]
+    state = replace(state, commits=tuple(_without(c, findings.edited) for c in state.commits))
+    grants = {
+        tp: (state.owned[tp], to)
+        for tp, to in findings.edited.items()
+        if tp in state.serving and tp in state.owned
+    }
+    moves: tuple[Command, ...] = (
+        (Withdraw(frozenset(grants)), StartFetching(grants)) if grants else ()
+    )
+    return state, (*notices, *moves)
+
+
+def _answer(
+    state: State, asked: CommitRequest, failures: Mapping[TopicPartition, str]
+) -> tuple[Command, ...]:
+    answer: tuple[Command, ...] = ()
+    if asked.purpose is Purpose.EXPLICIT:
+        answer = (AnswerCommit(asked.request, failures),)
+    notices = tuple(
+        Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")
+        for tp, reason in failures.items()
+    )
+    return (*notices, *answer)

@@ -1,0 +1,287 @@
+"""The member as a machine: `step(state, event) -> (state, commands)`.
+
+Two rules: everything that decides is in here and in the modules it names (`rebalance`,
+`committing`, `lease`, `offsets`); nothing in here does anything.
+
+The transition table is data. A row is (phase, event or outcome) -> handler; phase None stands for
+every phase. What has no row is not possible, and raises `IllegalTransitionError` without changing
+anything, with one exception: a result that a reconnect has made stale is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from zkconsumer.core import committing, connection, events, reading, rebalance
+from zkconsumer.core.commands import (
+    CloseSession,
+    CollectPositions,
+    Notice,
+    NoticeKind,
+    RearmTopic,
+    ShutGate,
+    Withdraw,
+)
+from zkconsumer.core.events import Event, Finished, Interrupted, Trigger
+from zkconsumer.core.model import Purpose
+from zkconsumer.core.offsets import reset
+from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
+
+RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
+OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
+
+
+class IllegalTransitionError(Exception):
+    """An event that cannot happen in this phase: a bug of the caller, never of the input."""
+
+
+def step(state: State, event: Event) -> Step:
+    """The one function that changes a member's state.
+
+    Raises:
+        IllegalTransitionError: no row of the table covers this event; the state is unchanged.
+    """
+    if state.phase is Phase.CLOSED:
+        return state, ()
+    if isinstance(event, Finished):
+        return _finished(state, event)
+    handler = TABLE.get((state.phase, type(event))) or TABLE.get((None, type(event)))
+    if handler is None:
+        raise IllegalTransitionError(f"{type(event).__name__} in phase {state.phase.value}")
+    return handler(state, event)
+
+
+def next_deadline(state: State) -> float:
+    """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
+    times = [state.grace_at, state.auto_commit_at, state.leave_at]
+    if state.connected:
+        times += [state.retry_at, state.lease.due_at()]
+    return min((t for t in times if t is not None), default=float("inf"))
+
+
+# ---- triggers -----------------------------------------------------------------------------------
+
+
+def _triggered(state: State, event: events.Triggered) -> Step:
+    """The group changed: read it now, or when the phase under way has ended."""
+    if event.trigger is Trigger.OWN_MEMBER_NODE and state.phase is not Phase.REGISTERING:
+        notice = Notice(NoticeKind.OWNERSHIP_LOST, "our id znode", "somebody deleted or replaced "
+                        "it; nothing is delivered until this member is registered again")
+        return then((state, (notice,)), rebalance.register)
+    if event.trigger is Trigger.OWN_MEMBER_NODE:
+        return rebalance.register(state) if state.op is None else (state, ())
+    state = replace(state, stale=True)
+    return rebalance.read(state) if state.phase in RESTING else (state, ())
+
+
+def _owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
+    """An owner znode of ours went or changed, and not by our own release: it is ours no more."""
+    tp = event.partition
+    if tp not in state.owned or tp in state.moving:
+        return state, ()
+    state, commands = rebalance.lose(state, frozenset({tp}))
+    notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
+    state = replace(state, stale=True, claim_due=True)
+    result: Step = (state, (*commands, notice))
+    return then(result, rebalance.read) if state.phase in RESTING else result
+
+
+def _owners_changed(state: State, event: events.OwnersChanged) -> Step:
+    """What blocks us may have gone: try again now."""
+    if not any(tp.topic == event.topic for tp in state.blocked):
+        return state, ()
+    state = replace(state, claim_due=True)
+    if state.phase is Phase.WAITING:
+        return rebalance.advance(state, event.now)
+    return state, ()
+
+
+def _topic_deleted(state: State, event: events.TopicDeleted) -> Step:
+    """Fetching stops; the owner znodes stay until the next rebalance, as in the JVM."""
+    gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
+    notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
+    # Not served and not to be served again before the next view: as with a malformed offset.
+    state = replace(state, serving=state.serving - gone, malformed=state.malformed | gone)
+    return state, (Withdraw(gone), RearmTopic(event.topic), notice)
+
+
+# ---- streams ------------------------------------------------------------------------------------
+
+
+def _release_ready(state: State, event: events.ReleaseReady) -> Step:
+    ready = state.ready | event.partitions
+    state = replace(state, ready=ready)
+    if state.phase is Phase.STOPPING and ready >= (state.moving & state.serving):
+        return rebalance.stopped(state)
+    return state, ()
+
+
+def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
+    asked = CommitRequest(event.purpose, event.positions, event.request)
+    result = committing.request(state, asked, event.now)
+    return then(result, _after_commit)
+
+
+def _after_commit(state: State) -> Step:
+    """A phase that waits for a commit goes on when it is over, however it ended."""
+    if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
+        return rebalance.release(state)
+    if state.phase is Phase.LEAVING and not committing.pending(state, Purpose.LEAVE):
+        return _close(state)
+    return state, ()
+
+
+def _position_reset(state: State, event: events.PositionReset) -> Step:
+    return replace(state, ledger=reset(state.ledger, event.partition)), ()
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+
+def _tick(state: State, event: events.Tick) -> Step:
+    """Whatever is due is done, the lease first."""
+    result: Step = (state, ())
+    if state.connected and state.lease.due_at() <= event.now:
+        result = then(result, lambda s: connection.renew(s, event.now))
+    result = then(result, lambda s: _auto_commit(s, event.now))
+    return then(result, lambda s: _phase_tick(s, event.now))
+
+
+def _auto_commit(state: State, now: float) -> Step:
+    interval = state.settings.auto_commit_s
+    if interval is None or state.auto_commit_at is None or state.auto_commit_at > now:
+        return state, ()
+    state = replace(state, auto_commit_at=now + interval)
+    if not state.serving or state.phase in OVER:
+        return state, ()
+    return state, (CollectPositions(Purpose.AUTO, state.serving),)
+
+
+def _phase_tick(state: State, now: float) -> Step:
+    if state.leave_at is not None and state.leave_at <= now:
+        return _close(state)
+    if state.phase is Phase.STOPPING and state.grace_at is not None and state.grace_at <= now:
+        return rebalance.stopped(state)
+    if not state.connected or state.retry_at is None or state.retry_at > now:
+        return state, ()
+    state = replace(state, retry_at=None)
+    if state.phase is Phase.WAITING:
+        return then(_report_blocked(state, now), rebalance.read)
+    again = {Phase.REGISTERING: rebalance.register, Phase.RECOVERING: rebalance.recover}
+    return again[state.phase](state) if state.phase in again else (state, ())
+
+
+def _report_blocked(state: State, now: float) -> Step:
+    """After retries x back-off (where the JVM gives up for good) name the blocker, and go on."""
+    patience = state.settings.retries * state.settings.backoff_s
+    since = state.blocked_since
+    if state.blocked_reported or since is None or now - since < patience:
+        return state, ()
+    notices = tuple(
+        Notice(
+            NoticeKind.BLOCKED,
+            str(tp),
+            f"held by {who.thread} (session {who.session:#x}) for {now - since:.0f} s",
+            "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
+            if not who.session
+            else "stop that consumer, or wait for its session to end",
+        )
+        for tp, who in sorted(state.blocked.items())
+    )
+    return replace(state, blocked_reported=True), notices
+
+
+# ---- leaving ------------------------------------------------------------------------------------
+
+
+def _close_requested(state: State, event: events.CloseRequested) -> Step:
+    """A clean leave: delivery stops, the last positions are stored, the session ends."""
+    served = state.serving
+    commit = state.settings.auto_commit_s is not None and state.connected and bool(served)
+    state = replace(state, phase=Phase.LEAVING, op=None, grace_at=None, retry_at=None)
+    if not commit or state.session is None:
+        return then((state, (Withdraw(served),)), _close)
+    state = replace(state, leave_at=event.now + state.session.timeout_s)
+    return state, (CollectPositions(Purpose.LEAVE, served), Withdraw(served))
+
+
+def _close(state: State) -> Step:
+    state, answers = committing.abandon(state, "the connector is shut down")
+    return replace(state, phase=Phase.CLOSED), (*answers, ShutGate(), CloseSession())
+
+
+# ---- results of operations ----------------------------------------------------------------------
+
+
+def _finished(state: State, event: Finished) -> Step:
+    """Send a result to whoever waits for it; one that nobody waits for any more is stale."""
+    outcome, now = event.outcome, event.now
+    if event.op == state.lease.op:
+        if isinstance(outcome, events.Synced):
+            return connection.synced(state, outcome, now)
+        return replace(state, lease=replace(state.lease, op=None)), ()
+    if state.commit is not None and event.op == state.commit.op:
+        return then(_commit_ended(state, outcome, now), _after_commit)
+    if event.op != state.op:
+        return state, ()
+    if isinstance(outcome, Interrupted):
+        return replace(state, op=None), ()
+    row = OUTCOMES.get((state.phase, type(outcome))) or OUTCOMES.get((None, type(outcome)))
+    if row is None:
+        raise IllegalTransitionError(f"{type(outcome).__name__} in phase {state.phase.value}")
+    return row(state, outcome, now)
+
+
+def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
+    if isinstance(outcome, events.Committed):
+        return committing.committed(state, outcome, now)
+    if isinstance(outcome, events.Denied):
+        return committing.denied(state, outcome, now)
+    state = committing.interrupted(state)
+    if isinstance(outcome, events.MemberNodeGone) and state.phase not in OVER:
+        return rebalance.register(state)
+    return state, ()
+
+
+def _denied(state: State, outcome: events.Denied, now: float) -> Step:
+    """ZooKeeper refuses: say so and try again after the back-off, since rights can be mended."""
+    notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
+    fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
+    phase = state.phase if fenced else Phase.WAITING
+    return replace(state, phase=phase, op=None, retry_at=now + state.settings.backoff_s), (notice,)
+
+
+Handler = Callable[[State, Any], Step]
+TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
+    (None, events.Connected): connection.connected,
+    (None, events.Suspended): connection.suspended,
+    (None, events.Tick): _tick,
+    (None, events.Triggered): _triggered,
+    (None, events.OwnerNodeChanged): _owner_node_changed,
+    (None, events.OwnersChanged): _owners_changed,
+    (None, events.TopicDeleted): _topic_deleted,
+    (None, events.ReleaseReady): _release_ready,
+    (None, events.PositionsCollected): _positions_collected,
+    (None, events.PositionReset): _position_reset,
+    (None, events.CloseRequested): _close_requested,
+    (Phase.LEAVING, events.Triggered): lambda s, _: (s, ()),
+    (Phase.LEAVING, events.OwnerNodeChanged): lambda s, _: (s, ()),
+    (Phase.LEAVING, events.OwnersChanged): lambda s, _: (s, ()),
+    (Phase.LEAVING, events.CloseRequested): lambda s, _: (s, ()),
+    (Phase.OFFLINE, events.Triggered): lambda s, _: (s, ()),
+}
+OutcomeHandler = Callable[[State, Any, float], Step]
+OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
+    (Phase.REGISTERING, events.Registered): connection.registered,
+    (Phase.REGISTERING, events.IdTaken): connection.id_taken,
+    (Phase.RECOVERING, events.Verified): connection.recovered,
+    (Phase.READING, events.ViewRead): reading.view_read,
+    (Phase.RELEASING, events.Released): rebalance.released,
+    (Phase.CLAIMING, events.Claimed): rebalance.claimed,
+    (Phase.LOADING, events.OffsetsLoaded): rebalance.offsets_loaded,
+    (Phase.VERIFYING, events.Verified): rebalance.verified,
+    (None, events.MemberNodeGone): connection.member_node_gone,
+    (None, events.Denied): _denied,
+}

@@ -1,0 +1,145 @@
+"""What is stored of our partitions' offsets, and what a commit may write over.
+
+A commit is a compare-and-set on the offset znodes' own versions: nobody can move an offset unseen,
+neither a zombie of ours nor a tool. A version that is not the expected one is resolved by reading
+back, in `absorb`:
+
+- the value is the one we wrote ourselves in a commit whose reply was lost: adopted;
+- an operator's tool wrote and marked it: honoured, the partition is read on from there;
+- it is lower than ours: a zombie's late commit or an unmarked hand edit, which look the same; the
+  live owner writes over it, as the JVM would;
+- it is higher: left standing until our own position has passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.core.model import Position, Positions, StoredOffset, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """One owned partition's offset znode as we know it.
+
+    `floor` is a foreign higher value that stays until passed; `doubt` is a value of ours whose
+    write got no reply.
+    """
+
+    epoch: int
+    value: int | None
+    version: int | None
+    floor: int | None = None
+    doubt: int | None = None
+    error: str = ""
+
+
+Ledger = Mapping[TopicPartition, Tracked]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """One commit: `writes` (offset and the version it replaces, None: no node yet) and `checks`."""
+
+    writes: Mapping[TopicPartition, tuple[int, int | None]]
+    checks: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What reading back has shown: our offset and theirs; `edited` are to be read on from."""
+
+    overwritten: Mapping[TopicPartition, tuple[int, int | None]] = field(default_factory=dict)
+    left: Mapping[TopicPartition, tuple[int, int | None]] = field(default_factory=dict)
+    edited: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    malformed: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.overwritten or self.left or self.edited or self.malformed)
+
+
+def track(stored: StoredOffset, epoch: int) -> Tracked:
+    return Tracked(epoch, stored.value, stored.version, error=stored.error)
+
+
+def plan(ledger: Ledger, positions: Positions) -> CommitPlan:
+    """Write what changed, check what did not; positions of another epoch count for nothing."""
+    writes: dict[TopicPartition, tuple[int, int | None]] = {}
+    checks: dict[TopicPartition, int] = {}
+    for tp, position in positions.items():
+        known = ledger.get(tp)
+        if known is None or known.epoch != position.epoch or known.error:
+            continue
+        passed = known.floor is None or position.offset > known.floor
+        if passed and known.value != position.offset:
+            writes[tp] = (position.offset, known.version)
+        elif known.version is not None:
+            checks[tp] = known.version
+    return CommitPlan(writes, checks)
+
+
+def doubt(ledger: Ledger, plan: CommitPlan) -> Ledger:
+    """Remember what a commit may have written whose reply was lost."""
+    entries = dict(ledger)
+    for tp, (offset, _) in plan.writes.items():
+        if tp in entries:
+            entries[tp] = replace(entries[tp], doubt=offset)
+    return entries
+
+
+def reset(ledger: Ledger, partition: TopicPartition) -> Ledger:
+    """`auto.offset.reset` moved this partition: the next commit may go back."""
+    if partition not in ledger:
+        return ledger
+    return {**ledger, partition: replace(ledger[partition], floor=None)}
+
+
+def absorb(
+    ledger: Ledger,
+    plan: CommitPlan,
+    *,
+    versions: Mapping[TopicPartition, int],
+    foreign: Mapping[TopicPartition, StoredOffset],
+    marked: frozenset[TopicPartition],
+) -> tuple[Ledger, Findings]:
+    """Take in how a commit ended: our `versions` where it wrote, `foreign` values where not."""
+    entries = dict(ledger)
+    overwritten: dict[TopicPartition, tuple[int, int | None]] = {}
+    left: dict[TopicPartition, tuple[int, int | None]] = {}
+    edited: dict[TopicPartition, int | None] = {}
+    malformed: dict[TopicPartition, str] = {}
+    for tp, version in versions.items():
+        if tp in entries and tp in plan.writes:
+            value = plan.writes[tp][0]
+            entries[tp] = Tracked(entries[tp].epoch, value, version)
+    for tp, theirs in foreign.items():
+        known = entries.get(tp)
+        if known is None:
+            continue
+        found = replace(known, value=theirs.value, version=theirs.version, doubt=None)
+        ours = plan.writes[tp][0] if tp in plan.writes else known.value
+        if theirs.error:
+            malformed[tp], entries[tp] = theirs.error, replace(found, error=theirs.error)
+        elif tp in marked:
+            edited[tp], entries[tp] = theirs.value, replace(found, floor=None)
+        elif _is_ours(known, theirs) or theirs.value == ours:
+            entries[tp] = found
+        elif ours is None or (theirs.value is not None and theirs.value > ours):
+            left[tp], entries[tp] = (ours or 0, theirs.value), replace(found, floor=theirs.value)
+        else:
+            overwritten[tp], entries[tp] = (ours, theirs.value), found
+    return entries, Findings(overwritten, left, edited, malformed)
+
+
+def _is_ours(known: Tracked, theirs: StoredOffset) -> bool:
+    """A write of ours whose reply was lost: our value, one version on."""
+    expected = 0 if known.version is None else known.version + 1
+    return (
+        known.doubt is not None and theirs.value == known.doubt and theirs.version == expected
+    )
+
+
+def without(positions: Positions, partitions: Mapping[TopicPartition, object]) -> Positions:
+    """Positions less those of `partitions`."""
+    return {tp: Position(*at) for tp, at in positions.items() if tp not in partitions}

@@ -1,0 +1,73 @@
+"""From a reading of the group to our part of it, and to what keeps us from knowing it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zkconsumer.core import rebalance
+from zkconsumer.core.commands import Command, Notice, NoticeKind
+from zkconsumer.core.events import ViewRead
+from zkconsumer.core.model import RebalanceMode
+from zkconsumer.core.state import State, Step, then
+from zkconsumer.core.view import GroupView, assignment, recreated, undecidable
+
+
+def view_read(state: State, outcome: ViewRead, now: float) -> Step:
+    """Compute our part; without brokers, or with a peer we cannot evaluate, keep what we have."""
+    view, settings = outcome.view, state.settings
+    if not view.registered:
+        return rebalance.register(state)
+    notices = _new_peers(state.view, view)
+    again = recreated(state.view, view)
+    state = replace(
+        state, view=view, refused={}, claim_due=True, unverified=frozenset(state.owned)
+    )
+    held = {tp: mine.thread for tp, mine in state.owned.items()}
+    subject, reason = undecidable(view)
+    if view.brokers == 0:
+        wanted, waiting_for = held, "no brokers are registered in ZooKeeper"
+    elif reason:
+        wanted, waiting_for = held, f"{subject}: {reason}"
+    else:
+        wanted = assignment(
+            view,
+            consumer=settings.consumer,
+            own=settings.subscription,
+            strategy=settings.strategy,
+        )
+        waiting_for = _absent_topics(state, view)
+    eager = settings.mode is RebalanceMode.EAGER and wanted is not held
+    restart = frozenset(tp for tp in held if eager or tp.topic in again)
+    notices += tuple(
+        Notice(NoticeKind.TOPIC_RECREATED, topic, "the topic was deleted and created again; stored "
+               "offsets belong to the old one", "reset the group's offsets of this topic")
+        for topic in sorted(again)
+    )
+    if waiting_for and waiting_for != state.waiting_for:
+        kind = NoticeKind.UNSUPPORTED_PEER if subject else NoticeKind.WAITING
+        notices += (Notice(kind, subject, waiting_for),)
+    state = replace(state, wanted=wanted, waiting_for=waiting_for, restart=restart)
+    state, unblocked = rebalance.keep_blocked(state)
+    return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
+
+
+def _absent_topics(state: State, view: GroupView) -> str:
+    absent = [t for t in sorted(state.settings.subscription) if t not in view.topics]
+    if absent:
+        return f"topic {', '.join(absent)} does not exist"
+    empty = [t for t in sorted(state.settings.subscription) if not view.topics[t].partitions]
+    return f"topic {', '.join(empty)} has no partitions" if empty else ""
+
+
+def _new_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]:
+    known = before.malformed if before else {}
+    return tuple(
+        Notice(
+            NoticeKind.MALFORMED_PEER,
+            f"ids/{consumer}",
+            f"this registration fails every JVM member of the group: {reason}",
+            "stop that consumer, or delete its id znode",
+        )
+        for consumer, reason in sorted(view.malformed.items())
+        if known.get(consumer) != reason
+    )

@@ -1,0 +1,271 @@
+"""The phases of a rebalance: stop, commit, release, claim, load, start, verify; one at a time.
+
+`advance` is the one place that decides which phase comes next, from what is still to be done and
+not from what was done last: so a trigger during a rebalance is never lost, and a rebalance that was
+cut short by a reconnect goes on from what is true by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zkconsumer.core.commands import (
+    AskRelease,
+    Claim,
+    CollectPositions,
+    Command,
+    LoadOffsets,
+    Notice,
+    NoticeKind,
+    ReadView,
+    Register,
+    Release,
+    ShutGate,
+    StartFetching,
+    Verify,
+    Withdraw,
+)
+from zkconsumer.core.events import Claimed, OffsetsLoaded, Released, Verified
+from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
+from zkconsumer.core.offsets import track
+from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
+
+
+def advance(state: State, now: float) -> Step:
+    """Enter the next phase: what must go before what is missing, and news before rest."""
+    wanted, owned = state.wanted, state.owned
+    go = frozenset(
+        tp
+        for tp, mine in owned.items()
+        if (wanted.get(tp) != mine.thread or tp in state.restart) and tp not in state.refused
+    )
+    if go:
+        return stop(state, go, now)
+    missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
+    if missing and state.claim_due:
+        return claim(state, missing)
+    unserved = frozenset(
+        tp
+        for tp in owned
+        if tp in wanted and tp not in state.serving and tp not in state.malformed
+    )
+    if unserved:
+        state, op = start_op(replace(state, phase=Phase.LOADING))
+        return state, (LoadOffsets(op, unserved),)
+    if state.stale:
+        return read(state)
+    kept = state.unverified.intersection(owned)
+    if kept:
+        state, op = start_op(replace(state, phase=Phase.VERIFYING))
+        return state, (Verify(op, {tp: owned[tp].thread for tp in kept}),)
+    return rest(state, missing, now)
+
+
+def rest(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
+    """Nothing can be done now: settled, or waiting for a watch with the back-off as upper bound."""
+    if missing or state.refused or state.waiting_for:
+        retry_at = now + state.settings.backoff_s
+        return replace(state, phase=Phase.WAITING, op=None, retry_at=retry_at), ()
+    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None), ()
+
+
+def register(state: State) -> Step:
+    """Create our id znode; nothing is delivered until what we own was read back after it."""
+    state, commands = _cut_short(state)
+    state = replace(state, registered=False, fenced=True, phase=Phase.REGISTERING, retry_at=None)
+    state, op = start_op(state)
+    return state, (ShutGate(), *commands, Register(op, state.wall_ms))
+
+
+def recover(state: State) -> Step:
+    """Read back all that may be ours, claims without a reply included."""
+    state, commands = _cut_short(state)
+    claims = {**state.doubtful, **{tp: mine.thread for tp, mine in state.owned.items()}}
+    state, op = start_op(replace(state, phase=Phase.RECOVERING, retry_at=None))
+    return state, (*commands, Verify(op, claims))
+
+
+def _cut_short(state: State) -> Step:
+    """A rebalance ends half-way: what the streams were asked to finish is taken from them.
+
+    Whether it still moves is decided anew; its positions wait for the commit, so that reading on
+    from the stored offset repeats nothing that was finished.
+    """
+    asked = state.moving & state.serving if state.phase is Phase.STOPPING else frozenset()
+    state = replace(
+        state, moving=frozenset(), grace_at=None, stale=True, serving=state.serving - asked
+    )
+    if not asked:
+        return state, ()
+    collect = CollectPositions(Purpose.RELEASE, asked)
+    withdraw = Withdraw(asked)
+    return state, (withdraw,) if state.settings.auto_commit_s is None else (collect, withdraw)
+
+
+def read(state: State) -> Step:
+    """Read the whole group again."""
+    state, op = start_op(replace(state, phase=Phase.READING, stale=False, retry_at=None))
+    return state, (ReadView(op),)
+
+
+# ---- giving up ----------------------------------------------------------------------------------
+
+
+def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
+    """Let the user finish what is in hand of the partitions that move away."""
+    state = replace(state, moving=go, ready=frozenset())
+    asked = go & state.serving
+    if not asked:
+        return release(state)
+    state = replace(
+        state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s
+    )
+    return state, (AskRelease(asked),)
+
+
+def stopped(state: State) -> Step:
+    """All is finished, or the grace is over: take the positions, end delivery, commit, release."""
+    asked = state.moving & state.serving
+    state = replace(state, serving=state.serving - asked, grace_at=None)
+    if state.settings.auto_commit_s is None:
+        return then((state, (Withdraw(asked),)), release)
+    state = replace(state, phase=Phase.COMMITTING)
+    return state, (CollectPositions(Purpose.RELEASE, asked), Withdraw(asked))
+
+
+def release(state: State) -> Step:
+    state, op = start_op(replace(state, phase=Phase.RELEASING, grace_at=None))
+    return state, (Release(op, state.moving),)
+
+
+def released(state: State, outcome: Released, now: float) -> Step:
+    gone = state.moving.difference(outcome.denied)
+    state = replace(
+        state,
+        owned=drop_from(state.owned, gone),
+        ledger=drop_from(state.ledger, gone),
+        malformed=state.malformed - gone,
+        restart=frozenset(),
+        refused={**state.refused, **outcome.denied},
+        moving=frozenset(),
+        ready=frozenset(),
+    )
+    notices = tuple(
+        Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
+        for tp, reason in outcome.denied.items()
+    )
+    return then((state, notices), lambda s: advance(s, now))
+
+
+# ---- taking -------------------------------------------------------------------------------------
+
+
+def claim(state: State, missing: list[TopicPartition]) -> Step:
+    threads = {tp: state.wanted[tp] for tp in missing}
+    state, op = start_op(
+        replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False)
+    )
+    eager = state.settings.mode is RebalanceMode.EAGER
+    return state, (Claim(op, threads, state.blocked, eager),)
+
+
+def claimed(state: State, outcome: Claimed, now: float) -> Step:
+    since = state.blocked_since if state.blocked_since is not None else now
+    state = replace(
+        state,
+        owned={**state.owned, **outcome.claimed},
+        doubtful={},
+        blocked=outcome.blocked,
+        blocked_since=since if outcome.blocked else None,
+        refused={**state.refused, **outcome.denied},
+    )
+    notices = tuple(
+        Notice(NoticeKind.DENIED, str(tp), f"cannot claim: {reason}")
+        for tp, reason in outcome.denied.items()
+    )
+    state, unblocked = keep_blocked(state)
+    return then((state, notices + unblocked), lambda s: advance(s, now))
+
+
+def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
+    """Offsets are read after the claim, so nothing the old owner stored is missed."""
+    ledger, grants, bad = dict(state.ledger), {}, {}
+    for tp, stored in outcome.offsets.items():
+        mine = state.owned.get(tp)
+        if mine is None:
+            continue
+        ledger[tp] = track(stored, mine.epoch)
+        if stored.error:
+            bad[tp] = stored.error
+        else:
+            grants[tp] = (mine, stored.value)
+    state = replace(
+        state,
+        ledger=ledger,
+        serving=state.serving.union(grants),
+        malformed=state.malformed.union(bad),
+    )
+    commands: tuple[Command, ...] = (StartFetching(grants),) if grants else ()
+    commands += tuple(
+        Notice(NoticeKind.OFFSET_MALFORMED, str(tp), f"claimed but not fetched: {reason}",
+               "mend or delete the offset znode")
+        for tp, reason in bad.items()
+    )
+    return then((state, commands), lambda s: advance(s, now))
+
+
+def verified(state: State, outcome: Verified, now: float) -> Step:
+    return then(take_back(state, outcome), lambda s: advance(s, now))
+
+
+def take_back(state: State, outcome: Verified) -> Step:
+    """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
+    # A re-created node of ours has another epoch: its fetching starts afresh with the new token.
+    changed = frozenset(
+        tp for tp, mine in outcome.held.items() if tp in state.owned and state.owned[tp] != mine
+    )
+    notices = tuple(
+        Notice(
+            NoticeKind.OWNERSHIP_LOST,
+            str(tp),
+            "our owner znode vanished" if who is None else f"our owner znode is now {who.thread}'s",
+        )
+        for tp, who in outcome.lost.items()
+        if tp in state.owned and tp in state.wanted
+    )
+    state, commands = lose(state, changed.union(outcome.lost))
+    state = replace(
+        state,
+        owned={**state.owned, **outcome.held},
+        doubtful={},
+        unverified=frozenset(),
+        claim_due=state.claim_due or bool(outcome.lost),
+    )
+    return state, commands + notices
+
+
+def keep_blocked(state: State) -> Step:
+    """Forget blockers of what is no longer wanted, and say when the last is gone."""
+    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.wanted}
+    if blocked:
+        return replace(state, blocked=blocked), ()
+    said = (
+        (Notice(NoticeKind.UNBLOCKED, "", "everything that blocked this member is gone"),)
+        if state.blocked_reported
+        else ()
+    )
+    return replace(state, blocked={}, blocked_since=None, blocked_reported=False), said
+
+
+def lose(state: State, lost: frozenset[TopicPartition]) -> Step:
+    """These are ours no more: delivery stops now; their positions go with the claim."""
+    served = lost & state.serving
+    state = replace(
+        state,
+        owned=drop_from(state.owned, lost),
+        serving=state.serving - lost,
+        malformed=state.malformed - lost,
+        ledger=drop_from(state.ledger, lost),
+    )
+    return state, ((Withdraw(served),) if served else ())

@@ -1,0 +1,159 @@
+"""The state of one member: what it knows, what it holds, and what it is waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.commands import Command
+from zkconsumer.core.lease import Lease
+from zkconsumer.core.model import (
+    Blocker,
+    ConsumerId,
+    Ownership,
+    Positions,
+    Purpose,
+    RebalanceMode,
+    Session,
+    ThreadId,
+    TopicPartition,
+)
+from zkconsumer.core.offsets import CommitPlan, Ledger
+from zkconsumer.core.view import GroupView
+
+
+class Phase(Enum):
+    """Where a member stands; every phase ends with the event that its text names."""
+
+    OFFLINE = "offline"  # no connection: Connected
+    REGISTERING = "registering"  # creating our id znode: Registered, IdTaken
+    RECOVERING = "recovering"  # reading back what we may own, nothing delivered: Verified
+    READING = "reading"  # reading the group: ViewRead
+    STOPPING = "stopping"  # the user finishes what moves away: ReleaseReady of all, or the grace
+    COMMITTING = "committing"  # storing its positions: the commit's end
+    RELEASING = "releasing"  # deleting its owner znodes: Released
+    CLAIMING = "claiming"  # creating ours: Claimed
+    LOADING = "loading"  # reading offsets of what was claimed: OffsetsLoaded, then fetching starts
+    VERIFYING = "verifying"  # re-reading the owner znodes we kept: Verified
+    WAITING = "waiting"  # something is missing or held by another: a watch, or the back-off
+    SETTLED = "settled"  # owns and serves all that it should
+    LEAVING = "leaving"  # committing for the last time
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user configured; durations in seconds."""
+
+    group: str
+    consumer: ConsumerId
+    subscription: Mapping[str, int]
+    strategy: Strategy = Strategy.RANGE
+    mode: RebalanceMode = RebalanceMode.INCREMENTAL
+    auto_commit_s: float | None = 60.0  # None: auto.commit.enable=false
+    grace_s: float = 1.0
+    backoff_s: float = 2.0
+    retries: int = 4
+
+
+class CommitRequest(NamedTuple):
+    """`request` numbers an explicit commit, for its answer; 0 for all others."""
+
+    purpose: Purpose
+    positions: Positions
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The one commit under way; `tries` counts how often foreign writes made it start over."""
+
+    op: int
+    request: CommitRequest
+    plan: CommitPlan
+    tries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that `machine.step` decides from.
+
+    Attributes:
+        fenced: nothing may be delivered or committed until what we own was read back.
+        owned: owner znodes of ours; `serving` are those among them that a stream fetches.
+        doubtful: claims whose reply was lost; read back on reconnect.
+        wanted: our part of the assignment by the last view.
+        moving: what the rebalance under way gives up; `ready` is what the user has finished of it.
+        restart: partitions of re-created topics: given up and claimed anew.
+        refused: partition -> why ZooKeeper refuses; left alone until the next view.
+        malformed: partitions whose offset znode cannot be read: owned, never fetched.
+        unverified: what we kept in this rebalance and have not yet re-read.
+        blocked: who holds what we want, since when, and whether that was reported.
+        stale: something changed since the view was read.
+        claim_due: the blocked partitions are worth another try.
+        op: number of the rebalance's operation under way; results of others are stale.
+    """
+
+    settings: Settings
+    phase: Phase = Phase.OFFLINE
+    session: Session | None = None
+    connected: bool = False
+    registered: bool = False
+    fenced: bool = True
+    wall_ms: int = 0
+    view: GroupView | None = None
+    waiting_for: str = ""
+    wanted: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
+    serving: frozenset[TopicPartition] = frozenset()
+    doubtful: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    moving: frozenset[TopicPartition] = frozenset()
+    ready: frozenset[TopicPartition] = frozenset()
+    restart: frozenset[TopicPartition] = frozenset()
+    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
+    malformed: frozenset[TopicPartition] = frozenset()
+    unverified: frozenset[TopicPartition] = frozenset()
+    blocked: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
+    blocked_since: float | None = None
+    blocked_reported: bool = False
+    stale: bool = False
+    claim_due: bool = False
+    op: int | None = None
+    last_op: int = 0
+    grace_at: float | None = None
+    retry_at: float | None = None
+    auto_commit_at: float | None = None
+    leave_at: float | None = None
+    lease: Lease = field(default_factory=Lease)
+    ledger: Ledger = field(default_factory=dict)
+    commit: InFlight | None = None
+    commits: tuple[CommitRequest, ...] = ()
+
+
+Step = tuple[State, tuple[Command, ...]]
+T = TypeVar("T")
+
+
+def drop_from(
+    mapping: Mapping[TopicPartition, T], partitions: frozenset[TopicPartition]
+) -> Mapping[TopicPartition, T]:
+    """`mapping` less `partitions`; the same object when there is nothing to take away."""
+    if partitions.isdisjoint(mapping):
+        return mapping
+    return {tp: value for tp, value in mapping.items() if tp not in partitions}
+
+
+def start_op(state: State) -> tuple[State, int]:
+    """A fresh operation number for the rebalance; results of the one before become stale."""
+    op = state.last_op + 1
+    return replace(state, op=op, last_op=op), op
+
+
+def then(step: Step, following: Callable[[State], Step]) -> Step:
+    """Go on from a step's state, keeping its commands in front."""
+    state, commands = step
+    state, more = following(state)
+    return state, commands + more

@@ -1,0 +1,88 @@
+"""What one reading of ZooKeeper says about the group, and who should own what by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.assignors import Strategy, assign
+from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.topics import thread_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's partition numbers, ascending; `czxid` tells a re-created topic from the old one."""
+
+    partitions: tuple[int, ...]
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The group as read: not atomic, so it may be torn; every change of it is watched.
+
+    Attributes:
+        members: valid registrations by consumer id.
+        malformed: consumer id -> why its registration would fail every JVM member.
+        topics: existing topics that the assignment depends on.
+        malformed_topics: topic -> why its znode would fail every JVM member.
+        brokers: how many brokers are registered.
+        registered: our own id znode is there and is this session's.
+    """
+
+    members: Mapping[ConsumerId, Registration]
+    malformed: Mapping[ConsumerId, str]
+    topics: Mapping[str, Topic]
+    malformed_topics: Mapping[str, str]
+    brokers: int
+    registered: bool
+
+
+def needed_topics(
+    members: Mapping[ConsumerId, Registration], own: Mapping[str, int], strategy: Strategy
+) -> tuple[str, ...]:
+    """The topics that the assignment depends on.
+
+    Range looks at our own; round-robin, from 0.10.2 on (KAFKA-2434), at every topic of the group.
+    """
+    if strategy is Strategy.RANGE:
+        return tuple(sorted(own))
+    static = (r.subscription for r in members.values() if r.pattern is Pattern.STATIC)
+    return tuple(sorted({*own, *(topic for subscription in static for topic in subscription)}))
+
+
+def undecidable(view: GroupView) -> tuple[str, str]:
+    """(znode's name, reason) when we cannot compute what the JVM members compute; else ('', '')."""
+    for consumer, registration in sorted(view.members.items()):
+        if registration.pattern is not Pattern.STATIC:
+            kind = registration.pattern.value
+            return consumer, f"it subscribes by {kind}, which this release does not evaluate"
+    for topic, reason in sorted(view.malformed_topics.items()):
+        return topic, reason
+    return "", ""
+
+
+def assignment(
+    view: GroupView, *, consumer: ConsumerId, own: Mapping[str, int], strategy: Strategy
+) -> dict[TopicPartition, ThreadId]:
+    """Our own part of the assignment, as every other member computes it too."""
+    whole = assign(
+        strategy,
+        subscriptions={name: r.subscription for name, r in view.members.items()},
+        partitions={name: topic.partitions for name, topic in view.topics.items()},
+    )
+    mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
+    return {tp: thread for tp, thread in whole.items() if thread in mine}
+
+
+def recreated(before: GroupView | None, after: GroupView) -> frozenset[str]:
+    """Topics that were deleted and created again between two readings."""
+    if before is None:
+        return frozenset()
+    return frozenset(
+        name
+        for name, topic in after.topics.items()
+        if name in before.topics and before.topics[name].czxid != topic.czxid
+    )

@@ -1,0 +1,1 @@
+"""ZooKeeper: the session, the operations on it, and an observer of any group."""
