@@ -1,0 +1,27 @@
+"""Real servers on this machine, from one line: ZooKeeper, and Kafka brokers in ZooKeeper mode.
+
+    with Sandbox() as sandbox:
+        sandbox.create_topic("orders", partitions=12)
+        sandbox.produce("orders", ["first", "second"], key="customer-7")
+        print(sandbox.zookeeper_connect, sandbox.bootstrap)
+
+Needs the extra `zkconsumer[sandbox]`, and a network until the jars are in the user's cache. Every
+failure is a `SandboxError` of one line.
+"""
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox.broker import RELEASES, BrokerServer
+from zkconsumer.sandbox.sandbox import Sandbox
+from zkconsumer.sandbox.topics import PartitionPlacement, Placed
+from zkconsumer.sandbox.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+__all__ = [
+    "Sandbox",
+    "ZooKeeperServer",
+    "ZooKeeperEnsemble",
+    "BrokerServer",
+    "RELEASES",
+    "PartitionPlacement",
+    "Placed",
+    "SandboxError",
+]

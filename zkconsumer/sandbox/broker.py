@@ -1,0 +1,158 @@
+"""A real Kafka broker in ZooKeeper mode, of any release from 0.8.2.2 to 3.9.1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import jars
+from zkconsumer.sandbox.ports import HOST
+from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.server import JavaServer
+
+RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
+
+# A broker that was killed stays registered until its session expires; a new one of the same id
+# ends at its start while that lasts. The wait for it, beyond the broker's session, in seconds.
+_EXPIRY_SLACK_S = 10.0
+
+# Small threads, buffers and internal topics: the broker of a sandbox serves one user.
+_SETTINGS: dict[str, object] = {
+    "num.partitions": 1,
+    "default.replication.factor": 1,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 1,
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "background.threads": 2,
+    "log.cleaner.enable": "false",
+    "log.segment.bytes": 64 * 1024 * 1024,
+    "log.index.size.max.bytes": 1024 * 1024,
+    "group.initial.rebalance.delay.ms": 0,
+    "zookeeper.session.timeout.ms": 6000,
+    "zookeeper.connection.timeout.ms": 10_000,
+    "delete.topic.enable": "true",
+    "auto.create.topics.enable": "false",
+    "controlled.shutdown.enable": "true",
+    # The default of 5 s is what a broker stopped in its first second would wait.
+    "controlled.shutdown.retry.backoff.ms": 200,
+}
+
+
+class BrokerServer(JavaServer):
+    """One broker on the loopback interface."""
+
+    main_class = "kafka.Kafka"
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        zookeeper_connect: str,
+        broker_id: int = 0,
+        port: int | None = None,
+        release: str = "3.9.1",
+        overrides: Mapping[str, object] | None = None,
+        heap_mb: int = 384,
+        progress: jars.Progress = jars.to_stderr,
+    ) -> None:
+        """
+        Args:
+            directory: holds configuration, data and log; made if it is not there.
+            zookeeper_connect: as in `zookeeper.connect`, with a chroot if wanted.
+            broker_id: 0 to 1000.
+            port: a free one is chosen if not given.
+            release: one of `RELEASES`.
+            overrides: settings of `server.properties`, in the release's own names.
+            heap_mb: the JVM's heap in MB.
+            progress: is told, line by line, what takes long.
+        """
+        if release not in RELEASES:
+            raise SandboxError(
+                f"no broker of release {release}", remedy=f"one of {', '.join(RELEASES)}"
+            )
+        super().__init__(
+            directory,
+            name=f"broker {broker_id}",
+            lock=f"kafka-{release}",
+            heap_mb=heap_mb,
+            port=port,
+            progress=progress,
+        )
+        self.zookeeper_connect = zookeeper_connect
+        self.broker_id = broker_id
+        self.release = release
+        self._overrides = dict(overrides or {})
+
+    @property
+    def bootstrap(self) -> str:
+        """`127.0.0.1:port`."""
+        return self.address
+
+    def _settings(self) -> dict[str, object]:
+        return (
+            {
+                "broker.id": self.broker_id,
+                "log.dirs": self.directory / "data",
+                "zookeeper.connect": self.zookeeper_connect,
+            }
+            | (
+                # Release 0.8 knows no `listeners`.
+                {
+                    "port": self.port,
+                    "host.name": HOST,
+                    "advertised.host.name": HOST,
+                    "advertised.port": self.port,
+                }
+                if self.release.startswith("0.8.")
+                else {"listeners": f"PLAINTEXT://{HOST}:{self.port}"}
+            )
+            | _SETTINGS
+            | self._overrides
+        )
+
+    def _prepare(self) -> Path:
+        if (self.directory / "server.json").exists():
+            self._await_expiry()
+        file = self.directory / "server.properties"
+        lines = (f"{name}={value}\n" for name, value in self._settings().items())
+        file.write_text("".join(lines))
+        return file
+
+    def _is_ready(self) -> bool:
+        # The line comes after the registration in ZooKeeper: "[Kafka Server 0], started" in 0.8,
+        # "[KafkaServer id=0] started" later.
+        said = self._said()
+        return ("] started" in said or "], started" in said) and self._accepts()
+
+    def _await_expiry(self) -> None:
+        from kazoo.client import KazooClient  # noqa: PLC0415 - a first start does without
+        from kazoo.exceptions import KazooException  # noqa: PLC0415
+        from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
+
+        session_s = int(str(self._settings()["zookeeper.session.timeout.ms"])) / 1000
+        client = KazooClient(self.zookeeper_connect, timeout=10.0)
+        node = f"/brokers/ids/{self.broker_id}"
+        try:
+            client.start(timeout=10.0)
+            if until(lambda: not client.exists(node), limit_s=session_s + _EXPIRY_SLACK_S):
+                return
+        except (KazooException, KazooTimeoutError) as error:
+            raise SandboxError(
+                f"{self.name} finds no ZooKeeper: {error or type(error).__name__}",
+                where=self.zookeeper_connect,
+                remedy="start it first",
+            ) from error
+        finally:
+            client.stop()
+            client.close()
+        raise SandboxError(
+            f"another broker of id {self.broker_id} is registered",
+            where=node,
+            remedy="choose another broker_id, or stop that broker",
+        )

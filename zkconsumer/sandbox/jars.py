@@ -1,0 +1,289 @@
+"""The servers' jars: pinned by lock files with SHA-256, brought once per user, then used offline.
+
+A lock is `locks/NAME.txt` with lines `<sha256>  group:artifact:version`. jgo (a Maven client in
+Python) downloads each jar into a private directory, because its downloads are neither atomic nor
+checked; only after the hash fits is the file renamed into the cache. So two processes that fill
+the cache at once only do the work twice, and whatever ends a download leaves no half a jar behind.
+jgo is imported only when something is missing: with a warm cache nothing needs a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from zkconsumer.errors import SandboxError
+
+Progress = Callable[[str], None]
+
+# 16 threads bring 32 jars in 2.6 s, 8 in twice that; more gain nothing.
+_THREADS = 16
+
+# Tries per jar, with 1 and 2 s between them; after the last the error is the user's.
+_TRIES = 3
+
+# Seconds without a byte from the repository, after which a try counts as failed.
+_SILENCE_LIMIT_S = 30
+
+# What a killed process may have left in the cache is swept away after a day, in seconds.
+_LEFTOVER_AGE_S = 86_400.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One line of a lock."""
+
+    sha256: str
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.group}.{self.artifact}-{self.version}.jar"
+
+
+def to_stderr(line: str) -> None:
+    """The default progress: one line on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def cache_directory() -> Path:
+    """Where the jars of all sandboxes of this user lie.
+
+    `$ZKCONSUMER_CACHE/jars`, else `$XDG_CACHE_HOME/zkconsumer/jars`, else `~/.cache/...`.
+    """
+    if own := os.environ.get("ZKCONSUMER_CACHE"):
+        return Path(own).expanduser().absolute() / "jars"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).expanduser().absolute() / "zkconsumer" / "jars"
+
+
+def read_lock(name: str) -> tuple[Jar, ...]:
+    """The jars of the lock `name`, for example `kafka-3.9.1`.
+
+    Raises:
+        SandboxError: there is no lock of that name.
+    """
+    folder = files(__package__) / "locks"
+    try:
+        text = (folder / f"{name}.txt").read_text("utf-8")
+    except FileNotFoundError:
+        known = sorted(lock.name.removesuffix(".txt") for lock in folder.iterdir())
+        raise SandboxError(f"no lock named {name}", remedy=f"one of {', '.join(known)}") from None
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(Jar(sha256, *coordinate.split(":")) for sha256, coordinate in lines)
+
+
+def resolve(
+    name: str, *, directory: Path | None = None, progress: Progress = to_stderr
+) -> tuple[Path, ...]:
+    """The jar files of the lock `name`, in its order; downloads what the cache lacks.
+
+    Raises:
+        SandboxError: a jar cannot be brought, its hash is not the lock's, or the disk is full.
+    """
+    return resolve_jars(read_lock(name), title=name, directory=directory, progress=progress)
+
+
+def resolve_jars(
+    jars: Iterable[Jar],
+    *,
+    title: str,
+    directory: Path | None = None,
+    progress: Progress = to_stderr,
+) -> tuple[Path, ...]:
+    """As `resolve`, for jars that stand in no lock file of this package."""
+    jars = tuple(jars)
+    cache = directory or cache_directory()
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(lambda jar: _is_intact(cache / jar.file_name, jar.sha256), jars))
+    missing = [jar for jar, ok in zip(jars, intact, strict=True) if not ok]
+    if missing:
+        _bring(missing, cache, title=title, progress=progress)
+    return tuple(cache / jar.file_name for jar in jars)
+
+
+# Files whose hash was right in this process: (path, size, modification time in ns).
+_verified: set[tuple[Path, int, int]] = set()
+
+
+def _is_intact(path: Path, sha256: str) -> bool:
+    try:
+        state = path.stat()
+        identity = (path, state.st_size, state.st_mtime_ns)
+        if identity in _verified:
+            return True
+        if _digest(path) != sha256:
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _cache_error(error, path) from error
+    _verified.add(identity)
+    return True
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _bring(jars: list[Jar], cache: Path, *, title: str, progress: Progress) -> None:
+    """Downloads in threads that are daemons: an interrupt does not wait for a silent network."""
+    _require_jgo(title)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _sweep(cache)
+        scratch = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
+    except OSError as error:
+        raise _cache_error(error, cache) from error
+    todo: queue.SimpleQueue[Jar] = queue.SimpleQueue()
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for jar in jars:
+        todo.put(jar)
+
+    def work() -> None:
+        while True:
+            try:
+                jar = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                _bring_one(jar, cache, scratch)
+            except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
+                done.put(error)
+            else:
+                done.put(None)
+
+    try:
+        progress(f"{title}: bringing {len(jars)} jars into {cache}")
+        with _SystemTrust():
+            for number in range(min(_THREADS, len(jars))):
+                threading.Thread(target=work, name=f"jars-{number}", daemon=True).start()
+            _await(done, len(jars), title=title, progress=progress)
+    finally:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                todo.get_nowait()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _await(
+    done: queue.SimpleQueue[BaseException | None], total: int, *, title: str, progress: Progress
+) -> None:
+    spoken = time.monotonic()
+    for count in range(1, total + 1):
+        error = done.get()
+        if isinstance(error, SandboxError):
+            raise error
+        if error is not None:
+            raise SandboxError(f"unexpected failure while bringing jars: {error!r}") from error
+        if count == total or time.monotonic() - spoken > 1.0:
+            spoken = time.monotonic()
+            progress(f"{title}: {count} of {total} jars")
+
+
+def _bring_one(jar: Jar, cache: Path, scratch: Path) -> None:
+    for attempt in range(1, _TRIES + 1):
+        try:
+            private = Path(tempfile.mkdtemp(dir=scratch))
+            got = _download(jar, private)
+            found = _digest(got)
+            if found == jar.sha256:
+                os.replace(got, cache / jar.file_name)
+                return
+            failure = SandboxError(
+                f"{jar.coordinate} came with SHA-256 {found}, the lock says {jar.sha256}",
+                remedy="something on the way alters files: try another network",
+            )
+        except OSError as error:
+            # requests' own errors are OSErrors too, but without a number of the operating system.
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                raise _cache_error(error, cache) from error
+            failure = _network_error(jar, error)
+        except (RuntimeError, AssertionError) as error:  # what jgo raises for a 404, a 503, ...
+            failure = _network_error(jar, error)
+        if attempt < _TRIES:
+            _log.debug("%s, attempt %d of %d", failure, attempt, _TRIES)
+            time.sleep(2.0 ** (attempt - 1))
+    raise failure
+
+
+def _download(jar: Jar, private: Path) -> Path:
+    from jgo.maven import MavenContext  # noqa: PLC0415 - not needed, nor wanted, with a warm cache
+
+    context = MavenContext(repo_cache=private, local_repos=[], timeout=_SILENCE_LIMIT_S)
+    component = context.project(jar.group, jar.artifact).at_version(jar.version)
+    return Path(component.artifact().resolve())
+
+
+def _require_jgo(title: str) -> None:
+    try:
+        import jgo.maven  # noqa: F401, PLC0415
+        import truststore  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SandboxError(
+            f"the jars of {title} are not in the cache, and {error.name} is not installed",
+            where=str(cache_directory()),
+            remedy="pip install 'zkconsumer[sandbox]'",
+        ) from error
+
+
+class _SystemTrust:
+    """TLS trusts what the operating system trusts (companies' proxies), while jars are brought."""
+
+    def __enter__(self) -> None:
+        import truststore  # noqa: PLC0415
+
+        truststore.inject_into_ssl()
+
+    def __exit__(self, *_: object) -> None:
+        import truststore  # noqa: PLC0415
+
+        truststore.extract_from_ssl()
+
+
+def _sweep(cache: Path) -> None:
+    for path in cache.glob(".part-*"):
+        if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _network_error(jar: Jar, error: Exception) -> SandboxError:
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return SandboxError(
+        f"{jar.coordinate} could not be downloaded",
+        where=reason,
+        remedy="check the network (HTTPS_PROXY, SSL_CERT_FILE), or copy a filled cache to "
+        f"{cache_directory()}",
+    )
+
+
+def _cache_error(error: OSError, path: Path) -> SandboxError:
+    return SandboxError(
+        f"the jar cache cannot be used: {error.strerror or error}",
+        where=str(path),
+        remedy="free some space (60 MB), or name another directory in ZKCONSUMER_CACHE",
+    )
