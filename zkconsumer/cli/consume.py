@@ -1,0 +1,285 @@
+"""`zkconsumer consume`: the old ConsoleConsumer's job (`kafka.tools.ConsoleConsumer`).
+
+The main thread waits for a reason to stop; one thread per stream polls, writes and flushes. A batch
+is finished, hence committed, when the next one is asked for, which is after its flush; leaving
+without a fault commits the last one too. After a fault what is in hand stays uncommitted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.errors import ConfigError, ConsumerTimeoutError, RebalanceBlockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zkconsumer.config import ConsumerConfig
+
+# Messages. One write and one flush for so many at most; a fault repeats so many at most.
+BATCH = 500
+# Seconds. A stream without messages looks so often whether it is to stop.
+TURN_S = 0.25
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Output(Enum):
+    """How a message is written."""
+
+    RAW = "raw"  # the value's bytes and a newline
+    JSON = "json"  # one object per line
+
+
+class Ended(Enum):
+    """Why a thread, or the whole command, stops."""
+
+    DONE = "done"
+    INTERRUPTED = "SIGINT"
+    TERMINATED = "SIGTERM"
+
+
+@app.command()
+def consume(
+    *,
+    topic: Annotated[str, typer.Option(help="The topic to consume.")],
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="zookeeper.connect.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="group.id.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Streams, each with a thread.")] = 1,
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="Where the group has no stored offset, begin with the oldest message.",
+        ),
+    ] = False,
+    max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    output: Annotated[Output, typer.Option(help="raw: values; json: objects.")] = Output.RAW,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A consumer.properties file.")
+    ] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property; wins over the file."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="S", help="Stop when no message came for so many seconds."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the group's events, JSON lines.")
+    ] = None,
+) -> None:
+    """Write the messages of a topic to standard output, as a member of a group."""
+    from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
+    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+
+    named = {
+        "zookeeper_connect": zookeeper,
+        "group_id": group,
+        "auto_offset_reset": "smallest" if from_beginning else None,
+        "trace_file": None if trace is None else str(trace),
+    }
+    settings = ConsumerConfig.from_properties(
+        *([] if config is None else [config]),
+        dict(_pair(text) for text in property_ or ()),
+        **{name: value for name, value in named.items() if value is not None},
+    )
+    run = Run(
+        budget=Budget(max_messages),
+        write=_write_raw if output is Output.RAW else _write_json,
+        idle_limit_s=settings.consumer_timeout_s if timeout is None else timeout,
+    )
+    ended = run.run(settings, validate_topic(topic), threads)
+    if ended is Ended.INTERRUPTED:
+        raise typer.Exit(128 + signal.SIGINT)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} is no property", where="--property", remedy="NAME=VALUE")
+    return name.strip(), value
+
+
+class Budget:
+    """How many messages may still be written; taken before a poll, so that no more are fetched."""
+
+    def __init__(self, total: int | None) -> None:
+        self._left = total
+        self._lent = 0
+        self._changed = threading.Condition()
+
+    def take(self, most: int) -> int:
+        """Up to `most`; waits while other threads hold all that is left. 0: there is no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left != 0 or self._lent == 0)
+            taken = most if self._left is None else min(most, self._left)
+            self._move(taken)
+            return taken
+
+    def settle(self, taken: int, used: int) -> None:
+        """Gives back what a poll did not use."""
+        with self._changed:
+            self._lent -= taken
+            if self._left is not None:
+                self._left += taken - used
+            self._changed.notify_all()
+
+    def _move(self, taken: int) -> None:
+        self._lent += taken
+        if self._left is not None:
+            self._left -= taken
+
+
+class Run:
+    """One run of the command: the threads of the streams, and what they share."""
+
+    def __init__(
+        self,
+        *,
+        budget: Budget,
+        write: Callable[[Iterable[Any]], bytes],
+        idle_limit_s: float | None,
+    ) -> None:
+        self._budget = budget
+        self._format = write
+        self._idle_limit_s = idle_limit_s
+        self._last_message_s = time.monotonic()
+        self._stopping = False
+        self._written = 0
+        self._out = threading.Lock()
+        # A SimpleQueue, because put() may be called from a signal handler (an Event may not: the
+        # handler would run in the thread that waits, which may just hold the event's own lock).
+        self._inbox: SimpleQueue[Ended | BaseException] = SimpleQueue()
+
+    def run(self, config: ConsumerConfig, topic: str, threads: int) -> Ended:
+        """Consume until a reason to stop; raises what went wrong."""
+        from zkconsumer import ConsumerConnector  # noqa: PLC0415
+
+        with ConsumerConnector(config) as connector, self._signals():
+            streams = connector.create_message_streams({topic: threads})[topic]
+            workers = [
+                threading.Thread(target=self._work, args=(stream,), daemon=True)
+                for stream in streams
+            ]
+            try:
+                for worker in workers:
+                    worker.start()
+                ended = self._wait(len(workers))
+            finally:
+                self._stopping = True
+                for worker in workers:
+                    worker.join(2 * TURN_S)
+        typer.echo(f"zkconsumer: {self._written} messages", err=True)
+        return ended
+
+    def _wait(self, workers: int) -> Ended:
+        while workers:
+            ended = self._inbox.get()
+            if isinstance(ended, BaseException):
+                raise ended
+            if ended is not Ended.DONE:
+                return ended
+            workers -= 1
+        return Ended.DONE
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        wanted = {signal.SIGINT: Ended.INTERRUPTED, signal.SIGTERM: Ended.TERMINATED}
+        before = {
+            number: signal.signal(number, lambda *_, ended=ended: self._inbox.put(ended))
+            for number, ended in wanted.items()
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _work(self, stream: Any) -> None:
+        try:
+            while not self._stopping and self._turn(stream):
+                pass
+            self._inbox.put(Ended.DONE)
+        except BaseException as error:  # noqa: BLE001 - a thread boundary: the main thread raises it
+            self._inbox.put(error)
+
+    def _turn(self, stream: Any) -> bool:
+        """Poll, write and flush once; False when there is nothing more to do."""
+        taken = self._budget.take(BATCH)
+        if not taken:
+            return False
+        used = 0
+        try:
+            batch = stream.poll(max_messages=taken, timeout_s=TURN_S)
+            used = len(batch)
+            if used:
+                self._write(batch, used)
+        except RebalanceBlockedError as error:
+            typer.echo(f"zkconsumer: {error}", err=True)  # the member goes on trying
+        except ConsumerTimeoutError:
+            pass  # `_idle` decides, over all streams
+        finally:
+            self._budget.settle(taken, used)
+        return not self._idle()
+
+    def _write(self, batch: Iterable[Any], count: int) -> None:
+        text = self._format(batch)
+        with self._out:
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+            self._written += count
+            self._last_message_s = time.monotonic()
+
+    def _idle(self) -> bool:
+        limit_s = self._idle_limit_s
+        return limit_s is not None and time.monotonic() - self._last_message_s >= limit_s
+
+
+def _write_raw(batch: Iterable[Any]) -> bytes:
+    # "null" for a message without a value is what the JVM's DefaultMessageFormatter writes.
+    return b"".join(
+        (b"null" if message.value is None else message.value) + b"\n" for message in batch
+    )
+
+
+def _write_json(batch: Iterable[Any]) -> bytes:
+    return b"".join(_json_line(message) for message in batch)
+
+
+def _json_line(message: Any) -> bytes:
+    document = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        **_text("key", message.key),
+        **_text("value", message.value),
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    """The bytes as text if they are UTF-8, else as base64 under another name."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
