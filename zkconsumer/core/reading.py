@@ -15,8 +15,6 @@ from zkconsumer.core.view import GroupView, assignment, recreated, undecidable
 def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     """Compute our part; without brokers, or with a peer we cannot evaluate, keep what we have."""
     view, settings = outcome.view, state.settings
-    if not view.registered:
-        return rebalance.register(state)
     notices = _new_peers(state.view, view)
     again = recreated(state.view, view)
     state = replace(

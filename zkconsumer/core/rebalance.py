@@ -163,11 +163,13 @@ def released(state: State, outcome: Released, now: float) -> Step:
 
 def claim(state: State, missing: list[TopicPartition]) -> Step:
     threads = {tp: state.wanted[tp] for tp in missing}
+    # A try that a watch brought looks at what has changed only; any other looks at everything.
+    known = state.blocked if state.phase is Phase.WAITING else {}
     state, op = start_op(
         replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False)
     )
     eager = state.settings.mode is RebalanceMode.EAGER
-    return state, (Claim(op, threads, state.blocked, eager),)
+    return state, (Claim(op, threads, known, eager),)
 
 
 def claimed(state: State, outcome: Claimed, now: float) -> Step:

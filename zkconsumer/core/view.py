@@ -29,7 +29,6 @@ class GroupView:
         topics: existing topics that the assignment depends on.
         malformed_topics: topic -> why its znode would fail every JVM member.
         brokers: how many brokers are registered.
-        registered: our own id znode is there and is this session's.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -37,7 +36,6 @@ class GroupView:
     topics: Mapping[str, Topic]
     malformed_topics: Mapping[str, str]
     brokers: int
-    registered: bool
 
 
 def needed_topics(

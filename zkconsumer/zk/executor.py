@@ -1,0 +1,144 @@
+"""Runs the machine's ZooKeeper commands: drives operations over a session, and says how they end.
+
+Everything happens on the coordinator's thread, except that replies and watches are put into its
+inbox by kazoo's threads: `Resume` and `WatchFired` come back through `Executor.resume` and
+`meaning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.protocol.states import EventType
+
+from zkconsumer.core import commands, events, paths
+from zkconsumer.core.events import Event, Interrupted, Outcome, Synced, Trigger
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.paths import Kind
+from zkconsumer.core.state import Settings
+from zkconsumer.zk import claiming, committing, operations
+from zkconsumer.zk.operations import Member
+from zkconsumer.zk.requests import Batch, Code, Operation, Reply, SyncLeader
+from zkconsumer.zk.session import ZooKeeperSession
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Replies for an operation under way."""
+
+    op: int
+    running: Generator[Batch, Sequence[Reply], Any]
+    replies: Sequence[Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFired:
+    """A one-shot watch fired."""
+
+    kind: str
+    path: str
+
+
+class Executor:
+    """Operations by number; `post` puts something into the coordinator's inbox from any thread."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        settings: Settings,
+        *,
+        post: Callable[[Resume], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._session, self._settings = session, settings
+        self._post, self._clock = post, clock
+        self.requests = 0
+
+    def start(self, command: commands.Command, session_id: int) -> None:
+        """Begin what a command asks for; its end comes out of `resume` later."""
+        op, running = self._operation(command, self._member(session_id))
+        self._send(op, running, next(running))
+
+    def resume(self, resume: Resume) -> Event | None:
+        """Go on with an operation; the event of its end, if it has ended."""
+        if any(reply.code is Code.BROKEN for reply in resume.replies):
+            resume.running.close()
+            return self._ended(resume.op, Interrupted())
+        try:
+            batch = resume.running.send(resume.replies)
+        except StopIteration as end:
+            return self._ended(resume.op, end.value)
+        self._send(resume.op, resume.running, batch)
+        return None
+
+    def _send(self, op: int, running: Any, batch: Batch) -> None:
+        self.requests += len(batch)
+        self._session.submit(batch, lambda replies: self._post(Resume(op, running, replies)))
+
+    def _ended(self, op: int, outcome: Any) -> Event | None:
+        now = self._clock()
+        if isinstance(outcome, Outcome):
+            return events.Finished(now=now, op=op, outcome=outcome)
+        return outcome(now) if callable(outcome) else None
+
+    def _member(self, session_id: int) -> Member:
+        s = self._settings
+        return Member(s.group, s.consumer, s.subscription, s.strategy, session_id)
+
+    def _operation(self, command: commands.Command, me: Member) -> tuple[int, Operation]:
+        match command:
+            case commands.Register(op, wall_ms):
+                return op, operations.register(me, wall_ms)
+            case commands.ReadView(op):
+                return op, operations.read_view(me)
+            case commands.Verify(op, partitions):
+                return op, operations.verify(me, partitions)
+            case commands.Release(op, partitions):
+                return op, operations.release(me, partitions)
+            case commands.Claim(op, threads, known, eager):
+                return op, claiming.claim(me, threads, known, all_or_nothing=eager)
+            case commands.LoadOffsets(op, partitions):
+                return op, operations.load_offsets(me, partitions)
+            case commands.CommitOffsets(op, plan):
+                return op, committing.commit(me, plan)
+            case commands.Sync(op):
+                return op, self._sync(me)
+            case commands.RearmTopic(topic):
+                return 0, self._topic_back(topic)
+        raise TypeError(f"not a command for ZooKeeper: {command!r}")
+
+    def _sync(self, me: Member) -> Generator[Batch, Sequence[Reply], Outcome]:
+        sent_at = self._clock()
+        (reply,) = yield [SyncLeader(me.path)]
+        return Synced(sent_at) if reply.code is Code.OK else Interrupted()
+
+    def _topic_back(self, topic: str) -> Generator[Batch, Sequence[Reply], Any]:
+        there = yield from operations.wait_for_topic(topic)
+        if not there:
+            return None
+        return lambda now: events.Triggered(now=now, trigger=Trigger.TOPIC, subject=topic)
+
+
+def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
+    """What a fired watch means to the member; None for what it need not know."""
+    at = paths.locate(fired.path)
+    deleted = fired.kind == EventType.DELETED
+    match at.kind:
+        case Kind.IDS:
+            return events.Triggered(now=now, trigger=Trigger.MEMBERS)
+        case Kind.MEMBER if at.name == settings.consumer and fired.kind != EventType.CREATED:
+            return events.Triggered(now=now, trigger=Trigger.OWN_MEMBER_NODE)
+        case Kind.TOPIC if deleted:
+            return events.TopicDeleted(now=now, topic=at.name)
+        case Kind.TOPIC:
+            return events.Triggered(now=now, trigger=Trigger.TOPIC, subject=at.name)
+        case Kind.BROKER_IDS:
+            return events.Triggered(now=now, trigger=Trigger.BROKERS)
+        case Kind.OWNER if fired.kind != EventType.CREATED:
+            partition = TopicPartition(at.name, at.partition)
+            return events.OwnerNodeChanged(now=now, partition=partition)
+        case Kind.OWNERS_OF:
+            return events.OwnersChanged(now=now, topic=at.name)
+    return None

@@ -1,0 +1,302 @@
+"""The operations of a member on ZooKeeper: generators that yield batches and are sent the replies.
+
+An operation never sees a broken connection: whoever drives it ends it then, and the member reads
+back after the reconnect what may or may not have happened. What it does see it resolves itself:
+a claim that meets a znode compares `ephemeralOwner` with the session, never the data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zkconsumer.core import paths, records
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.events import (
+    Denied,
+    IdTaken,
+    MemberNodeGone,
+    OffsetsLoaded,
+    Outcome,
+    Registered,
+    Released,
+    Verified,
+    ViewRead,
+)
+from zkconsumer.core.model import Blocker, Ownership, StoredOffset, ThreadId, TopicPartition
+from zkconsumer.core.records import Registration
+from zkconsumer.core.view import GroupView, Topic, needed_topics
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Batch, Code, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Whose operations these are, in which session."""
+
+    group: str
+    consumer: str
+    subscription: Mapping[str, int]
+    strategy: Strategy
+    session: int
+
+    @property
+    def path(self) -> str:
+        return paths.member(self.group, self.consumer)
+
+    @property
+    def check(self) -> rq.Check:
+        """First in every transaction: absent until this session has registered, so that what was
+        queued before an expiry does nothing in the session after it."""
+        return rq.Check(self.path)
+
+
+Replies = Sequence[Reply]
+Running = Generator[Batch, Replies, Outcome]
+"""An operation; what it returns is its outcome."""
+REASONS = {
+    Code.NO_AUTH: "ZooKeeper's access control list forbids it; ask for rights on the znodes",
+    Code.TOO_LARGE: f"larger than the {rq.MAX_PAYLOAD_BYTES} bytes that a ZooKeeper server takes",
+    Code.NO_NODE: "a parent znode is missing; if there is a chroot, it was deleted",
+}
+
+
+def reason(reply: Reply) -> str:
+    """Why ZooKeeper refused, in words."""
+    return REASONS.get(reply.code, f"ZooKeeper refused: {reply.value}")
+
+
+def register(member: Member, wall_ms: int) -> Running:
+    """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them."""
+    payload = records.encode_registration(
+        Registration(member.subscription, records.Pattern.STATIC, wall_ms)
+    )
+    ids = paths.ids(member.group)
+    create = rq.Create(member.path, payload, ephemeral=True)
+    while True:
+        # The parents' replies are not looked at: where a locked parent answers "no rights" the
+        # node below it may well exist, and what matters is the last one.
+        *_, made, seen = yield [
+            rq.Create(paths.CONSUMERS),
+            rq.Create(ids.rpartition("/")[0]),
+            rq.Create(ids),
+            create,
+            rq.Exists(member.path, watch=True),
+        ]
+        if made.code not in (Code.OK, Code.NODE_EXISTS):
+            return Denied(member.path, reason(made))
+        if seen.code is not Code.OK:
+            return Denied(member.path, reason(seen))
+        if seen.value is None:
+            continue  # another session's node went between the two requests
+        if seen.value.owner == member.session:
+            return Registered(seen.value.czxid)
+        return IdTaken(seen.value.owner)
+
+
+def read_view(member: Member) -> Running:
+    """Read the group, and watch everything that the assignment depends on."""
+    ids, brokers, own = yield [
+        rq.Children(paths.ids(member.group), watch=True),
+        rq.Children(paths.BROKER_IDS),
+        rq.Exists(member.path, watch=True),
+    ]
+    for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):
+        if reply.code not in (Code.OK, Code.NO_NODE):
+            return Denied(where, reason(reply))
+    if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
+        return MemberNodeGone()
+    registered = brokers.value or ()
+    if not registered:
+        registered = yield from _watch_brokers()
+    members: dict[str, Registration] = {}
+    malformed: dict[str, str] = {}
+    for consumer, reply in zip(
+        ids.value,
+        (yield [rq.Get(paths.member(member.group, c)) for c in ids.value]),
+        strict=True,
+    ):
+        if reply.code is Code.NO_NODE:
+            continue  # it left after the listing; the watch on the listing says so too
+        if reply.code is not Code.OK:
+            return Denied(paths.member(member.group, consumer), reason(reply))
+        try:
+            members[consumer] = records.decode_registration(reply.value.data, where=consumer)
+        except MalformedZnodeError as error:
+            malformed[consumer] = error.what
+    topics, bad = yield from _read_topics(
+        needed_topics(members, member.subscription, member.strategy)
+    )
+    return ViewRead(GroupView(members, malformed, topics, bad, len(registered)))
+
+
+def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
+    """Like the JVM, watch the broker list only when it is empty: a broker's death is not ours."""
+    listing, _ = yield [
+        rq.Children(paths.BROKER_IDS, watch=True),
+        rq.Exists(paths.BROKER_IDS, watch=True),
+    ]
+    return listing.value if listing.code is Code.OK else ()
+
+
+def _read_topics(
+    names: Sequence[str],
+) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
+    topics: dict[str, Topic] = {}
+    bad: dict[str, str] = {}
+    for _ in range(2):  # a second time for those created while we began to wait for them
+        replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
+        for name, reply in zip(names, replies, strict=True):
+            if reply.code is Code.NO_NODE:
+                continue
+            if reply.code is not Code.OK:
+                bad[name] = reason(reply)
+                continue
+            try:
+                numbers = records.decode_topic(reply.value.data, where=paths.topic(name))
+                topics[name] = Topic(numbers, reply.value.stat.czxid)
+            except MalformedZnodeError as error:
+                bad[name] = error.what
+        absent = [name for name in names if name not in topics and name not in bad]
+        if not absent:
+            break
+        waits = yield [rq.Exists(paths.topic(name), watch=True) for name in absent]
+        names = [name for name, reply in zip(absent, waits, strict=True) if reply.value]
+        if not names:
+            break
+    return topics, bad
+
+
+def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
+    """Watch for a deleted topic's return; True if it is back already."""
+    (reply,) = yield [rq.Exists(paths.topic(topic), watch=True)]
+    return reply.value is not None
+
+
+def verify(member: Member, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
+    """Which of these owner znodes are this session's, for this thread; those are watched."""
+    held, lost = yield from read_owners(member, partitions)
+    return Verified(held, lost)
+
+
+def read_owners(
+    member: Member, partitions: Mapping[TopicPartition, ThreadId]
+) -> Generator[
+    Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
+]:
+    """Owner znodes that are ours for the given thread, and who or nobody has the others."""
+    held: dict[TopicPartition, Ownership] = {}
+    other: dict[TopicPartition, Blocker | None] = {}
+    replies = yield [rq.Get(paths.owner(member.group, tp), watch=True) for tp in partitions]
+    for (tp, thread), reply in zip(partitions.items(), replies, strict=True):
+        if reply.code is Code.NO_NODE:
+            other[tp] = None
+        elif reply.code is not Code.OK:
+            other[tp] = Blocker(f"somebody unknown ({reason(reply)})", 0)
+        else:
+            data, stat = reply.value
+            found = _thread_of(data)
+            if stat.owner == member.session and found == thread:
+                held[tp] = Ownership(thread, stat.czxid)
+            else:
+                other[tp] = Blocker(found, stat.owner)
+    return held, other
+
+
+def _thread_of(data: bytes | None) -> str:
+    try:
+        return records.decode_owner(data, where="")
+    except MalformedZnodeError as error:
+        return f"nobody legible ({error.what})"
+
+
+def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
+    """Delete owner znodes of ours; never one of another session (the JVM deletes whatever)."""
+    asked = sorted(partitions)
+    denied: dict[TopicPartition, str] = {}
+    seen = yield [rq.Exists(paths.owner(member.group, tp)) for tp in asked]
+    ours = [
+        tp
+        for tp, reply in zip(asked, seen, strict=True)
+        if reply.value is not None and reply.value.owner == member.session
+    ]
+    for chunk in chunks({tp: rq.Delete(paths.owner(member.group, tp)) for tp in ours}):
+        while chunk:
+            failed = yield from transact(member, chunk)
+            if failed is None:
+                break
+            tp, reply = failed
+            if tp is None:
+                return MemberNodeGone()
+            del chunk[tp]  # taken out; the others go on without it
+            if reply.code is not Code.NO_NODE:
+                denied[tp] = reason(reply)
+    return Released(denied)
+
+
+def load_offsets(member: Member, partitions: Iterable[TopicPartition]) -> Running:
+    """Read offset znodes; a malformed one is reported and left as it is, never reset."""
+    offsets = yield from read_offsets(member, sorted(partitions))
+    return OffsetsLoaded(offsets)
+
+
+def read_offsets(
+    member: Member, partitions: Sequence[TopicPartition]
+) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+    replies = yield [rq.Get(paths.offset(member.group, tp)) for tp in partitions]
+    return {
+        tp: _stored(reply, paths.offset(member.group, tp))
+        for tp, reply in zip(partitions, replies, strict=True)
+    }
+
+
+def _stored(reply: Reply, path: str) -> StoredOffset:
+    if reply.code is Code.NO_NODE:
+        return StoredOffset(None, None)
+    if reply.code is not Code.OK:
+        return StoredOffset(None, None, error=f"{path}: {reason(reply)}")
+    data, stat = reply.value
+    try:
+        value = records.decode_offset(data, where=path)
+    except MalformedZnodeError as error:
+        return StoredOffset(None, stat.version, stat.mzxid, error=str(error))
+    return StoredOffset(value if value >= 0 else None, stat.version, stat.mzxid)
+
+
+# ---- transactions -------------------------------------------------------------------------------
+
+
+def transact(
+    member: Member, writes: Mapping[TopicPartition, rq.Write]
+) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
+    """All of `writes` or none. None when done; else which one failed, None for our own check."""
+    (reply,) = yield [rq.Multi((member.check, *writes.values()))]
+    if reply.code is Code.OK:
+        return None
+    index = reply.value if isinstance(reply.value, int) else 0
+    if index == 0 and reply.code is Code.NO_NODE:
+        return None, reply
+    return list(writes)[max(index - 1, 0)], reply
+
+
+def chunks(
+    writes: Mapping[TopicPartition, rq.Write],
+) -> Iterator[dict[TopicPartition, rq.Write]]:
+    """Cut what is too large for one transaction; each piece is all-or-nothing for itself."""
+    piece: dict[TopicPartition, rq.Write] = {}
+    size = 0
+    for tp, write in writes.items():
+        size += rq.payload_size(write)
+        if piece and (len(piece) >= rq.MAX_MULTI_WRITES or size > rq.MAX_MULTI_BYTES):
+            yield piece
+            piece, size = {}, rq.payload_size(write)
+        piece[tp] = write
+    if piece:
+        yield piece
+
+
+def create_parents(room: str, topics: Iterable[str]) -> Batch:
+    """Persistent parents of owner or offset znodes, as every member creates them."""
+    below = [f"{room}/{topic}" for topic in topics]
+    return [rq.Create(room), *(rq.Create(path) for path in below)]

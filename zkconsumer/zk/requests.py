@@ -1,0 +1,130 @@
+"""Requests to ZooKeeper and replies from it, as values: the operations are written in these.
+
+Nothing in here, nor in `operations`, knows kazoo: the same operations run on a simulated server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+
+class Code(Enum):
+    """How ZooKeeper answered."""
+
+    OK = auto()
+    NO_NODE = auto()
+    NODE_EXISTS = auto()
+    BAD_VERSION = auto()
+    NOT_EMPTY = auto()
+    NO_AUTH = auto()
+    TOO_LARGE = auto()  # refused before sending: the server would just drop the connection
+    OTHER = auto()  # a refusal that waiting does not mend; `value` says what
+    BROKEN = auto()  # connection or session lost: it may or may not have happened
+
+
+class Stat(NamedTuple):
+    """`owner` is the session of an ephemeral znode, 0 for a persistent one."""
+
+    czxid: int
+    mzxid: int
+    version: int
+    owner: int
+
+
+class Node(NamedTuple):
+    data: bytes | None
+    stat: Stat
+
+
+class Reply(NamedTuple):
+    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set.
+
+    For a refused Multi it is the index of the operation that failed; `code` is that one's.
+    """
+
+    code: Code
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int = -1
+
+
+Write = Create | SetData | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """All or nothing, in this order."""
+
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLeader:
+    path: str
+
+
+Request = Get | Exists | Children | Create | Multi | SyncLeader
+Batch = Sequence[Request]
+"""Requests that are sent at once (pipelined) and answered in order."""
+
+MAX_PAYLOAD_BYTES = 1_000_000
+"""A server drops the connection at jute.maxbuffer (1 MiB with the frame around the payload)."""
+
+MAX_MULTI_WRITES = 1_000
+MAX_MULTI_BYTES = 512 * 1024
+"""A transaction's limits: half of jute.maxbuffer, and 8.5 ms of a server's time; larger ones are
+cut into several transactions, each all-or-nothing for itself."""
+
+
+def payload_size(write: Write) -> int:
+    """Bytes that a write takes in a transaction, about."""
+    data = write.data if isinstance(write, Create | SetData) else b""
+    return len(write.path.encode()) + len(data) + 64
+
+
+Operation = Generator[Batch, Sequence[Reply], Any]

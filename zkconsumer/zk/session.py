@@ -1,0 +1,266 @@
+"""One ZooKeeper session over kazoo: connection events with the session's identity, and requests.
+
+Two rules that kazoo's behaviour forces (each was measured): a listener only enqueues, since a call
+made inside one never returns; and LOST is never waited for, since kazoo reports it only after it
+has reconnected. Watches are one-shot and do not survive a disconnect: after `Connected` the member
+reads everything again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.security import CREATOR_ALL_ACL
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.model import Session
+from zkconsumer.errors import ChrootMissingError, ConfigError, ZooKeeperUnreachableError
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code, Reply
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_DELAY_MAX_S = 0.5
+"""kazoo's own back-off lets 3.6 s pass after a restart of the server; capped so, 0.24-0.5 s."""
+
+_CODES: dict[type[Exception], Code] = {
+    kz.NoNodeError: Code.NO_NODE,
+    kz.NodeExistsError: Code.NODE_EXISTS,
+    kz.BadVersionError: Code.BAD_VERSION,
+    kz.NotEmptyError: Code.NOT_EMPTY,
+    kz.NoAuthError: Code.NO_AUTH,
+    kz.InvalidACLError: Code.NO_AUTH,
+    kz.ConnectionLoss: Code.BROKEN,
+    kz.SessionExpiredError: Code.BROKEN,
+    kz.ConnectionClosedError: Code.BROKEN,
+    kz.SessionMovedError: Code.BROKEN,
+    kz.OperationTimeoutError: Code.BROKEN,
+}
+OnState = Callable[[Session | None], None]
+OnWatch = Callable[[EventType, str], None]
+
+
+def boot_clock() -> float:
+    """Seconds of a clock that goes on in suspend: leases are measured with it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class ZooKeeperSession:
+    """A session that reconnects by itself, and is replaced by a new one when it expires.
+
+    `on_state` gets the session at every connection, and None when the connection is gone;
+    `on_watch` gets each fired watch. Both are called on kazoo's threads and must only enqueue.
+    """
+
+    def __init__(self, config: ConsumerConfig, *, on_state: OnState, on_watch: OnWatch) -> None:
+        self._on_state, self._fired = on_state, on_watch
+        self._config = config
+        self._hosts, self._chroot = config.zookeeper_hosts, config.zookeeper_chroot
+        auth = config.zookeeper_auth_scheme
+        credential = config.zookeeper_auth_credential
+        self._client = KazooClient(
+            hosts=config.zookeeper_connect,
+            timeout=config.zookeeper_session_timeout_s,
+            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
+            auth_data=[(auth, credential)] if auth else None,
+            default_acl=CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
+        )
+        self._timeout_s = config.zookeeper_session_timeout_s
+        self._learn_negotiated_timeout()
+        self._client.add_listener(self._state_changed)
+
+    def _learn_negotiated_timeout(self) -> None:
+        """kazoo keeps the negotiated timeout to itself; it passes through this one call."""
+        connection: Any = self._client._connection
+        invoke = connection._invoke
+
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            result = invoke(*args, **kwargs)
+            granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
+            if granted > 0:
+                self._timeout_s = granted / 1000
+            return result
+
+        connection._invoke = listening
+
+    def _state_changed(self, state: str) -> None:
+        connected = state == KazooState.CONNECTED
+        number = self._client.client_id[0] if connected else 0
+        self._on_state(Session(number, self._timeout_s) if connected else None)
+
+    def _watch(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:  # a disconnect clears all watches; Suspended says that
+            self._fired(event.type, event.path)
+
+    def start(self) -> None:
+        """Connect, and check that the chroot exists and the session timeout is usable.
+
+        Raises:
+            ZooKeeperUnreachableError: no session within `zookeeper.connection.timeout.ms`.
+            ChrootMissingError: the chroot does not exist.
+            ConfigError: the negotiated session timeout is under three server ticks.
+        """
+        where = f"zookeeper.connect={self._config.zookeeper_connect}"
+        limit_s = self._config.zookeeper_connection_timeout_s
+        try:
+            self._client.start(timeout=limit_s)
+        except (KazooTimeoutError, kz.KazooException) as error:
+            self.stop()
+            raise ZooKeeperUnreachableError(
+                f"no ZooKeeper session within {limit_s:g} s", where=where,
+                remedy="check the addresses and that the servers are up, or raise "
+                "zookeeper.connection.timeout.ms",
+            ) from error
+        try:
+            self._check_server(where)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _check_server(self, where: str) -> None:
+        try:
+            missing = bool(self._chroot) and self._client.exists("/") is None
+        except kz.KazooException as error:
+            raise ZooKeeperUnreachableError(
+                f"the connection broke at once ({type(error).__name__})", where=where
+            ) from error
+        if missing:
+            raise ChrootMissingError(
+                f"the chroot {self._chroot} does not exist", where=where,
+                remedy="check its spelling, or create it; a consumer never does",
+            )
+        tick_s = self._tick_time_s()
+        if tick_s and self._timeout_s < 3 * tick_s:
+            raise ConfigError(
+                f"the session timeout of {self._timeout_s:g} s is under three ticks of the server "
+                f"({tick_s:g} s each), which leaves a lease no margin",
+                where="zookeeper.session.timeout.ms", remedy=f"set at least {3000 * tick_s:.0f}",
+            )
+
+    def _tick_time_s(self) -> float:
+        """The server's tick, or 0 where it does not tell (`conf` is not on its whitelist)."""
+        try:
+            lines = self._client.command(b"conf").splitlines()
+        except (kz.KazooException, OSError, UnicodeDecodeError):
+            return 0.0
+        ticks = [line.partition("=")[2] for line in lines if line.startswith("tickTime=")]
+        return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
+
+    def stop(self) -> None:
+        """End the session: its ephemeral znodes vanish at once."""
+        self._client.stop()
+        self._client.close()
+
+    def submit(self, batch: rq.Batch, done: Callable[[Sequence[Reply]], None]) -> None:
+        """Send all requests of `batch` at once; `done` gets the replies, in order, once.
+
+        `done` is called on kazoo's thread, or on the caller's if nothing could be sent.
+        """
+        replies: list[Reply | None] = [None] * len(batch)
+        left = len(batch)
+
+        def take(index: int, reply: Reply) -> None:
+            nonlocal left
+            replies[index] = reply
+            left -= 1
+            if not left:
+                done(replies)  # type: ignore[arg-type]
+
+        def finished(index: int, request: rq.Request, result: Any) -> None:
+            take(index, _reply(request, result))
+
+        if not batch:
+            done(())
+            return
+        # Completions all run on kazoo's one completion thread, so `take` needs no lock as long as
+        # this thread does not count as well: what is refused here is handed over there too.
+        for index, request in enumerate(batch):
+            if _too_large(request):
+                self._client.handler.completion_queue.put(
+                    partial(take, index, Reply(Code.TOO_LARGE))
+                )
+            else:
+                self._send(request).rawlink(partial(finished, index, request))
+
+    def _send(self, request: rq.Request) -> Any:
+        client = self._client
+        match request:
+            case rq.Get(path, watch):
+                return client.get_async(path, self._watch if watch else None)
+            case rq.Exists(path, watch):
+                return client.exists_async(path, self._watch if watch else None)
+            case rq.Children(path, watch):
+                return client.get_children_async(path, self._watch if watch else None)
+            case rq.Create(path, data, ephemeral):
+                return client.create_async(path, data, ephemeral=ephemeral)
+            case rq.SyncLeader(path):
+                return client.sync_async(path)
+            case rq.Multi(writes):
+                return self._transaction(writes)
+
+    def _transaction(self, writes: Sequence[rq.Write]) -> Any:
+        transaction = self._client.transaction()
+        for write in writes:
+            match write:
+                case rq.Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case rq.SetData(path, data, version):
+                    transaction.set_data(path, data, version)
+                case rq.Delete(path, version):
+                    transaction.delete(path, version)
+                case rq.Check(path, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
+
+
+def _too_large(request: rq.Request) -> bool:
+    return isinstance(request, rq.Create) and len(request.data) > rq.MAX_PAYLOAD_BYTES
+
+
+def _stat(stat: Any) -> rq.Stat:
+    return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner)
+
+
+def _reply(request: rq.Request, result: Any) -> Reply:
+    error = result.exception
+    if error is not None:
+        return Reply(_code(error), f"{type(error).__name__} {error}".strip())
+    value = result.value
+    match request:
+        case rq.Get():
+            return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
+        case rq.Exists():
+            return Reply(Code.OK, None if value is None else _stat(value))
+        case rq.Multi():
+            return _multi_reply(value)
+        case _:
+            return Reply(Code.OK, value)
+
+
+def _multi_reply(results: Sequence[Any]) -> Reply:
+    """The one that failed stands between those rolled back and those never tried."""
+    for index, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(
+            result, kz.RolledBackError | kz.RuntimeInconsistency
+        ):
+            return Reply(_code(result), index)
+    if any(isinstance(result, Exception) for result in results):
+        return Reply(Code.OTHER, 0)
+    return Reply(Code.OK, results)
+
+
+def _code(error: BaseException) -> Code:
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    logger.debug("ZooKeeper refused with %r", error)
+    return Code.OTHER
