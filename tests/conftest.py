@@ -1,11 +1,20 @@
-"""What holds for the whole suite: in CI nothing may skip: a part that is missing is a failure."""
+"""What holds for the whole suite: real servers as fixtures, and in CI nothing may skip.
+
+A part that is missing in CI is a failure. Servers start when a test asks for them first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
+
+from zkconsumer.sandbox import Sandbox, ZooKeeperEnsemble, ZooKeeperServer
+
+# The servers that several rooms of the suite share.
+pytest_plugins = ["zookeepers"]
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
@@ -37,3 +46,40 @@ def pytest_make_collect_report(
 def _reason(longrepr: object) -> str:
     """The words of a skip, whose report is (file, line, reason)."""
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+
+
+# Seconds: ZooKeeper's unit of time in tests, so that a session of 0.6 s can be had and can expire.
+TICK_S = 0.1
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper for the whole session: tests share it, each below names or a chroot of its own."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), tick_time_s=TICK_S) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """A ZooKeeper and a 3.9 broker for the whole session; tests share them, each with own topics."""
+    with Sandbox(tick_time_s=TICK_S) as servers:
+        yield servers
+
+
+@pytest.fixture
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three ZooKeeper servers for one test, which may kill them."""
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Makes names (topics, groups, znodes) that no other test of the session uses."""
+
+    def name(stem: str) -> str:
+        return f"{stem}-{os.getpid()}-{next(_numbers)}"
+
+    return name
