@@ -47,7 +47,7 @@ def validate_topic(name: str) -> str:
 def _validate(kind: str, name: str) -> str:
     if name in (".", "..") or not _NAME.fullmatch(name):
         raise InvalidNameError(
-            f"{_shown(name)} is no legal {kind} name",
+            f"{shown(name)} is no legal {kind} name",
             where=kind,
             remedy=f"use 1 to {MAX_NAME_LENGTH} of the characters A-Z a-z 0-9 . _ -"
             " and neither '.' nor '..'",
@@ -63,7 +63,7 @@ def validate_consumer_id(name: str) -> str:
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
         raise InvalidNameError(
-            f"{_shown(name)} cannot be a consumer id: {fault}",
+            f"{shown(name)} cannot be a consumer id: {fault}",
             where="consumer.id",
             remedy="choose another, or leave it out for a generated one",
         )
@@ -81,8 +81,10 @@ def znode_fault(name: str) -> str:
     return f"ZooKeeper refuses the character U+{ord(match[0]):04X}" if match else ""
 
 
-def _shown(name: str) -> str:
-    return ascii(name if len(name) <= 80 else name[:80] + "...")
+def shown(text: str) -> str:
+    """Enough of untrusted text to recognise it, quoted and harmless to print."""
+    quoted = ascii(text[:80])
+    return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
 
 
 # ---- building -----------------------------------------------------------------------------------

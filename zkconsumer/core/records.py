@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from zkconsumer.core import scalajson
 from zkconsumer.core.javatext import MAX_INT32, parse_int32, parse_int64, scala_map_order
-from zkconsumer.core.paths import znode_fault
+from zkconsumer.core.paths import shown, znode_fault
 from zkconsumer.core.topics import MAX_STREAMS
 from zkconsumer.errors import MalformedZnodeError
 
@@ -123,13 +123,13 @@ def _counts(subscription: dict[str, object], pattern: Pattern, where: str) -> di
     counts: dict[str, int] = {}
     for name, count in subscription.items():
         if type(count) is not int or count > MAX_INT32:
-            raise _malformed(f"{_excerpt(name)} has a stream count that is no int32", where)
+            raise _malformed(f"{shown(name)} has a stream count that is no int32", where)
         # Of a list pattern the JVM looks at the first entry only.
         if count < 1 and (pattern is Pattern.STATIC or not counts):
-            raise _malformed(f"{_excerpt(name)} has {count} streams", where)
+            raise _malformed(f"{shown(name)} has {count} streams", where)
         fault = znode_fault(name) if pattern is Pattern.STATIC else ""
         if fault:
-            raise _malformed(f"{_excerpt(name)} cannot be a topic: {fault}", where)
+            raise _malformed(f"{shown(name)} cannot be a topic: {fault}", where)
         counts[name] = count
     if sum(counts.values()) > MAX_STREAMS:
         raise _malformed(f"a registration asks for more than {MAX_STREAMS} streams", where)
@@ -233,7 +233,7 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise _malformed(f"{_excerpt(text)} is no offset", where, remedy) from error
+        raise _malformed(f"{shown(text)} is no offset", where, remedy) from error
 
 
 # ---- what all decoders share --------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _document(payload: bytes | None, where: str, remedy: str) -> dict[str, objec
     except RecursionError as error:
         raise _malformed(str(error), where, remedy) from error
     except ValueError as error:
-        raise _malformed(f"{_excerpt(text)} is not the JSON that is due", where, remedy) from error
+        raise _malformed(f"{shown(text)} is not the JSON that is due", where, remedy) from error
 
 
 def _text(payload: bytes | None, where: str, remedy: str) -> str:
@@ -260,8 +260,3 @@ def _text(payload: bytes | None, where: str, remedy: str) -> str:
 
 def _malformed(what: str, where: str, remedy: str = _PEER_REMEDY) -> MalformedZnodeError:
     return MalformedZnodeError(what, where=where, remedy=remedy)
-
-
-def _excerpt(text: str) -> str:
-    """Enough of hostile text to recognise it, harmless to print."""
-    return ascii(text if len(text) <= 80 else text[:80] + "...")
