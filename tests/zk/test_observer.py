@@ -1,0 +1,272 @@
+"""The observer on a real ZooKeeper: what it sees, what it survives, and that it never writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.errors import (
+    AccessDeniedError,
+    ChrootMissingError,
+    ConfigError,
+    ZooKeeperUnreachableError,
+)
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk.observer import Change, GroupSnapshot, Observer, OwnerInfo, Part, What
+
+# Seconds until an expected change must have come; a lost one fails the test after so long.
+PATIENCE_S = 20.0
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+REGISTRATION = encode_registration(Registration({"orders": 2}, Pattern.STATIC, 1))
+
+
+class Followed:
+    """What an observer tells, from a thread of its own."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._changes: Queue[Change] = Queue()
+        self._thread = threading.Thread(target=self._follow, args=(observer,))
+        self._thread.start()
+
+    def _follow(self, observer: Observer) -> None:
+        for _, change in observer.changes():
+            self._changes.put(change)
+
+    def until(self, wanted: Callable[[Change], bool]) -> list[Change]:
+        """All changes up to the first that is wanted; fails if it does not come."""
+        seen: list[Change] = []
+        try:
+            while not (seen and wanted(seen[-1])):
+                seen.append(self._changes.get(timeout=PATIENCE_S))
+        except Empty:
+            raise AssertionError(f"only {seen}") from None
+        return seen
+
+    def join(self) -> bool:
+        """Whether the stream of changes has ended."""
+        self._thread.join(PATIENCE_S)
+        return not self._thread.is_alive()
+
+
+@contextmanager
+def following(connect: str, group: str) -> Iterator[tuple[Observer, Followed]]:
+    """An observer that follows a group, read once."""
+    with Observer(connect, group) as observer:
+        followed = Followed(observer)
+        followed.until(lambda change: change.what is What.READ)
+        yield observer, followed
+    assert followed.join()
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """The hand that changes the group."""
+    one = KazooClient(zookeeper.connect, timeout=6.0)
+    one.start()
+    yield one
+    one.stop()
+    one.close()
+
+
+@pytest.fixture
+def group(unique: Callable[[str], str]) -> str:
+    """A group of this test alone."""
+    return unique("group")
+
+
+def claim(client: KazooClient, group: str, tp: TopicPartition, thread: bytes = b"g_a-0") -> None:
+    client.create(paths.owner(group, tp), thread, ephemeral=True, makepath=True)
+
+
+def is_owner(tp: TopicPartition, thread: str | None) -> Callable[[Change], bool]:
+    """Whether a change makes `thread` the owner of `tp`; None: nobody."""
+
+    def wanted(change: Change) -> bool:
+        after = change.after
+        found = after.thread_id if isinstance(after, OwnerInfo) else None
+        return (change.what, change.key, found) == (What.OWNER, tp, thread)
+
+    return wanted
+
+
+def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
+    """A snapshot holds members, owners with session and epoch, and offsets; faults are named."""
+    client.create(paths.member(group, "g_a"), REGISTRATION, makepath=True)
+    client.create(paths.member(group, "g_b"), b"no json")
+    claim(client, group, T0)
+    client.create(paths.owner(group, T1), b"\xff", makepath=True)
+    client.create(paths.offset(group, T0), b"42", makepath=True)
+    client.create(paths.offset(group, T1), b"4 2", makepath=True)
+    client.create(f"{paths.owners_of(group, 'orders')}/strange", b"")
+    with Observer(zookeeper.connect, group) as observer:
+        assert observer.group_exists()
+        assert observer.count_owners("orders") == 3
+        found = observer.snapshot()
+    assert found.members["g_a"] == Registration({"orders": 2}, Pattern.STATIC, 1)
+    assert "not the JSON" in str(found.members["g_b"])
+    epoch = client.exists(paths.owner(group, T0)).czxid
+    assert found.owners[T0] == OwnerInfo("g_a-0", client.client_id[0], epoch)
+    assert (found.owners[T1].session, set(found.owners)) == (0, {T0, T1})
+    assert (found.offsets[T0], set(found.offsets)) == (42, {T0, T1})
+    assert "is no offset" in str(found.offsets[T1])
+
+
+def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> None:
+    """A group without znodes is empty, does not exist, and is not created by looking at it."""
+    with Observer(zookeeper.connect, group) as observer:
+        assert observer.snapshot() == GroupSnapshot()
+        assert observer.count_owners("orders") == 0
+        followed = Followed(observer)
+        followed.until(lambda change: change.what is What.READ)
+        assert not observer.group_exists()
+    assert followed.join()
+
+
+def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
+    """Only the parts that were asked for are read."""
+    claim(client, group, T0)
+    client.create(paths.offset(group, T0), b"42", makepath=True)
+    with Observer(zookeeper.connect, group, follow={Part.OWNERS}) as observer:
+        found = observer.snapshot()
+    assert (set(found.owners), set(found.offsets)) == ({T0}, set())
+
+
+def test_changes_from_nothing(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
+    """A group that comes into being while it is followed is seen, part by part, and its end too."""
+    with following(zookeeper.connect, group) as (_, followed):
+        client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
+        followed.until(lambda change: (change.what, change.key) == (What.MEMBER, "g_a"))
+        claim(client, group, T0)
+        followed.until(is_owner(T0, "g_a-0"))
+        client.create(paths.offset(group, T0), b"1", makepath=True)
+        followed.until(lambda change: change.after == 1)
+        client.set(paths.offset(group, T0), b"2")
+        last = followed.until(lambda change: change.after == 2)[-1]
+        assert last == Change(What.OFFSET, T0, 1, 2)
+        client.set(paths.offset(group, T0), b"x")
+        followed.until(lambda change: "is no offset" in str(change.after))
+        claim(client, group, T1)
+        followed.until(is_owner(T1, "g_a-0"))
+        client.delete(paths.owners(group), recursive=True)
+        seen = followed.until(is_owner(T1, None))
+        assert is_owner(T0, None)(seen[-2])
+        client.delete(paths.member(group, "g_a"))
+        followed.until(lambda change: change.what is What.MEMBER and change.after is None)
+
+
+def test_an_owner_that_is_replaced_at_once(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
+    """An owner znode that goes and comes back in one transaction is seen as another owner."""
+    claim(client, group, T0)
+    claim(client, group, T1)
+    with following(zookeeper.connect, group) as (_, followed):
+        for thread in ("g_b-0", "g_c-0", "g_c-0"):
+            transaction = client.transaction()
+            transaction.delete(paths.owner(group, T0))
+            transaction.create(paths.owner(group, T0), thread.encode(), ephemeral=True)
+            transaction.commit()
+            (change,) = followed.until(is_owner(T0, thread))
+            assert isinstance(change.before, OwnerInfo)
+            assert isinstance(change.after, OwnerInfo)
+            assert change.before.epoch < change.after.epoch
+
+
+def test_many_changes_end_in_the_truth(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
+    """Whatever order claims and releases came in, the changes add up to what there is."""
+    client.ensure_path(paths.owners_of(group, "orders"))
+    with following(zookeeper.connect, group) as (observer, followed):
+        for turn in range(30):
+            for partition in range(turn % 7, 60, 3 + turn % 5):
+                path = paths.owner(group, TopicPartition("orders", partition))
+                if client.exists(path):
+                    client.delete_async(path)
+                else:
+                    client.create_async(path, b"g_%d-0" % turn, ephemeral=True)
+        client.create(paths.owner(group, TopicPartition("orders", 99)), b"last", ephemeral=True)
+        owners: dict[object, object] = {}
+        for change in followed.until(is_owner(TopicPartition("orders", 99), "last")):
+            assert owners.pop(change.key, None) == change.before
+            if change.after is not None:
+                owners[change.key] = change.after
+        assert owners == observer.snapshot().owners
+
+
+def test_a_restarted_server(tmp_path: Path) -> None:
+    """What changed while ZooKeeper was away is reported when it is back, and watches work again."""
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
+        hand = KazooClient(server.connect, timeout=1.0)
+        hand.start()
+        claim(hand, "g", T0)
+        hand.ensure_path(paths.offset("g", T0))
+        with following(server.connect, "g") as (_, followed):
+            server.kill()
+            hand.stop()
+            followed.until(lambda change: change.after in ("suspended", "lost"))
+            server.start()
+            followed.until(is_owner(T0, None))  # the hand's session is over
+            hand = KazooClient(server.connect)
+            hand.start()
+            claim(hand, "g", T0, b"g_b-0")
+            followed.until(is_owner(T0, "g_b-0"))
+            hand.set(paths.offset("g", T0), b"7")
+            followed.until(lambda change: change.after == 7)
+        hand.stop()
+
+
+def test_a_session_that_ends(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
+    """After the observer's own session has expired it goes on in a new one."""
+    claim(client, group, T0)
+    with following(zookeeper.connect, group) as (observer, followed):
+        # A second client with the session's id and password, closed, ends it for real.
+        thief = KazooClient(zookeeper.connect, client_id=observer._client.client_id)
+        thief.start()
+        thief.stop()
+        followed.until(lambda change: change.after == "lost")
+        followed.until(lambda change: change.what is What.READ)
+        client.delete(paths.owner(group, T0))
+        followed.until(is_owner(T0, None))
+
+
+def test_what_cannot_be_reached(zookeeper: ZooKeeperServer) -> None:
+    """No server, no chroot, bad names: each is its own error."""
+    with pytest.raises(ZooKeeperUnreachableError), Observer("127.0.0.1:1", "g", timeout_s=0.5):
+        pass
+    with pytest.raises(ChrootMissingError), Observer(f"{zookeeper.connect}/missing", "g"):
+        pass
+    with pytest.raises(ConfigError):
+        Observer("h:x", "g")
+    with pytest.raises(ConfigError):
+        Observer("h:1", "a/b")
+
+
+def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
+    """A group that may not be read is an error that names it; with the credential it is read."""
+    from kazoo.security import make_digest_acl  # noqa: PLC0415
+
+    client.add_auth("digest", "u:p")
+    client.create(
+        paths.ids(group), b"", acl=[make_digest_acl("u", "p", all=True)], makepath=True
+    )
+    with Observer(zookeeper.connect, group) as observer:
+        with pytest.raises(AccessDeniedError, match=group):
+            observer.snapshot()
+        with pytest.raises(AccessDeniedError, match=group):
+            next(observer.changes())
+    with Observer(zookeeper.connect, group, auth=("digest", "u:p")) as observer:
+        assert observer.snapshot() == GroupSnapshot()
