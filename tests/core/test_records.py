@@ -82,6 +82,7 @@ def test_timestamps_are_never_a_fault(timestamp: object, expected: int | None) -
     assert records.decode_registration(payload, where=WHERE).timestamp_ms == expected
 
 
+BAD_COUNTS: list[object] = [0, -1, 1.0, 1.5, "1", None, True, 2**31, {}]
 BAD_REGISTRATIONS = [
     None,
     b"",
@@ -92,7 +93,7 @@ BAD_REGISTRATIONS = [
     b'{"pattern":"static"}',
     _registration(pattern=1),
     *(_registration(subscription=s) for s in (None, "t", [1])),
-    *(_registration(subscription={"t": c}) for c in (0, -1, 1.0, 1.5, "1", None, True, 2**31, {})),
+    *(_registration(subscription={"t": count}) for count in BAD_COUNTS),
     _registration(pattern="white_list", subscription={"t": 0}),
     *(_registration(subscription={t: 1}) for t in ("", ".", "a/../b", "a\x01", "\U0001f600")),
     b'{"subscription":{"t\xff":1},"pattern":"static"}',
