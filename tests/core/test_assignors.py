@@ -372,3 +372,11 @@ def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
     result = assign(strategy, subscriptions=group, partitions=cluster)
     assert time.thread_time() - start < 0.5
     assert len(result) == 10_000
+
+
+def test_threads_are_ordered_by_utf16_units() -> None:
+    """Where code points and code units disagree, units decide, as in `String.compareTo`."""
+    group = {"g_\U0001f600": {"t": 1}, "g_￠": {"t": 1}}
+    for strategy in Strategy:
+        first = assign(strategy, subscriptions=group, partitions={"t": [0, 1]})
+        assert first[TopicPartition("t", 0)] == "g_\U0001f600-0"
