@@ -1,0 +1,190 @@
+"""What a stream holds: shared by the member's coordinator and the user's thread, without locks.
+
+The coordinator (any thread, one call at a time) writes what the stream should hold; the user's
+thread, and no other, hands messages out. Neither waits for the other. Three rules carry it:
+
+**Revocation is logical first.** `granted = False` stops delivery at once; that the broker client
+still fetches the partition is tidied up at the next turn of the user's thread.
+
+**Say first, look afterwards** (Dekker). Between two messages the user's thread does
+    (u1) `in_hand_from = None` for what it has handed out        (u2) look at `attention`
+and before it hands out the next one
+    (u3) `in_hand_from = offset`                                 (u4) look at `granted`
+while a request to release does
+    (c1) `granted = False`                (c2) queue the request, `attention = True`
+    (c3) look at `in_hand_from`
+Whatever the order of these steps, one side sees the other:
+- c3 sees nothing in hand: then u3 has not happened, so the u4 that follows it comes after c1 and
+  hands out nothing. The coordinator may go on, and it answers itself.
+- c3 sees a message in hand: then u1 has not happened, so the u2 that follows it comes after c2 and
+  finds the request. The user's thread answers.
+- Both see it (c1, c2, then u1, u2, then c3): whoever takes the one token of the request answers.
+
+**A torn read is too low, never too high.** The user's thread writes `in_hand_from`, then
+`delivered`; `positions` reads `delivered` first. If it has seen the new `delivered`, it finds the
+message still in hand, or finished in the meantime; if it has seen the old one, the result is at
+most that. So a commit may cover too little, which costs a repetition, and never too much.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.model import Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A partition to be served: from `offset`, or by `auto.offset.reset` where that is None.
+
+    `epoch` is the czxid of the owner znode: the fencing token of every message under this grant.
+    """
+
+    tp: TopicPartition
+    offset: int | None
+    epoch: int
+
+
+class Which(Enum):
+    """Which messages a position covers."""
+
+    FINISHED = "those after which the user has asked for another"
+    DELIVERED = "all that were handed out"
+
+
+class PartitionState:
+    """One partition under one grant; a new grant is a new object."""
+
+    __slots__ = ("delivered", "epoch", "granted", "in_hand_from", "tp")
+
+    def __init__(self, grant: Grant) -> None:
+        self.tp = grant.tp
+        self.epoch = grant.epoch
+        self.granted = True  # coordinator writes, once, to False
+        self.delivered = grant.offset  # next offset to hand out; None until it is known
+        self.in_hand_from: int | None = None  # first offset in the user's hands
+
+    def position(self, which: Which) -> int | None:
+        """The next offset to commit; see the third rule above for the order of the reads."""
+        delivered = self.delivered
+        in_hand_from = self.in_hand_from
+        if which is Which.FINISHED and in_hand_from is not None and delivered is not None:
+            return min(in_hand_from, delivered)
+        return delivered
+
+
+class _Release:
+    """A request to release; `done` is called once, by whoever takes the token."""
+
+    __slots__ = ("_done", "_token")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._token = [None]
+
+    def answer(self) -> None:
+        try:
+            self._token.pop()
+        except IndexError:
+            return
+        self._done()
+
+
+class Holdings:
+    """The shared part of a stream. Every method up to `close` is the coordinator's."""
+
+    def __init__(self) -> None:
+        # Something here changed. Written last by the coordinator; the user's thread clears it
+        # first and looks at everything afterwards, so that no change is overlooked.
+        self.attention = False
+        self.wake = threading.Event()  # ends a wait of the user's thread
+        self.closed = False
+        self.idle_reason = ""
+        self._wanted: dict[int, PartitionState] = {}
+        self._releases: deque[_Release] = deque()
+        self._failures: deque[Exception] = deque()
+
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._wanted)
+
+    # ---- the coordinator's side: any thread, never blocks ----------------------------------------
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        for one in grants:
+            old = self._wanted.get(one.tp.partition)
+            if old is not None:
+                old.granted = False
+            self._wanted[one.tp.partition] = PartitionState(one)
+        self._call()
+
+    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
+        """Delivery of these stops now; their positions are forgotten."""
+        for tp in tps:
+            state = self._wanted.pop(tp.partition, None)
+            if state is not None:
+                state.granted = False
+        self._call()
+
+    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        """Hand out no more of these, and call `done` once when the user holds none of them.
+
+        That is at once, on this thread, when the user holds none, else when the next message is
+        asked for, on the user's thread. Their positions stay known until they are withdrawn.
+        """
+        states = [self._wanted[tp.partition] for tp in tps if tp.partition in self._wanted]
+        for state in states:
+            state.granted = False  # c1
+        release = _Release(done)
+        self._releases.append(release)
+        self._call()  # c2
+        if all(state.in_hand_from is None for state in states):  # c3
+            release.answer()
+
+    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+        """The known positions of what is granted or was asked to be released."""
+        states = self._wanted.copy().values()
+        found = ((state, state.position(which)) for state in states)
+        return {
+            state.tp: Position(state.epoch, offset) for state, offset in found if offset is not None
+        }
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error` once, when the user next asks; the stream stays usable."""
+        self._failures.append(error)
+        self._call()
+
+    def close(self) -> None:
+        for state in self._wanted.copy().values():
+            state.granted = False
+        self.closed = True
+        self._call()
+
+    def _call(self) -> None:
+        self.attention = True
+        self.wake.set()
+
+    # ---- the user's side: one thread, nothing in its hands ---------------------------------------
+
+    def attend(self) -> dict[int, PartitionState]:
+        """Answer what was asked and return what should be held. Raises what `fail` was given."""
+        self.attention = False
+        while self._releases:
+            try:
+                self._releases.popleft().answer()
+            except IndexError:  # a second user's thread; see Stream._turn
+                break
+        if self._failures:
+            self.attention = True  # the rest is looked at after this error
+            raise self._failures.popleft()
+        return self._wanted.copy()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        """Wait for a change. The event is cleared before the look, so that none is slept over."""
+        self.wake.clear()
+        if not self.attention:
+            self.wake.wait(timeout_s)

@@ -1,0 +1,146 @@
+"""What a stream hands to the user: messages, and batches of them, wrapped as lazily as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar, overload
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import Message as RawMessage
+
+from zkconsumer.errors import DecodeError
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Codec(Generic[K, V]):
+    """The user's decoders of keys and values; None leaves the bytes as they are.
+
+    `failed` is told of every exception of a decoder, as text, before it is raised.
+    """
+
+    __slots__ = ("failed", "key", "value")
+
+    def __init__(
+        self,
+        key: Callable[[bytes], K] | None = None,
+        value: Callable[[bytes], V] | None = None,
+        failed: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.failed = failed
+
+
+class Message(Generic[K, V]):
+    """One message, as `kafka.message.MessageAndMetadata` (0.8.1 to 1.1): decoded when asked for.
+
+    A decoder's exception is raised as DecodeError by `key` or `value`, each time they are asked
+    for, and disturbs neither the message nor the stream.
+    """
+
+    __slots__ = ("_codec", "_raw", "token")
+
+    def __init__(self, raw: RawMessage, token: int, codec: Codec[K, V]) -> None:
+        self._raw = raw
+        self._codec = codec
+        # The fencing token: the czxid of the owner znode under which the message was handed out.
+        # It only grows, from owner to owner; a sink that remembers the greatest one it has seen
+        # for a partition can refuse a frozen owner's late write.
+        self.token = token
+
+    @property
+    def topic(self) -> str:
+        return self._raw.topic()  # type: ignore[return-value]  # None only in an error
+
+    @property
+    def partition(self) -> int:
+        return self._raw.partition()  # type: ignore[return-value]
+
+    @property
+    def offset(self) -> int:
+        return self._raw.offset()  # type: ignore[return-value]
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970, by producer or broker; None from a broker before 0.10."""
+        kind, milliseconds = self._raw.timestamp()
+        return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
+
+    @property
+    def key(self) -> K | None:
+        """The decoded key; None when the message has none, whatever the decoder."""
+        raw = self._raw.key()
+        decoder = self._codec.key
+        if raw is None or decoder is None:
+            return raw  # type: ignore[return-value]  # without a decoder K is bytes
+        return self._decoded("key", decoder, raw)
+
+    @property
+    def value(self) -> V | None:
+        """The decoded value; None when the message has none (a tombstone)."""
+        raw = self._raw.value()
+        decoder = self._codec.value
+        if raw is None or decoder is None:
+            return raw  # type: ignore[return-value]
+        return self._decoded("value", decoder, raw)
+
+    def __len__(self) -> int:
+        """Bytes of the value as it came."""
+        return len(self._raw)
+
+    def __bool__(self) -> bool:
+        return True  # also with an empty value
+
+    def __repr__(self) -> str:
+        return (
+            f"Message({self.topic}-{self.partition} at {self.offset}, "
+            f"key={self._raw.key()!r:.40}, {len(self)} bytes, token={self.token})"
+        )
+
+    def _decoded(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
+        try:
+            return decoder(raw)
+        except Exception as error:  # the user's code: anything may come
+            where = f"{self.topic}-{self.partition} at offset {self.offset}"
+            text = f"the {part} decoder raised {type(error).__name__}: {error}"
+            self._codec.failed(f"{text} ({where})")
+            raise DecodeError(
+                text, where=where, remedy="catch it and skip the message, or mend the decoder"
+            ) from error
+
+
+class Batch(Sequence[Message[K, V]]):
+    """Messages as they came out of the broker; each is wrapped when it is looked at."""
+
+    __slots__ = ("_codec", "_raws", "_tokens")
+
+    def __init__(
+        self, raws: list[RawMessage], tokens: Mapping[int | None, int], codec: Codec[K, V]
+    ) -> None:
+        self._raws = raws
+        self._tokens = tokens  # by partition: within one batch each has one owner znode
+        self._codec = codec
+
+    def __len__(self) -> int:
+        return len(self._raws)
+
+    def __iter__(self) -> Iterator[Message[K, V]]:
+        tokens, codec = self._tokens, self._codec
+        for raw in self._raws:
+            yield Message(raw, tokens[raw.partition()], codec)
+
+    @overload
+    def __getitem__(self, index: int) -> Message[K, V]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch[K, V]: ...
+    def __getitem__(self, index: int | slice) -> Message[K, V] | Batch[K, V]:
+        if isinstance(index, slice):
+            return Batch(self._raws[index], self._tokens, self._codec)
+        raw = self._raws[index]
+        return Message(raw, self._tokens[raw.partition()], self._codec)
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} messages)"

@@ -1,0 +1,300 @@
+"""A stream: what the user iterates. Its thread alone touches the broker client underneath.
+
+Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1). See `holdings` for how
+the coordinator takes partitions away while the user's thread is handing out messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from operator import length_hint
+from typing import Final, Generic, TypeVar
+
+from confluent_kafka import Message as RawMessage
+
+from zkconsumer.consumer.feed import TURN_S, Feed, ReportKind, StreamReport
+from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.holdings import Grant, Holdings, PartitionState, Which
+from zkconsumer.consumer.message import Batch, Codec, Message
+from zkconsumer.core.model import Position, TopicPartition
+from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, ZkConsumerError
+from zkconsumer.kafka.fetcher import Fetcher, Reset
+
+__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Which"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# Messages taken from the broker client at once, at most; they are filtered again when they are
+# handed out. More gains nothing measurable; less costs throughput.
+BUFFER_MESSAGES: Final = 1000
+
+
+class Stream(Generic[K, V]):
+    """One thread's messages of one topic, in order per partition within one ownership.
+
+    Iterate it, call `next` on it, or `poll` batches, from one thread at a time. All three raise
+    what goes wrong as an error of this package, once per occurrence, and can be used again
+    afterwards. A message is finished, and may be committed by the auto-commit, when the next one
+    is asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        thread_id: str,
+        number: int,
+        gate: LeaseGate,
+        connect: Callable[[], Fetcher | None],
+        reset: Reset,
+        timeout_s: float | None,
+        retry_s: float,
+        codec: Codec[K, V],
+        report: Callable[[StreamReport], None],
+    ) -> None:
+        """For the connector.
+
+        `connect` makes the fetcher, on the user's thread, when the first partition comes; None
+        means that no broker is known yet. `timeout_s` is `consumer.timeout.ms`, None for never.
+        `retry_s` is the pause after a failed look-up (`refresh.leader.backoff.ms`). `report` is
+        called on the user's thread and must only enqueue.
+        """
+        self.topic = topic
+        self.thread_id = thread_id
+        self.number = number
+        self._gate = gate
+        self._timeout_s = timeout_s
+        self._codec = codec
+        self._holdings = Holdings()
+        self._feed = Feed(
+            topic=topic,
+            thread_id=thread_id,
+            holdings=self._holdings,
+            connect=connect,
+            reset=reset,
+            retry_s=retry_s,
+            report=report,
+        )
+        self._inside = threading.Lock()  # held while the feed is touched; never waited for
+        # An exception that is not ours may have swallowed messages: fetch anew at the next ask.
+        self._disturbed = False
+        self._generator: Generator[Message[K, V], None, None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Stream({self.topic!r}, {self.thread_id!r})"
+
+    # ---- the user's side -------------------------------------------------------------------------
+
+    def __iter__(self) -> Generator[Message[K, V], None, None]:
+        """The fast way: no call per message but the generator's own.
+
+        Ends when the connector is shut down. Raises ConsumerTimeoutError after
+        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
+        RebalanceBlockedError and others; iterate anew to go on.
+        """
+        states, gate, holdings, codec = self._feed.states, self._gate, self._holdings, self._codec
+        clock = gate.clock
+        state: PartitionState | None = None
+        try:
+            while self._wait(self._timeout_s, BUFFER_MESSAGES):
+                for raw in self._feed.rest:
+                    if state is not None:
+                        state.in_hand_from = None  # u1
+                    if holdings.attention or clock() >= gate.deadline:  # u2
+                        self._feed.rest = iter([raw, *self._feed.rest])
+                        break
+                    state = states[raw.partition()]  # type: ignore[index]
+                    offset: int = raw.offset()  # type: ignore[assignment]
+                    state.in_hand_from = offset  # u3
+                    if not state.granted:  # u4
+                        state.in_hand_from = None
+                        continue
+                    state.delivered = offset + 1
+                    yield Message(raw, state.epoch, codec)
+        except (GeneratorExit, ZkConsumerError):
+            raise
+        except BaseException:
+            self._hold_back()
+            raise
+
+    def __next__(self) -> Message[K, V]:
+        """The next message; StopIteration after the shutdown. Any error leaves it usable."""
+        if self._generator is None:
+            self._generator = iter(self)
+        try:
+            return next(self._generator)
+        except BaseException:
+            self._generator = None
+            raise
+
+    def poll(self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5) -> Batch[K, V]:
+        """The messages that are there, at most `max_messages`; empty when none came in time.
+
+        Returns as soon as there is one. The whole batch is finished when the next is asked for.
+        Raises as iterating does, but for the timeout, and ConnectorClosedError after the shutdown.
+        """
+        if not self._wait_quietly(timeout_s, max_messages):
+            return Batch([], {}, self._codec)
+        try:
+            raws = list(itertools.islice(self._feed.rest, max_messages))
+            return self._hand_out(raws)
+        except BaseException:
+            self._hold_back()
+            raise
+
+    def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
+        partition: Callable[[RawMessage], int] = RawMessage.partition  # type: ignore[assignment]
+        # The first and the last message of each partition, without a loop in Python.
+        last = dict(zip(map(partition, raws), raws, strict=True))
+        raws.reverse()
+        first = dict(zip(map(partition, raws), raws, strict=True))
+        raws.reverse()
+        held = {number: self._feed.states[number] for number in last}
+        for number, state in held.items():
+            state.in_hand_from = first[number].offset()  # u3
+        gone = {number for number, state in held.items() if not state.granted}  # u4
+        for number in gone:
+            held.pop(number).in_hand_from = None
+        for number, state in held.items():
+            state.delivered = last[number].offset() + 1  # type: ignore[operator]
+        if gone:
+            raws = [raw for raw in raws if raw.partition() not in gone]
+        return Batch(raws, {number: state.epoch for number, state in held.items()}, self._codec)
+
+    # ---- the user's thread, between two messages -------------------------------------------------
+
+    def _wait_quietly(self, timeout_s: float, max_messages: int) -> bool:
+        try:
+            if self._wait(timeout_s, max_messages):
+                return True
+        except ConsumerTimeoutError:
+            return False
+        raise ConnectorClosedError(
+            "the connector was shut down", where=self.thread_id, remedy="leave the loop"
+        )
+
+    def _wait(self, timeout_s: float | None, max_messages: int) -> bool:
+        """Wait until there is something to hand out; False when the stream is closed.
+
+        When it returns True the lease held an instant ago and nothing is in the user's hands.
+        """
+        if not self._inside.acquire(blocking=False):
+            if self._holdings.closed:
+                return False  # `close` is letting the fetcher go at this moment
+            raise ZkConsumerError(
+                "a stream was asked for messages by two threads at once",
+                where=self.thread_id,
+                remedy="give each thread its own stream",
+            )
+        try:
+            return self._turns(timeout_s, max_messages)
+        except ZkConsumerError:
+            raise
+        except BaseException:
+            # A KeyboardInterrupt may have come between the broker client and us, and the messages
+            # it had returned are lost: fetch again from what was handed out.
+            self._disturbed = True
+            raise
+        finally:
+            self._inside.release()
+            if self._holdings.closed:
+                self._let_go()
+
+    def _turns(self, timeout_s: float | None, max_messages: int) -> bool:
+        holdings, gate = self._holdings, self._gate
+        limit = None if timeout_s is None else time.monotonic() + timeout_s
+        for state in self._feed.states.values():
+            state.in_hand_from = None  # u1
+        while True:
+            if self._disturbed:
+                self._feed.start_over()
+                self._disturbed = False
+            if holdings.attention:  # u2
+                self._feed.settle()
+            if holdings.closed:
+                return False
+            left = None if limit is None else max(0.0, limit - time.monotonic())
+            if not gate.is_open:
+                gate.wait(TURN_S if left is None else min(left, TURN_S))
+            elif not length_hint(self._feed.rest):
+                self._feed.fetch(left, max_messages)
+                if length_hint(self._feed.rest):
+                    continue  # time has passed: look at everything again
+            else:
+                return True
+            if left == 0.0:
+                raise self._timed_out(timeout_s)
+
+    def _hold_back(self) -> None:
+        """An exception came while messages were being handed out: hand them out again."""
+        self._feed.take_back()
+        self._disturbed = True
+
+    def _let_go(self) -> None:
+        """Close the fetcher unless a thread is inside; that one does it when it comes out.
+
+        The user's thread leaves `_inside` and then looks at `closed`; `close` sets `closed` and
+        then tries `_inside`: one of the two sees the other, and a fetcher is dropped once.
+        """
+        if self._inside.acquire(blocking=False):
+            try:
+                self._feed.drop()
+            finally:
+                self._inside.release()
+
+    def _timed_out(self, timeout_s: float | None) -> ConsumerTimeoutError:
+        return ConsumerTimeoutError(
+            f"no message of {self.topic} within {timeout_s:g} s",
+            where=f"thread {self.thread_id}",
+            remedy=self.waiting_for or "ask again; consumer.timeout.ms=-1 waits for ever",
+        )
+
+    # ---- the coordinator's side: any thread, never blocks ----------------------------------------
+
+    @property
+    def waiting_for(self) -> str:
+        """Why no message can come at present; empty when one can."""
+        if self._holdings.closed:
+            return "the connector was shut down"
+        if not self._holdings.holds_any:
+            return self._holdings.idle_reason or "no partition is assigned to this thread"
+        if not self._gate.is_open:
+            return "ZooKeeper has not confirmed the session, so the lease is over"
+        reasons = self._feed.unplaced.copy()
+        return "; ".join(f"{self.topic}-{one}: {why}" for one, why in sorted(reasons.items()))
+
+    def explain(self, idle_reason: str) -> None:
+        """Why the thread has no partition; shown in time-outs and by `waiting_for`."""
+        self._holdings.idle_reason = idle_reason
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        """Serve these partitions; a partition that is held already is served anew."""
+        self._holdings.grant(grants)
+
+    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand out nothing more of these, from now on."""
+        self._holdings.withdraw(tps)
+
+    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        """Hand out nothing more of these; `done()`, once, when the user holds nothing of them.
+
+        It is called on this thread or on the user's and must only enqueue.
+        """
+        self._holdings.ask_release(tps, done)
+
+    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+        """The known positions of what is granted, or asked to be released."""
+        return self._holdings.positions(which)
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error`, once, when the user next asks."""
+        self._holdings.fail(error)
+
+    def close(self) -> None:
+        """End the iteration for good; a user's thread that waits returns within `TURN_S`."""
+        self._holdings.close()
+        self._let_go()

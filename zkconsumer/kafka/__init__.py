@@ -1,0 +1,1 @@
+"""The brokers' side: which settings a cluster needs, and fetching from it."""

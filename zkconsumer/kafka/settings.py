@@ -1,0 +1,72 @@
+"""The old consumer's properties in librdkafka's words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zkconsumer.config import ConsumerConfig
+
+Settings = dict[str, str | int | bool]
+
+# Messages fetched ahead, per partition: librdkafka's second limit, after which it stops asking for
+# more until the stream takes some. It keeps its bookkeeping (about 150 bytes a message, which the
+# limit in bytes does not count) in bounds for tiny messages. At a million a second it lasts 10 ms.
+QUEUED_MESSAGES: Final = 10_000
+
+# A full queue is looked at again after so long. librdkafka's own second would starve a fast reader
+# of a bounded queue; at 5 ms the reader never notices (unit: ms).
+QUEUE_BACKOFF_MS: Final = 5
+
+# Longest response a broker may send before the connection is given up, in bytes. Up to 0.10.0 a
+# fetch has no limit over all partitions: it brings up to `fetch.message.max.bytes` for each of
+# them, and librdkafka's own 100 MB would break on the 101st partition.
+RECEIVE_BYTES: Final = 1_000_000_000
+
+
+def fetch_settings(config: ConsumerConfig) -> Settings:
+    """How one stream's consumer fetches, without the brokers' addresses.
+
+    Memory of a stream is bounded by two limits on what is fetched ahead: in bytes
+    `queued.max.message.chunks` x `fetch.message.max.bytes` over all its partitions (default 2 MiB;
+    one response more may be under way), in messages `QUEUED_MESSAGES` per partition. When either
+    is reached fetching pauses until the stream has taken some.
+    """
+    ahead = max(1024, config.queued_max_message_chunks * config.fetch_message_max_bytes)
+    return {
+        "client.id": config.client_id,
+        # librdkafka wants a group; nothing is ever committed or joined under it.
+        "group.id": config.group_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        # The policy is ours, so that the position it leads to is known and can be committed.
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "socket.timeout.ms": _within(10, _ms(config.socket_timeout_s), 300_000),
+        "socket.receive.buffer.bytes": _within(0, config.socket_receive_buffer_bytes, 100_000_000),
+        "fetch.message.max.bytes": _within(1, config.fetch_message_max_bytes, RECEIVE_BYTES),
+        "fetch.max.bytes": _within(1_048_576, ahead, RECEIVE_BYTES - 512),
+        "receive.message.max.bytes": RECEIVE_BYTES,
+        "fetch.min.bytes": _within(1, config.fetch_min_bytes, 100_000_000),
+        "fetch.wait.max.ms": _within(0, _ms(config.fetch_wait_max_s), 300_000),
+        "fetch.error.backoff.ms": _within(0, _ms(config.refresh_leader_backoff_s), 300_000),
+        "topic.metadata.refresh.fast.interval.ms": _within(
+            1, _ms(config.refresh_leader_backoff_s), 60_000
+        ),
+        "queued.min.messages": QUEUED_MESSAGES,
+        "queued.max.messages.kbytes": _within(1, ahead // 1024, 2_097_151),
+        "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
+        # A dead broker is tried again at least so often: it must not be longer away than it is.
+        "reconnect.backoff.max.ms": 1000,
+        # librdkafka's own lines on stderr: only what is critical; errors come as events.
+        "log_level": 2,
+    }
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _within(lowest: int, value: int, highest: int) -> int:
+    """Kafka's value within librdkafka's range, which is narrower for some properties."""
+    return max(lowest, min(value, highest))
