@@ -100,6 +100,10 @@ class UnsupportedPeerError(ZkConsumerError):
     """A peer's registration is valid, but this release cannot evaluate it."""
 
 
+class UnknownGroupError(ZkConsumerError):
+    """The group has no znode: nobody was ever in it, or its name or the chroot is wrong."""
+
+
 class CommitError(ZkConsumerError):
     """Offsets could not be committed, or were committed in part; `where` names the partitions."""
 
