@@ -32,7 +32,7 @@ class ZkConsumerError(Exception):
 
 
 class ConfigError(ZkConsumerError):
-    """A property has a bad value, is missing, or contradicts another (JVM: InvalidConfigException)."""
+    """A property is bad, missing, or contradicts another (JVM: InvalidConfigException)."""
 
 
 class InvalidNameError(ConfigError):
@@ -51,7 +51,7 @@ class ConnectorClosedError(ZkConsumerError):
 
 
 class ConsumerTimeoutError(ZkConsumerError):
-    """No message within `consumer.timeout.ms`; the stream stays usable (ConsumerTimeoutException)."""
+    """No message within `consumer.timeout.ms`; the stream stays usable."""
 
 
 class RebalanceBlockedError(ZkConsumerError):

@@ -27,7 +27,7 @@ class Trigger(Enum):
 
     MEMBERS = "children of ids changed"
     TOPIC = "data of a topic changed"
-    BROKERS = "children of /brokers/ids changed"
+    BROKERS = "the list of brokers changed"
     OWN_MEMBER_NODE = "our id znode vanished or was replaced"
 
 
@@ -208,4 +208,10 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequested(Event):
-    """The user leaves."""
+    """The user leaves; `purpose` says which positions are stored a last time.
+
+    LEAVE after a clean end; RELEASE after an error of the user's, whose message in hand then counts
+    as not finished.
+    """
+
+    purpose: Purpose = Purpose.LEAVE

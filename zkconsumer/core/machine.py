@@ -128,7 +128,8 @@ def _after_commit(state: State) -> Step:
     """A phase that waits for a commit goes on when it is over, however it ended."""
     if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
         return rebalance.release(state)
-    if state.phase is Phase.LEAVING and not committing.pending(state, Purpose.LEAVE):
+    last = (Purpose.LEAVE, Purpose.RELEASE)
+    if state.phase is Phase.LEAVING and not any(committing.pending(state, p) for p in last):
         return _close(state)
     return state, ()
 
@@ -204,7 +205,7 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
     if not commit or state.session is None:
         return then((state, (Withdraw(served),)), _close)
     state = replace(state, leave_at=event.now + state.session.timeout_s)
-    return state, (CollectPositions(Purpose.LEAVE, served), Withdraw(served))
+    return state, (CollectPositions(event.purpose, served), Withdraw(served))
 
 
 def _close(state: State) -> Step:

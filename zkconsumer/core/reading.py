@@ -22,7 +22,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     )
     held = {tp: mine.thread for tp, mine in state.owned.items()}
     subject, reason = undecidable(view)
-    if view.brokers == 0:
+    if not view.brokers:
         wanted, waiting_for = held, "no brokers are registered in ZooKeeper"
     elif reason:
         wanted, waiting_for = held, f"{subject}: {reason}"

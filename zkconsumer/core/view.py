@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.records import Broker, Pattern, Registration
 from zkconsumer.core.topics import thread_ids
 
 
@@ -28,14 +28,14 @@ class GroupView:
         malformed: consumer id -> why its registration would fail every JVM member.
         topics: existing topics that the assignment depends on.
         malformed_topics: topic -> why its znode would fail every JVM member.
-        brokers: how many brokers are registered.
+        brokers: the registered brokers that can be read, in the order of their ids as strings.
     """
 
     members: Mapping[ConsumerId, Registration]
     malformed: Mapping[ConsumerId, str]
     topics: Mapping[str, Topic]
     malformed_topics: Mapping[str, str]
-    brokers: int
+    brokers: tuple[Broker, ...]
 
 
 def needed_topics(

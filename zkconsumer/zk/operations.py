@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 
 from zkconsumer.core import paths, records
 from zkconsumer.core.assignors import Strategy
@@ -29,6 +30,8 @@ from zkconsumer.core.view import GroupView, Topic, needed_topics
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Batch, Code, Reply
+
+logger = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,7 @@ def read_view(member: Member) -> Running:
             return Denied(where, reason(reply))
     if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
         return MemberNodeGone()
-    registered = brokers.value or ()
-    if not registered:
-        registered = yield from _watch_brokers()
+    cluster = yield from _read_brokers(brokers.value or (yield from _watch_brokers()))
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
     for consumer, reply in zip(
@@ -128,7 +129,7 @@ def read_view(member: Member) -> Running:
     topics, bad = yield from _read_topics(
         needed_topics(members, member.subscription, member.strategy)
     )
-    return ViewRead(GroupView(members, malformed, topics, bad, len(registered)))
+    return ViewRead(GroupView(members, malformed, topics, bad, cluster))
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
@@ -138,6 +139,24 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
         rq.Exists(paths.BROKER_IDS, watch=True),
     ]
     return listing.value if listing.code is Code.OK else ()
+
+
+def _read_brokers(
+    ids: Sequence[str],
+) -> Generator[Batch, Replies, tuple[records.Broker, ...]]:
+    """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
+    brokers = []
+    numbers = sorted(ids)
+    for number, reply in zip(
+        numbers, (yield [rq.Get(paths.broker(n)) for n in numbers]), strict=True
+    ):
+        if reply.code is Code.OK:
+            try:
+                where = paths.broker(number)
+                brokers.append(records.decode_broker(reply.value.data, where=where))
+            except MalformedZnodeError as error:
+                logger.warning("%s", error)
+    return tuple(brokers)
 
 
 def _read_topics(

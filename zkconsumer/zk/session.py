@@ -9,7 +9,6 @@ reads everything again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -46,12 +45,6 @@ _CODES: dict[type[Exception], Code] = {
 }
 OnState = Callable[[Session | None], None]
 OnWatch = Callable[[EventType, str], None]
-
-
-def boot_clock() -> float:
-    """Seconds of a clock that goes on in suspend: leases are measured with it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class ZooKeeperSession:

@@ -1,0 +1,336 @@
+"""The one thread that decides and writes: it drains an inbox, steps the machine, runs its commands.
+
+Everything that happens to a member comes through the inbox, in one order: ZooKeeper's replies and
+watches, what the streams report, what the user asks. Nothing else writes coordination znodes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.holdings import Grant, Which
+from zkconsumer.consumer.notices import error_for, level_of
+from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events
+from zkconsumer.core.machine import next_deadline, step
+from zkconsumer.core.model import Positions, Purpose, Session, TopicPartition
+from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.errors import CommitError, ZkConsumerError
+from zkconsumer.trace import TraceFile
+from zkconsumer.zk.executor import Executor, Resume, WatchFired, meaning
+from zkconsumer.zk.session import ZooKeeperSession
+
+logger = logging.getLogger(__name__)
+
+Streams = Mapping[tuple[str, str], "Stream[Any, Any]"]
+"""By topic and consumer thread id: a thread id has one stream for each of its topics."""
+
+_WHICH = {
+    Purpose.AUTO: Which.FINISHED,
+    Purpose.RELEASE: Which.FINISHED,
+    Purpose.EXPLICIT: Which.DELIVERED,
+    Purpose.LEAVE: Which.DELIVERED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionChanged:
+    session: Session | None
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitAsked:
+    answer: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaveAsked:
+    purpose: Purpose
+
+
+class Coordinator(threading.Thread):
+    """One member's decisions.
+
+    Attributes:
+        state: the machine's state, a frozen value: any thread may read it.
+        counters: how often what happened; names as in `ConsumerConnector.metrics`.
+        joined: done when the member is registered; holds the error when it cannot be.
+    """
+
+    def __init__(
+        self, settings: Settings, *, gate: LeaseGate, trace: TraceFile | None = None
+    ) -> None:
+        super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
+        self.state = State(settings)
+        self.counters: Counter[str] = Counter()
+        self.joined: Future[None] = Future()
+        self._settings, self._gate, self._trace = settings, gate, trace
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._streams: Streams = {}
+        self._answers: dict[int, Future[None]] = {}
+        self._last_request = 0
+        self._session: ZooKeeperSession | None = None
+        self._executor: Executor | None = None
+
+    def attach(self, session: ZooKeeperSession, streams: Streams) -> None:
+        """Give it the session whose events it gets and the streams it feeds; then `start` it."""
+        self._session, self._streams = session, streams
+        self._executor = Executor(
+            session, self._settings, post=self._inbox.put, clock=self._gate.clock
+        )
+
+    @property
+    def requests(self) -> int:
+        """Requests sent to ZooKeeper so far."""
+        return self._executor.requests if self._executor else 0
+
+    # ---- any thread: only enqueues ---------------------------------------------------------------
+
+    def session_changed(self, session: Session | None) -> None:
+        self._inbox.put(_SessionChanged(session))
+
+    def watch_fired(self, kind: str, path: str) -> None:
+        self._inbox.put(WatchFired(kind, path))
+
+    def stream_reported(self, report: StreamReport) -> None:
+        self._inbox.put(report)
+
+    def commit(self) -> Future[None]:
+        """Ask for an explicit commit of everything handed out."""
+        answer: Future[None] = Future()
+        self._inbox.put(_CommitAsked(answer))
+        return answer
+
+    def leave(self, purpose: Purpose) -> None:
+        self._inbox.put(_LeaveAsked(purpose))
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            while self.state.phase is not Phase.CLOSED:
+                self._turn()
+        except Exception as error:  # the thread's boundary: it must not die unnoticed
+            logger.exception("coordinator of %s failed", self._settings.consumer)
+            self._fail(error)
+        finally:
+            self._finish()
+
+    def _turn(self) -> None:
+        wait_s = next_deadline(self.state) - self._gate.clock()
+        try:
+            timeout_s = None if wait_s == float("inf") else max(0.0, wait_s)
+            item = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            item = None
+        now = self._gate.clock()
+        event = self._event(item, now) if item is not None else events.Tick(now=now)
+        if event is not None:
+            self._step(event)
+        # A busy inbox must not keep the lease from being renewed.
+        if item is not None and next_deadline(self.state) <= self._gate.clock():
+            self._step(events.Tick(now=self._gate.clock()))
+
+    def _event(self, item: Any, now: float) -> events.Event | None:
+        match item:
+            case events.Event():
+                return item
+            case Resume():
+                assert self._executor is not None
+                return self._executor.resume(item)
+            case WatchFired():
+                return meaning(item, self._settings, now)
+            case StreamReport():
+                return self._reported(item, now)
+            case _SessionChanged(session) if session is None:
+                return events.Suspended(now=now)
+            case _SessionChanged(Session() as session):
+                wall_ms = int(time.time() * 1000)
+                return events.Connected(now=now, session=session, wall_ms=wall_ms)
+            case _CommitAsked(answer):
+                self._last_request += 1
+                self._answers[self._last_request] = answer
+                return self._collected(Purpose.EXPLICIT, None, self._last_request)
+            case _LeaveAsked(purpose):
+                return events.CloseRequested(now=now, purpose=purpose)
+        raise TypeError(f"nothing known of {item!r}")
+
+    def _reported(self, report: StreamReport, now: float) -> events.Event | None:
+        self.counters[report.kind.value] += 1
+        log = logger.debug if report.kind is ReportKind.POSITION_RESET else logger.warning
+        log("%s: %s %s", report.thread_id, report.tp or "", report.text)
+        if report.kind is ReportKind.POSITION_RESET and report.tp and report.offset is not None:
+            return events.PositionReset(now=now, partition=report.tp, offset=report.offset)
+        return None
+
+    def _step(self, event: events.Event) -> None:
+        before = self.state
+        self.state, commands = step(before, event)
+        if self._trace is not None:
+            self._trace.write(before, event, self.state, commands)
+        if before.phase is not self.state.phase:
+            self._entered(before.phase, self.state.phase)
+        for command in commands:
+            self._run(command)
+        if not self.joined.done() and self.state.registered:
+            self.joined.set_result(None)
+
+    def _entered(self, before: Phase, now: Phase) -> None:
+        logger.debug("%s: %s -> %s", self._settings.consumer, before.value, now.value)
+        self.counters["rebalances"] += now is Phase.READING
+        if now in (Phase.SETTLED, Phase.WAITING):
+            self._explain_idle()
+
+    # ---- commands --------------------------------------------------------------------------------
+
+    def _run(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartFetching() | cmd.Withdraw() | cmd.AskRelease():
+                self._run_on_streams(command)
+            case cmd.CollectPositions(purpose, partitions):
+                self._step(self._collected(purpose, partitions, 0))
+            case cmd.OpenGate(deadline):
+                self._gate.open(deadline)
+            case cmd.ShutGate():
+                self._gate.shut()
+            case cmd.AnswerCommit(request, failures):
+                self._answer(request, failures)
+            case cmd.Notice():
+                self._notice(command)
+            case cmd.CloseSession():
+                pass  # `_finish` ends the session
+            case _:
+                assert self._executor is not None and self.state.session is not None
+                self._executor.start(command, self.state.session.id)
+
+    def _run_on_streams(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartFetching(grants):
+                for stream, given in self._by_stream(grants).items():
+                    stream.grant([Grant(tp, grants[tp][1], grants[tp][0].epoch) for tp in given])
+            case cmd.Withdraw(partitions):
+                for stream in self._streams.values():
+                    stream.withdraw([tp for tp in partitions if tp.topic == stream.topic])
+            case cmd.AskRelease(partitions):
+                for stream, asked in self._by_stream(partitions).items():
+                    stream.ask_release(asked, self._on_released(frozenset(asked)))
+
+    def _by_stream(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[Stream[Any, Any], list[TopicPartition]]:
+        groups: dict[Stream[Any, Any], list[TopicPartition]] = {}
+        for tp in partitions:
+            stream = self._streams[tp.topic, self.state.owned[tp].thread]
+            groups.setdefault(stream, []).append(tp)
+        return groups
+
+    def _on_released(self, partitions: frozenset[TopicPartition]) -> Callable[[], None]:
+        def done() -> None:
+            self._inbox.put(events.ReleaseReady(now=self._gate.clock(), partitions=partitions))
+
+        return done
+
+    def _collected(
+        self, purpose: Purpose, only: frozenset[TopicPartition] | None, request: int
+    ) -> events.PositionsCollected:
+        positions: dict[TopicPartition, Any] = {}
+        for stream in self._streams.values():
+            positions |= stream.positions(_WHICH[purpose])
+        chosen: Positions = {tp: at for tp, at in positions.items() if only is None or tp in only}
+        return events.PositionsCollected(
+            now=self._gate.clock(), purpose=purpose, positions=chosen, request=request
+        )
+
+    def _answer(self, request: int, failures: Mapping[TopicPartition, str]) -> None:
+        answer = self._answers.pop(request)
+        self.counters["commits"] += 1
+        if not failures:
+            answer.set_result(None)
+            return
+        where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
+        answer.set_exception(
+            CommitError(
+                f"{len(failures)} of the offsets were not committed", where=where,
+                remedy="their messages are delivered again, to the partition's next owner",
+            )
+        )
+
+    def _notice(self, notice: cmd.Notice) -> None:
+        self.counters[notice.kind.value] += 1
+        error = error_for(notice)
+        logger.log(level_of(notice.kind), "%s: %s", self._settings.consumer, error)
+        if notice.kind is cmd.NoticeKind.DENIED and not self.state.registered:
+            self._reject(error)
+        if notice.kind is cmd.NoticeKind.OFFSET_MALFORMED:
+            self._tell(self._streams_of(notice.where), error)
+        elif notice.kind in _FOR_IDLE:
+            self._tell(self._idle_streams(), error)
+
+    def _streams_of(self, partition: str) -> list[Stream[Any, Any]]:
+        """The stream that owns a partition, given as in a notice."""
+        owned = {str(tp): (tp.topic, mine.thread) for tp, mine in self.state.owned.items()}
+        return [self._streams[owned[partition]]] if partition in owned else []
+
+    def _reject(self, error: Exception) -> None:
+        if not self.joined.done():
+            self.joined.set_exception(error)
+
+    def _tell(self, streams: Iterable[Stream[Any, Any]], error: ZkConsumerError) -> None:
+        for stream in streams:
+            stream.fail(error)
+
+    def _idle_streams(self) -> list[Stream[Any, Any]]:
+        busy = {(tp.topic, mine.thread) for tp, mine in self.state.owned.items()}
+        return [stream for key, stream in self._streams.items() if key not in busy]
+
+    def _explain_idle(self) -> None:
+        """A stream without a partition says why in its time-outs."""
+        state = self.state
+        wanted = {(tp.topic, thread) for tp, thread in state.wanted.items()}
+        for (topic, thread), stream in self._streams.items():
+            if state.waiting_for:
+                reason = state.waiting_for
+            elif (topic, thread) in wanted:
+                holders = sorted({who.thread for who in state.blocked.values()})
+                reason = f"its partitions are held by {', '.join(holders)}" if holders else ""
+            else:
+                reason = "the group has more consumer threads than the topic has partitions"
+            stream.explain(reason)
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing silent: what ended this thread reaches every iterator and every waiting call."""
+        told = ZkConsumerError(
+            f"the coordinator stopped: {type(error).__name__}: {error}",
+            where=self._settings.consumer, remedy="create a new connector; please report this",
+        )
+        self._gate.shut()
+        self._reject(told)
+        for stream in self._streams.values():
+            stream.fail(told)
+        for answer in self._answers.values():
+            answer.set_exception(told)
+        self._answers.clear()
+        self.state = replace(self.state, phase=Phase.CLOSED)
+
+    def _finish(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_FOR_IDLE = frozenset(
+    {cmd.NoticeKind.BLOCKED, cmd.NoticeKind.UNSUPPORTED_PEER, cmd.NoticeKind.DENIED}
+)
