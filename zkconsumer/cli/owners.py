@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
@@ -14,7 +13,7 @@ import typer
 from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
-    from zkconsumer.zk.observer import Change, GroupSnapshot, Observer
+    from zkconsumer.zk.observer import Change, GroupSnapshot
 
 HEAD = ("TOPIC", "PARTITION", "OWNER", "CONSUMER", "OFFSET")
 
@@ -48,32 +47,38 @@ def owners(
             raise UnknownGroupError(
                 f"group {group} does not exist", where=zookeeper, remedy="check name and chroot"
             )
-        if not (watch and output is Output.JSON):
+        if not watch:
             _show(observer.snapshot(), output)
-        if watch:
-            _follow(observer, output)
+        elif output is Output.JSON:
+            _print_all(_change_json(change) for _, change in observer.changes())
+        else:
+            _print_all(_lines(observer.changes()))
+
+
+def _print_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 def _show(snapshot: GroupSnapshot, output: Output) -> None:
     if output is Output.JSON:
         print(json.dumps({"members": _members(snapshot), "partitions": list(_rows(snapshot))}))
-        return
-    for line in _table([HEAD, *(_cells(row, snapshot) for row in _rows(snapshot))]):
-        print(line)
-    for problem in _problems(snapshot):
-        typer.echo(f"zkconsumer: {problem}", err=True)
+    else:
+        _print_all(_table(snapshot))
 
 
-def _follow(observer: Observer, output: Output) -> None:
-    from zkconsumer.zk.observer import What  # noqa: PLC0415
+def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
+    """The first reading as a table, then a line per change: nothing falls between the two."""
+    from zkconsumer.zk.observer import GroupSnapshot, What  # noqa: PLC0415
 
-    # In a table the first reading was shown as a whole already.
-    shown = output is Output.JSON
-    for _, change in observer.changes():
-        if shown:
-            print(_change_json(change) if output is Output.JSON else _change_line(change))
-            sys.stdout.flush()
-        shown = shown or change.what is What.READ
+    first: dict[What, dict[Any, Any]] = {what: {} for what in What}
+    for _, change in changes:
+        if change.what is What.READ:
+            break
+        first[change.what][change.key] = change.after
+    yield from _table(GroupSnapshot(first[What.MEMBER], first[What.OWNER], first[What.OFFSET]))
+    for _, change in changes:
+        yield _change_line(change)
 
 
 # ---- a snapshot ---------------------------------------------------------------------------------
@@ -126,11 +131,14 @@ def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
             yield f"{row['topic']}-{row['partition']}: {row['fault']}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+def _table(snapshot: GroupSnapshot) -> Iterator[str]:
     # Not rich: 10,000 rows take it five seconds.
+    rows = [HEAD, *(_cells(row, snapshot) for row in _rows(snapshot))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    for problem in _problems(snapshot):
+        typer.echo(f"zkconsumer: {problem}", err=True)
 
 
 # ---- a change -----------------------------------------------------------------------------------

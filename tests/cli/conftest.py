@@ -1,0 +1,50 @@
+"""The command line as a user has it: a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import pytest
+
+Spawn = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts `zkconsumer ARGUMENTS`; what still runs at the end of the test is killed by pid."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+
+
+@pytest.fixture
+def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
+    """Runs `zkconsumer ARGUMENTS` to its end: exit code, standard output, standard error."""
+
+    def to_the_end(*arguments: str) -> tuple[int, str, str]:
+        process = spawn(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out.decode(), err.decode()
+
+    return to_the_end

@@ -1,0 +1,69 @@
+"""What all commands have in common: help, version, exit codes, one line per error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+
+import pytest
+
+from zkconsumer.cli import COMMANDS
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_help(run: Run) -> None:
+    """The help names every command, and each command has a help of its own."""
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in COMMANDS:
+        assert f"  {command} " in out
+        assert run(command, "--help")[0] == 0
+
+
+def test_version(run: Run) -> None:
+    """`--version` is the version of the package."""
+    assert run("--version") == (0, f"zkconsumer {version('zkconsumer')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("owners", "--group", "g"),
+        ("owners", "--group", "a/b", "--zookeeper", "h:1"),
+        ("owners", "--group", "g", "--zookeeper", "h:x"),
+        ("consume", "--topic", "t", "--zookeeper", "h:1"),
+        ("consume", "--topic", "a/b", "--zookeeper", "h:1", "--group", "g"),
+        ("consume", "--topic", "t", "--zookeeper", "h:1", "--group", "g", "--property", "x"),
+        ("consume", "--topic", "t", "--config", "/nonexistent.properties"),
+        ("consume", "--topic", "t", "--threads", "0"),
+    ],
+)
+def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+    """Wrong usage and wrong configuration exit with 2 and say why, without a traceback."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err
+    assert "Traceback" not in err
+
+
+def test_unreachable(run: Run) -> None:
+    """A ZooKeeper that cannot be reached is exit code 3 and one line."""
+    code, out, err = run("owners", "--group", "g", "--zookeeper", "127.0.0.1:1")
+    assert (code, out) == (3, "")
+    assert err.startswith("zkconsumer: no answer from ZooKeeper")
+    assert err.count("\n") == 1
+
+
+def test_imports_are_lazy() -> None:
+    """The help of a command imports neither kazoo, nor confluent_kafka, nor rich."""
+    script = (
+        "import sys; from zkconsumer.cli import app\n"
+        "try: app(['consume', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(bool({'kazoo', 'confluent_kafka', 'rich'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,123 @@
+"""`zkconsumer owners` on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cli.conftest import Spawn
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.sandbox import ZooKeeperServer
+
+Run = Callable[..., tuple[int, str, str]]
+T0, T1, T2 = (TopicPartition("orders", partition) for partition in range(3))
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """The hand that makes the group."""
+    one = KazooClient(zookeeper.connect)
+    one.start()
+    yield one
+    one.stop()
+    one.close()
+
+
+@pytest.fixture
+def group(client: KazooClient, unique: Callable[[str], str]) -> str:
+    """A group of one live member, one that has gone, and an offset that nobody can read."""
+    name = unique("group")
+    registration = encode_registration(Registration({"orders": 1}, Pattern.STATIC, 1))
+    client.create(paths.member(name, "g_a"), registration, ephemeral=True, makepath=True)
+    client.create(paths.owner(name, T0), b"g_a-0", ephemeral=True, makepath=True)
+    client.create(paths.owner(name, T1), b"g_b-10", ephemeral=True)
+    client.create(paths.offset(name, T0), b"0", makepath=True)
+    client.create(paths.offset(name, T2), b"x", makepath=True)
+    return name
+
+
+def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
+    """One row per partition that has an owner or an offset; what is malformed goes to stderr."""
+    code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", group)
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["TOPIC", "PARTITION", "OWNER", "CONSUMER", "OFFSET"],
+        ["orders", "0", "g_a-0", "g_a", "0"],
+        ["orders", "1", "g_b-10", "g_b", "(not", "registered)", "-"],
+        ["orders", "2", "-", "-", "-"],
+    ]
+    assert "orders-2" in err
+    assert "is no offset" in err
+
+
+def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: Run) -> None:
+    """One object with the members and the partitions."""
+    arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
+    document = json.loads(run("owners", *arguments)[1])
+    assert document["members"] == {"g_a": {"orders": 1}}
+    assert document["partitions"][0] == {
+        "topic": "orders",
+        "partition": 0,
+        "owner": "g_a-0",
+        "consumer": "g_a",
+        "session": f"0x{client.client_id[0]:x}",
+        "offset": 0,
+        "fault": "",
+    }
+
+
+def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
+    """A group that does not exist is a named error and exit code 1."""
+    code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", "nobody")
+    assert (code, out) == (1, "")
+    assert err.startswith("zkconsumer: group nobody does not exist")
+
+
+def test_a_missing_chroot(zookeeper: ZooKeeperServer, run: Run) -> None:
+    """A chroot that does not exist is a named error and exit code 3."""
+    code, _, err = run("owners", "--zookeeper", f"{zookeeper.connect}/none", "--group", "g")
+    assert (code, err.count("\n")) == (3, 1)
+    assert "/none" in err
+
+
+def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn) -> None:
+    """`--watch` adds a line for each change, until Ctrl-C, which is exit code 130."""
+    process = spawn("owners", "--zookeeper", zookeeper.connect, "--group", group, "--watch")
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, b"")
+    assert len([next(lines) for _ in range(4)]) == 4
+    client.delete(paths.owner(group, T0))
+    client.create(paths.owner(group, T0), b"g_c-0", ephemeral=True)
+    seen = next(line for line in lines if b"-> g_c-0" in line)
+    assert b"orders-0 owner:" in seen
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_watch_json(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn
+) -> None:
+    """`--watch --output json` is one object per change, beginning with all there is."""
+    arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
+    process = spawn("owners", *arguments, "--watch")
+    assert process.stdout is not None
+    changes = map(json.loads, iter(process.stdout.readline, b""))
+    first = []
+    for change in changes:
+        first.append(change)
+        if change["what"] == "read":
+            break
+    member = {"what": "member", "consumer": "g_a", "before": None, "after": {"orders": 1}}
+    assert member.items() <= first[0].items()
+    client.delete(paths.owner(group, T0))
+    change = next(changes)
+    assert (change["what"], change["before"], change["after"]) == ("owner", "g_a-0", None)
+    assert (change["topic"], change["partition"]) == ("orders", 0)
