@@ -1,0 +1,115 @@
+"""Our own image: its ZooKeeper and its broker serve, and its command line reaches them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from kazoo.client import KazooClient
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+from zookeepers import CONTAINER_LIMIT_S
+
+import docker
+
+JAVA = "/opt/jre/bin/java"
+DELIVERY_LIMIT_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server(image: str, network: Network, name: str, command: list[str]) -> DockerContainer:
+    """A container that is known as `name` within the network."""
+    container = DockerContainer(image, entrypoint=JAVA).with_command(command)
+    return container.with_network(network).with_network_aliases(name)
+
+
+@pytest.fixture(scope="module")
+def network(image: str) -> Iterator[Network]:
+    """A network of containers with a ZooKeeper in it that is called `zookeeper`."""
+    with Network() as network, server(
+        image, network, "zookeeper", ["@/conf/zookeeper.args"]
+    ).waiting_for(_log("PrepRequestProcessor.*started")):
+        yield network
+
+
+@pytest.fixture(scope="module")
+def bootstrap(image: str, network: Network) -> Iterator[str]:
+    """The address of a broker in a container that is registered in that ZooKeeper."""
+    port = free_port()
+    settings = (
+        "zookeeper.connect=zookeeper:2181",
+        "listeners=PLAINTEXT://:9092",
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+    )
+    command = ["@/conf/kafka.args"]
+    for setting in settings:
+        command += ["--override", setting]
+    broker = server(image, network, "kafka", command).with_bind_ports("9092/tcp", port)
+    with broker.waiting_for(_log(r"\[KafkaServer id=0\] started")):
+        yield f"127.0.0.1:{port}"
+
+
+def _log(message: str) -> LogMessageWaitStrategy:
+    return LogMessageWaitStrategy(message).with_startup_timeout(CONTAINER_LIMIT_S)
+
+
+def command_line(image: str, *arguments: str, network: str = "none") -> str:
+    """stdout of the image's own command; fails with its stderr."""
+    client = docker.from_env()
+    try:
+        return bytes(
+            client.containers.run(image, list(arguments), network=network, remove=True)
+        ).decode()
+    finally:
+        client.close()
+
+
+def test_a_broker_of_the_image_delivers(bootstrap: str) -> None:
+    """What is produced to the broker in the container is read from it on the host."""
+    topic = f"topic-{uuid4()}"
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"message")
+    assert producer.flush(DELIVERY_LIMIT_S) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    try:
+        messages = consumer.consume(1, DELIVERY_LIMIT_S)
+    finally:
+        consumer.close()
+    assert [message.value() for message in messages] == [b"message"]
+
+
+def test_the_command_line_of_the_image_names_its_commands(image: str) -> None:
+    """The image's entry point is `zkconsumer`, with the Python that the image brings."""
+    assert "consume" in command_line(image, "--help")
+
+
+def test_the_image_runs_as_nobody(image: str) -> None:
+    """No process of the image has root's rights."""
+    client = docker.from_env()
+    try:
+        assert client.images.get(image).attrs["Config"]["User"] == "65534:65534"
+    finally:
+        client.close()
+
+
+def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
+    """The ZooKeeper that the contract runs against is a real server of the pinned release."""
+    client = KazooClient(container_zookeeper)
+    client.start()
+    try:
+        assert client.server_version()[:2] == (3, 8)
+    finally:
+        client.stop()
+        client.close()

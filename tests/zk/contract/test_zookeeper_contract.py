@@ -1,0 +1,495 @@
+"""What zkconsumer relies on of ZooKeeper, each sentence shown on real servers.
+
+The design stands on these: one that fails on some server means that the design does, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from proxy import Proxy, Wire
+from zkcontract import CLOSED, OK, OPEN, READ_ONLY, Op, Server, Session, Watch, ZkError
+
+from zkconsumer.sandbox.process import until
+
+LIMIT_S = 20.0
+# ZooKeeper's limit for a request (jute.maxbuffer) is 1 MiB less one byte, path and header included.
+TOO_LARGE = b"x" * (1 << 20)
+LARGE = b"x" * 1_000_000
+
+
+def create(path: str, data: bytes = b"") -> Op:
+    return Op("create", path, data)
+
+
+def claim(path: str, data: bytes = b"") -> Op:
+    return Op("create", path, data, ephemeral="ephemeral")
+
+
+def refusal(call: Callable[..., object], *arguments: object) -> str:
+    """The name of the error that a call ends with."""
+    with pytest.raises(ZkError) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+# ---- multi --------------------------------------------------------------------------------------
+
+
+def test_a_multi_is_all_or_nothing(server: Server) -> None:
+    """One node that exists already fails a whole claim, and none of it remains."""
+    session = server.session()
+    session.create("/p1")
+    codes = session.multi(claim("/p0"), claim("/p1"), claim("/p2"))
+    assert codes == ["RolledBack", "NodeExists", "RuntimeInconsistency"]
+    assert session.children("/") == ["p1"]
+
+
+def test_a_multi_claims_a_thousand_nodes(server: Server) -> None:
+    """A claim of 1,000 ephemeral nodes is one request."""
+    session = server.session()
+    session.create("/owners")
+    assert session.multi(*(claim(f"/owners/{n}") for n in range(1000))) == [OK] * 1000
+    assert len(session.children("/owners")) == 1000
+
+
+def test_a_multi_sees_its_own_earlier_elements(server: Server) -> None:
+    """A node may be created below one that the same multi created."""
+    session = server.session()
+    assert session.multi(create("/a"), create("/a/b"), Op("set", "/a/b", b"x")) == [OK] * 3
+    assert session.get("/a/b")[0] == b"x"
+
+
+def test_delete_and_create_in_one_multi_replace_a_node(server: Server) -> None:
+    """A claim moves within a member in one step: the same path, another czxid."""
+    session = server.session()
+    session.create_ephemeral("/p0", b"thread-0")
+    before = session.get("/p0")[1]
+    assert session.multi(Op("delete", "/p0"), claim("/p0", b"thread-1")) == [OK, OK]
+    data, after = session.get("/p0")
+    assert data == b"thread-1"
+    assert after.czxid > before.czxid
+
+
+def test_all_of_a_multi_has_one_zxid(server: Server) -> None:
+    """A mark created beside a write has the czxid that is the write's mzxid: so edits are known."""
+    session = server.session()
+    session.create("/offset", b"1")
+    assert session.multi(Op("set", "/offset", b"7"), create("/mark")) == [OK, OK]
+    assert session.get("/offset")[1].mzxid == session.get("/mark")[1].czxid
+
+
+def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
+    """A claim that begins with a check of the own id node does nothing once that node is gone."""
+    session = server.session()
+    codes = session.multi(Op("check", "/id"), claim("/p0"))
+    assert codes == ["NoNode", "RuntimeInconsistency"]
+    assert session.exists("/p0") is None
+
+
+def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) -> None:
+    """An operator's multi over an empty ids node is refused whole when a member is registered."""
+    session = server.session()
+    session.create("/ids")
+    edit = (Op("delete", "/ids"), create("/ids"), create("/edited"))
+    session.create_ephemeral("/ids/member")
+    assert session.multi(*edit) == ["NotEmpty", "RuntimeInconsistency", "RuntimeInconsistency"]
+    session.delete("/ids/member")
+    assert session.multi(*edit) == [OK, OK, OK]
+
+
+# ---- versions -----------------------------------------------------------------------------------
+
+
+def test_a_check_of_a_version_is_no_check_of_identity(server: Server) -> None:
+    """A re-created node is version 0 again: its former owner's check of version 0 passes."""
+    former, present = server.session(), server.session()
+    present.create("/offset", b"100")
+    former.create_ephemeral("/owner")
+    former.delete("/owner")
+    present.create_ephemeral("/owner")
+    assert former.multi(Op("check", "/owner", version=0), Op("set", "/offset", b"50")) == [OK, OK]
+    assert present.get("/offset")[0] == b"50"
+
+
+def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server) -> None:
+    """A late commit of a former owner fails on the version of the offset node itself."""
+    former, present = server.session(), server.session()
+    former.create("/offset", b"1")
+    seen = former.get("/offset")[1].version
+    present.set("/offset", b"100", seen)
+    assert refusal(former.set, "/offset", b"50", seen) == "BadVersion"
+    assert former.multi(Op("set", "/offset", b"50", version=seen)) == ["BadVersion"]
+    assert present.get("/offset")[0] == b"100"
+
+
+def test_a_set_raises_the_version_by_one(server: Server) -> None:
+    """Each write adds one to the version and leaves the czxid, so one's own write is recognised."""
+    session = server.session()
+    session.create("/offset", b"1")
+    before = session.get("/offset")[1]
+    after = session.set("/offset", b"1", before.version)
+    assert (after.version, after.czxid) == (before.version + 1, before.czxid)
+    assert after.mzxid > before.mzxid
+    assert session.set("/offset", b"2").version == before.version + 2
+
+
+def test_a_re_created_node_has_a_greater_czxid(server: Server) -> None:
+    """The czxid of an owner node only grows, so it serves as a fencing token."""
+    session = server.session()
+    tokens = []
+    for _ in range(3):
+        session.create("/p0")
+        tokens.append(session.get("/p0")[1].czxid)
+        session.delete("/p0")
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_delete_of_another_version_is_refused(server: Server) -> None:
+    """A delete bound to a version does not remove a node that was written since."""
+    session = server.session()
+    session.create("/a")
+    session.set("/a", b"x")
+    assert refusal(session.delete, "/a", 0) == "BadVersion"
+    session.delete("/a", 1)
+    assert refusal(session.delete, "/a") == "NoNode"
+
+
+# ---- nodes --------------------------------------------------------------------------------------
+
+
+def test_creating_below_a_missing_parent_is_refused(server: Server) -> None:
+    """No parent is made on the way."""
+    assert refusal(server.session().create, "/a/b") == "NoNode"
+
+
+def test_a_node_with_children_stays(server: Server) -> None:
+    """A delete never takes a subtree with it."""
+    session = server.session()
+    session.multi(create("/a"), create("/a/b"))
+    assert refusal(session.delete, "/a") == "NotEmpty"
+
+
+@pytest.mark.filterwarnings("ignore:No chroot path exists")
+def test_a_missing_chroot_shows_as_a_missing_node(server: Server) -> None:
+    """A session in a chroot that does not exist works, finds nothing, and can create nothing."""
+    session = server.session(directory="/nowhere")
+    assert session.exists("/") is None
+    assert refusal(session.create, "/consumers") == "NoNode"
+
+
+def test_requests_of_a_session_are_answered_in_order(server: Server) -> None:
+    """Pipelined requests take effect in the order in which they were sent."""
+    session = server.session()
+    assert session.pipeline("/a", "/a/b", "/c/d", "/a") == [OK, OK, "NoNode", "NodeExists"]
+
+
+def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
+    """Too large a write is no error of its own but a lost connection; the session goes on."""
+    session = server.session()
+    session.create("/a", LARGE)
+    number = session.id
+    assert refusal(session.set, "/a", TOO_LARGE) == "ConnectionLoss"
+    assert until(session.is_connected, limit_s=LIMIT_S)
+    assert session.get("/a")[0] == LARGE
+    assert session.id == number
+
+
+def test_sync_is_answered_whether_or_not_the_path_exists(server: Server) -> None:
+    """A sync asks the leader about the session, so a lease may be renewed by it at any path."""
+    session = server.session()
+    session.sync("/")
+    session.sync("/nowhere")
+
+
+def test_after_a_sync_everything_written_before_is_read(server: Server) -> None:
+    """What another session wrote before our sync is in the next read."""
+    writer, reader = server.session(), server.session()
+    writer.create("/a")
+    for number in range(20):
+        writer.set("/a", b"%d" % number)
+        reader.sync("/a")
+        assert reader.get("/a")[0] == b"%d" % number
+
+
+# ---- ephemerals and sessions --------------------------------------------------------------------
+
+
+def test_an_ephemeral_node_names_its_session(server: Server) -> None:
+    """`ephemeralOwner` is the number of the session that created the node, 0 if persistent."""
+    session, other = server.session(), server.session()
+    session.create_ephemeral("/mine")
+    other.create_ephemeral("/other")
+    other.create("/nobodys")
+    owners = [session.get(path)[1].ephemeral_owner for path in ("/mine", "/other", "/nobodys")]
+    assert owners == [session.id, other.id, 0]
+    assert session.id != other.id
+
+
+def test_an_ephemeral_node_has_no_children(server: Server) -> None:
+    """Nothing can be created below a member's id node."""
+    session = server.session()
+    session.create_ephemeral("/id")
+    assert refusal(session.create, "/id/a") == "NoChildrenForEphemerals"
+
+
+def test_a_clean_close_removes_the_ephemerals(server: Server) -> None:
+    """When close returns, others see no node of that session any more."""
+    leaver, stayer = server.session(), server.session()
+    leaver.create_ephemeral("/id")
+    watch = Watch()
+    stayer.exists("/id", watch)
+    leaver.close()
+    assert stayer.exists("/id") is None
+    assert watch.wait() == ("DELETED", "/id")
+
+
+def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
+    """An owner node is no lock: anybody can remove it, and its session hears of it by a watch."""
+    owner, intruder = server.session(), server.session()
+    owner.create_ephemeral("/p0")
+    watch = Watch()
+    owner.exists("/p0", watch)
+    intruder.delete("/p0")
+    assert watch.wait() == ("DELETED", "/p0")
+
+
+def test_ephemerals_survive_a_reconnection(server: Server) -> None:
+    """A cut connection ends no session: the same number, and the node is still there."""
+    proxy = server.proxy()
+    session = server.session_behind(proxy)
+    session.create_ephemeral("/id")
+    number = session.id
+    proxy.cut()
+    assert until(lambda: _answers(session), limit_s=LIMIT_S)
+    assert session.id == number
+    assert session.get("/id")[1].ephemeral_owner == number
+
+
+def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None:
+    """Its ephemerals are gone, and the client, alive all along, has a session of a new number."""
+    session, other = server.session(timeout_s=20.0), server.session()
+    session.create_ephemeral("/id")
+    before = session.id
+    started = time.monotonic()
+    after = session.expire()
+    assert other.exists("/id") is None
+    assert after != before
+    assert time.monotonic() - started < 10.0
+
+
+def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
+    """Without a word from the client its ephemerals go, not before the timeout and soon after."""
+    proxy = server.proxy()
+    session = server.session_behind(proxy, timeout_s=2.0)
+    other = server.session()
+    session.create_ephemeral("/id")
+    watch = Watch()
+    other.exists("/id", watch)
+    proxy.wire = Wire.SILENT
+    started = time.monotonic()
+    watch.wait()
+    # The last ping came up to a third of the timeout before; the server looks once per tick.
+    assert 1.0 <= time.monotonic() - started < 10.0
+
+
+# ---- lost replies -------------------------------------------------------------------------------
+
+
+def _answers(session: Session) -> bool:
+    try:
+        session.exists("/")
+    except ZkError:
+        return False
+    return True
+
+
+def _lose_reply(
+    proxy: Proxy, session: Session, call: Callable[[Session], object], done: Callable[[], bool]
+) -> None:
+    """Lets `call` take effect, loses its reply, and brings the same session back."""
+    number = session.id
+    proxy.wire = Wire.LOSE_REPLIES
+    reply = session.later(call)
+    assert until(done, limit_s=LIMIT_S)
+    proxy.cut()
+    with pytest.raises(ZkError, match="ConnectionLoss"):
+        reply.result(LIMIT_S)
+    proxy.wire = Wire.PASS
+    assert until(lambda: _answers(session), limit_s=LIMIT_S)
+    assert session.id == number
+
+
+def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server) -> None:
+    """Tried again it says NodeExists, though the node is ours: the session's number tells."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    _lose_reply(
+        proxy,
+        session,
+        lambda it: it.create_ephemeral("/p0", b"me"),
+        lambda: other.exists("/p0") is not None,
+    )
+    assert refusal(session.create_ephemeral, "/p0", b"me") == "NodeExists"
+    assert session.get("/p0")[1].ephemeral_owner == session.id
+
+
+def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Server) -> None:
+    """Tried again it says BadVersion, though nobody else wrote: value and version + 1 tell."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    session.create("/offset", b"1")
+    seen = session.get("/offset")[1].version
+    _lose_reply(
+        proxy,
+        session,
+        lambda it: it.set("/offset", b"2", seen),
+        lambda: other.get("/offset")[0] == b"2",
+    )
+    assert refusal(session.set, "/offset", b"2", seen) == "BadVersion"
+    data, stat = session.get("/offset")
+    assert (data, stat.version) == (b"2", seen + 1)
+
+
+def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
+    """After a lost reply either every node of a claim is there and ours, or none is."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    session.create("/owners")
+    _lose_reply(
+        proxy,
+        session,
+        lambda it: it.multi(*(claim(f"/owners/{n}") for n in range(50))),
+        lambda: bool(other.children("/owners")),
+    )
+    owners = {session.get(f"/owners/{n}")[1].ephemeral_owner for n in range(50)}
+    assert owners == {session.id}
+
+
+# ---- watches ------------------------------------------------------------------------------------
+
+
+def test_a_watch_of_a_missing_node_fires_on_its_creation(server: Server) -> None:
+    """`exists` watches what is not there yet."""
+    session, other = server.session(), server.session()
+    watch = Watch()
+    assert session.exists("/a", watch) is None
+    other.create("/a")
+    assert watch.wait() == ("CREATED", "/a")
+
+
+def test_a_watch_fires_once(server: Server) -> None:
+    """Two writes, one event: whoever wants the second reads again."""
+    session, other = server.session(), server.session()
+    session.create("/a")
+    watch = Watch()
+    session.get("/a", watch)
+    other.set("/a", b"1")
+    other.set("/a", b"2")
+    session.settle()
+    assert watch.events == [("CHANGED", "/a")]
+
+
+def test_a_children_watch_fires_for_names_only(server: Server) -> None:
+    """A child that comes or goes fires it; a child's data and a grandchild do not."""
+    session, other = server.session(), server.session()
+    session.multi(create("/ids"), create("/ids/a"))
+    quiet, joined, left = Watch(), Watch(), Watch()
+    session.children("/ids", quiet)
+    other.set("/ids/a", b"1")
+    other.create("/ids/a/b")
+    session.settle()
+    assert quiet.events == []
+    session.children("/ids", joined)
+    other.create("/ids/c")
+    assert joined.wait() == ("CHILD", "/ids")
+    session.children("/ids", left)
+    other.delete("/ids/c")
+    assert left.wait() == ("CHILD", "/ids")
+
+
+def test_a_children_watch_hears_of_the_end_of_its_node(server: Server) -> None:
+    """The deleted node itself is an event, after which nothing is watched any more."""
+    session, other = server.session(), server.session()
+    session.create("/ids")
+    watch = Watch()
+    session.children("/ids", watch)
+    other.delete("/ids")
+    assert watch.wait() == ("DELETED", "/ids")
+    other.create("/ids")
+    other.create("/ids/a")
+    session.settle()
+    assert watch.events == [("DELETED", "/ids")]
+
+
+def test_a_refused_read_leaves_no_watch(server: Server) -> None:
+    """The children of a missing node cannot be watched: only `exists` can wait for it."""
+    session, other = server.session(), server.session()
+    watch = Watch()
+    assert refusal(session.children, "/ids", watch) == "NoNode"
+    other.create("/ids")
+    other.create("/ids/a")
+    session.settle()
+    assert watch.events == []
+
+
+def test_a_refused_multi_fires_no_watch(server: Server) -> None:
+    """What was rolled back was never seen by anybody."""
+    session, other = server.session(), server.session()
+    session.create("/taken")
+    watch = Watch()
+    session.exists("/p0", watch)
+    assert other.multi(claim("/p0"), claim("/taken"))[1] == "NodeExists"
+    session.settle()
+    assert watch.events == []
+
+
+def test_an_event_comes_before_the_reply_that_shows_the_change(server: Server) -> None:
+    """On the wire, a session is told of a change before it can read anything that came after it."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    session.multi(create("/a"), create("/b"))
+    session.get("/a", Watch())
+    other.set("/a", b"1")
+    other.set("/b", b"1")
+    assert until(lambda: session.get("/b")[0] == b"1", limit_s=LIMIT_S)
+    # The last reply is the one that showed /b changed; the event for /a stands before it.
+    assert proxy.received[-1] == "reply"
+    assert proxy.received.count("event") == 1
+
+
+# ---- rights -------------------------------------------------------------------------------------
+
+
+def test_a_denied_element_refuses_the_multi(server: Server) -> None:
+    """NoAuth on one node leaves the others as they were, and names the element."""
+    session = server.session()
+    session.create("/denied", b"1", acl=READ_ONLY)
+    session.create("/offset", b"1")
+    codes = session.multi(Op("set", "/offset", b"2"), Op("set", "/denied", b"2"))
+    assert codes == ["RolledBack", "NoAuth"]
+    assert session.get("/offset")[0] == b"1"
+
+
+def test_existence_is_hidden_where_reading_is_denied(server: Server) -> None:
+    """Not even `exists` works without the right to read (3.8.4; up to 3.6 it did)."""
+    session = server.session()
+    session.create("/closed", acl=CLOSED)
+    for look in (session.exists, session.get, session.children):
+        assert refusal(look, "/closed") == "NoAuth"
+    session.delete("/closed")
+
+
+def test_a_delete_is_governed_by_the_parent(server: Server) -> None:
+    """A node closed to us can be deleted below an open parent, an open one below a closed not."""
+    session = server.session()
+    session.create("/open")
+    session.create("/open/closed", acl=CLOSED)
+    session.delete("/open/closed")
+    assert session.children("/open") == []
+    session.create("/open/open")
+    session.set_acl("/open", READ_ONLY)
+    assert refusal(session.delete, "/open/open") == "NoAuth"
+    session.set_acl("/open", OPEN)

@@ -1,0 +1,247 @@
+"""What the contract needs of a ZooKeeper client, small enough that a simulation can offer it too.
+
+`Session` is that interface over kazoo and a real server. Errors are ZooKeeper's own, by name; paths
+are below the directory that a test has for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import WatchedEvent
+from kazoo.security import ACL, make_acl
+from proxy import Proxy
+
+from zkconsumer.sandbox.process import until
+
+_numbers = itertools.count(1)
+
+OK = "OK"
+# Nothing here takes longer than a session's timeout; past this the server hangs.
+LIMIT_S = 20.0
+
+OPEN = (make_acl("world", "anyone", all=True),)
+# Whoever set this may set it back, and that is how a test cleans up.
+READ_ONLY = (make_acl("world", "anyone", read=True, admin=True),)
+CLOSED = (make_acl("digest", "nobody:none", all=True),)
+
+
+class ZkError(Exception):
+    """ZooKeeper's refusal; `code` is its name, for example `NoNode`."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Stat:
+    version: int
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """One element of a `multi`."""
+
+    kind: Literal["create", "set", "delete", "check"]
+    path: str
+    data: bytes = b""
+    version: int = -1
+    ephemeral: Literal["ephemeral", "persistent"] = "persistent"
+
+
+@dataclass(eq=False)
+class Watch:
+    """Where the events of one-shot watches arrive, as (type, path)."""
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __call__(self, event: WatchedEvent) -> None:
+        # kazoo also calls a watch when the connection ends: that is no event of the server's.
+        if event.type != "NONE":
+            with self._changed:
+                self.events.append((event.type, event.path))
+                self._changed.notify_all()
+
+    def wait(self) -> tuple[str, str]:
+        """The first event; fails when none comes."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: bool(self.events), LIMIT_S), "no event came"
+        return self.events[0]
+
+
+class Session:
+    """One session. Every call is one request; it raises ZkError, and never tries again."""
+
+    def __init__(self, address: str, directory: str, *, timeout_s: float) -> None:
+        self._address = address
+        self._directory = directory
+        self._client = KazooClient(
+            f"{address}{directory}",
+            timeout=timeout_s,
+            # kazoo's own back-off grows to minutes; a test has no time for that.
+            connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
+        )
+        self._client.start(LIMIT_S)
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._markers = 0
+
+    @property
+    def id(self) -> int:
+        """The number that the server gave this session; another one after an expiry."""
+        return int(self._client.client_id[0]) if self._client.client_id else 0
+
+    def create(self, path: str, data: bytes = b"", *, acl: Sequence[ACL] = OPEN) -> None:
+        self._do(lambda: self._client.create(path, data, acl=list(acl)))
+
+    def create_ephemeral(self, path: str, data: bytes = b"") -> None:
+        self._do(lambda: self._client.create(path, data, ephemeral=True))
+
+    def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        data, stat = self._do(lambda: self._client.get(path, watch))
+        return data, _stat(stat)
+
+    def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        found = self._do(lambda: self._client.exists(path, watch))
+        return None if found is None else _stat(found)
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        return sorted(self._do(lambda: self._client.get_children(path, watch)))
+
+    def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        return _stat(self._do(lambda: self._client.set(path, data, version)))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        self._do(lambda: self._client.delete(path, version))
+
+    def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
+        self._do(lambda: self._client.set_acls(path, list(acl)))
+
+    def sync(self, path: str) -> None:
+        self._do(lambda: self._client.sync(path))
+
+    def multi(self, *ops: Op) -> list[str]:
+        """One transaction; OK or an error's name for each element."""
+        transaction = self._client.transaction()
+        for op in ops:
+            if op.kind == "create":
+                transaction.create(op.path, op.data, ephemeral=op.ephemeral == "ephemeral")
+            elif op.kind == "set":
+                transaction.set_data(op.path, op.data, op.version)
+            elif op.kind == "delete":
+                transaction.delete(op.path, op.version)
+            else:
+                transaction.check(op.path, op.version)
+        results = self._do(transaction.commit)
+        return [_code(it) if isinstance(it, Exception) else OK for it in results]
+
+    def pipeline(self, *paths: str) -> list[str]:
+        """Sends one create per path without waiting in between; the results in the same order."""
+        sent = [self._client.create_async(path) for path in paths]
+        return [self._result(result.get) for result in sent]
+
+    def later(self, call: Callable[[Self], Any]) -> Future[Any]:
+        """Runs `call(self)` on another thread, for replies that do not come."""
+        return self._pool.submit(call, self)
+
+    def settle(self) -> None:
+        """Waits until every event that the server has sent so far has arrived at its watch.
+
+        Events arrive in the order in which they were sent, so a marker of our own comes last.
+        """
+        self._markers += 1
+        marker, watch = f"/marker-{self.id:x}-{self._markers}", Watch()
+        self.exists(marker, watch)
+        self.create(marker)
+        watch.wait()
+
+    def expire(self) -> int:
+        """Ends the session on the server, as a time-out would; returns the next session's number.
+
+        A second connection takes the session over by its number and password, and closes it.
+        """
+        before = self.id
+        other = KazooClient(self._address, client_id=self._client.client_id)
+        other.start(LIMIT_S)
+        other.stop()
+        other.close()
+        assert until(lambda: self._client.connected and self.id not in (0, before), limit_s=LIMIT_S)
+        return self.id
+
+    def is_connected(self) -> bool:
+        return bool(self._client.connected)
+
+    def close(self) -> None:
+        """Ends the session cleanly; its ephemerals are gone when this returns."""
+        self._client.stop()
+        self._client.close()
+        self._pool.shutdown()
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except KazooException as error:
+            raise ZkError(_code(error)) from error
+
+    def _result(self, call: Callable[[], Any]) -> str:
+        try:
+            call()
+        except KazooException as error:
+            return _code(error)
+        return OK
+
+
+def _code(error: Exception) -> str:
+    return type(error).__name__.removesuffix("Error")
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+class Server:
+    """A server as one test sees it: an empty directory of its own, and sessions in it."""
+
+    def __init__(self, address: str, stack: ExitStack) -> None:
+        self._address = address
+        self._stack = stack
+        self._directory = f"/contract-{next(_numbers)}"
+        admin = KazooClient(address)
+        admin.start()
+        admin.create(self._directory)
+        stack.callback(_clean, admin, self._directory)
+
+    def session(self, *, timeout_s: float = 6.0, directory: str = "") -> Session:
+        """A session on the server itself."""
+        return self._session(self._address, directory, timeout_s)
+
+    def session_behind(self, proxy: Proxy, *, timeout_s: float = 6.0) -> Session:
+        """A session whose connection goes through `proxy`."""
+        return self._session(proxy.address, "", timeout_s)
+
+    def proxy(self) -> Proxy:
+        """A proxy before the server, to lose replies and connections."""
+        return self._stack.enter_context(Proxy(self._address))
+
+    def _session(self, address: str, directory: str, timeout_s: float) -> Session:
+        session = Session(address, self._directory + directory, timeout_s=timeout_s)
+        self._stack.callback(session.close)
+        return session
+
+
+def _clean(admin: KazooClient, directory: str) -> None:
+    admin.delete(directory, recursive=True)
+    admin.stop()
+    admin.close()

@@ -1,0 +1,67 @@
+"""Servers in containers of our own image, and one fixture for every kind of ZooKeeper."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+import docker
+from zkconsumer.sandbox import ZooKeeperServer
+
+ROOT = Path(__file__).parent.parent
+IMAGE = "zkconsumer:test"
+CLIENT_PORT = 2181
+# The container is up after 1.3 s; a busy machine may take ten times as long.
+CONTAINER_LIMIT_S = 60
+# An engine answers within milliseconds; one that does not must not hang the tests.
+ENGINE_LIMIT_S = 5
+
+# The reaper is an image of the public hub; each fixture here stops its containers itself.
+testcontainers_config.ryuk_disabled = True
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The name of our own image, built from this checkout; skips where no engine answers."""
+    try:
+        client = docker.from_env(timeout=ENGINE_LIMIT_S)
+    except docker.errors.DockerException as error:
+        pytest.skip(f"no Docker engine answers: {error}")
+    client.close()
+    command = [sys.executable, str(ROOT / "docker/build.py"), "--tag", IMAGE, "--base", "scratch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def container_zookeeper(image: str) -> Iterator[str]:
+    """The connect string of a ZooKeeper in a container of our own image."""
+    container = (
+        DockerContainer(image, entrypoint="/opt/jre/bin/java")
+        .with_command("@/conf/zookeeper.args")
+        .with_exposed_ports(CLIENT_PORT)
+        .waiting_for(
+            LogMessageWaitStrategy("PrepRequestProcessor.*started").with_startup_timeout(
+                CONTAINER_LIMIT_S
+            )
+        )
+    )
+    with container:
+        yield f"{container.get_container_host_ip()}:{container.get_exposed_port(CLIENT_PORT)}"
+
+
+@pytest.fixture(scope="session", params=["sandbox", "container"])
+def any_zookeeper(request: pytest.FixtureRequest) -> str:
+    """The connect string of one real server after the other: the sandbox's, a container's."""
+    if request.param == "container":
+        return str(request.getfixturevalue("container_zookeeper"))
+    server: ZooKeeperServer = request.getfixturevalue("zookeeper")
+    return server.connect
