@@ -136,6 +136,10 @@ class ConsumerConfig:
         "release.grace.ms", Millis(0), 1.0,
         "Ours. How long a release waits for the user to ask for the next message.",
     )
+    peers_nudge: bool = setting(
+        "peers.nudge", Flag(), False,
+        "Ours. Register anew once a minute while a peer leaves its share unclaimed, to wake it.",
+    )
     refresh_leader_backoff_s: float = setting(
         "refresh.leader.backoff.ms", Millis(0), 0.2,
         "Pause after a failed fetch or look-up of a leader.",

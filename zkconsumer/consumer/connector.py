@@ -39,6 +39,10 @@ SHUTDOWN_MARGIN_S = 10.0
 """What a shutdown may take beyond its last commit, which itself has one session timeout."""
 
 
+NUDGE_S = 60.0
+"""`peers.nudge` makes the whole group rebalance, so not more often than this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What a member is doing, at one instant.
@@ -48,6 +52,7 @@ class Status:
         session: the ZooKeeper session's number, or None.
         owned: consumer thread id -> the partitions it owns.
         blocked: partition -> who holds what this member should own.
+        idle_peers: partitions assigned to members that are registered but do not claim them.
         waiting_for: why nothing more can be done now; empty when nothing is missing.
         malformed_peers: consumer id -> why its registration fails every JVM member.
         refused: partition -> why ZooKeeper refuses it.
@@ -59,6 +64,7 @@ class Status:
     session: int | None
     owned: Mapping[str, tuple[TopicPartition, ...]]
     blocked: Mapping[TopicPartition, str]
+    idle_peers: frozenset[TopicPartition]
     waiting_for: str
     malformed_peers: Mapping[str, str]
     refused: Mapping[TopicPartition, str]
@@ -173,6 +179,7 @@ class ConsumerConnector:
             grace_s=c.release_grace_s,
             backoff_s=c.rebalance_backoff_s,
             retries=c.rebalance_max_retries,
+            nudge_s=NUDGE_S if c.peers_nudge else None,
         )
 
     def _stream(
@@ -248,7 +255,7 @@ class ConsumerConnector:
         """What this member owns, what blocks it, and what it waits for."""
         if self._coordinator is None:
             phase = Phase.CLOSED if self._closed else Phase.OFFLINE
-            return Status(phase.value, None, {}, {}, "", {}, {}, frozenset(), 0.0)
+            return Status(phase.value, None, {}, {}, frozenset(), "", {}, {}, frozenset(), 0.0)
         state = self._coordinator.state
         owned: dict[str, list[TopicPartition]] = {}
         for tp, mine in sorted(state.owned.items()):
@@ -258,6 +265,7 @@ class ConsumerConnector:
             session=state.session.id if state.session else None,
             owned={thread: tuple(held) for thread, held in owned.items()},
             blocked={tp: who.thread for tp, who in state.blocked.items()},
+            idle_peers=state.idle_peers,
             waiting_for=state.waiting_for,
             malformed_peers=dict(state.view.malformed) if state.view else {},
             refused=dict(state.refused),

@@ -66,6 +66,22 @@ class Sync(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class ListOwners(Command):
+    """List all owner znodes of these topics."""
+
+    op: int
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge(Command):
+    """Delete our id znode and create it again at once, so that every member rebalances."""
+
+    op: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class RearmTopic(Command):
     """Watch for a deleted topic's return."""
 
@@ -135,7 +151,7 @@ class NoticeKind(Enum):
     OFFSET_LEFT = "foreign_offset_left"
     OFFSET_EDITED = "operator_edit_honoured"
     COMMIT_FAILED = "commit_failed"
-    IDLE_THREADS = "idle_threads"
+    IDLE_PEER = "idle_peer"
 
 
 @dataclass(frozen=True, slots=True)

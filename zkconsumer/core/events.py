@@ -119,6 +119,11 @@ class Committed(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnersListed(Outcome):
+    present: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class Synced(Outcome):
     """The leader answered for our session; `sent_at` is when it was asked."""
 

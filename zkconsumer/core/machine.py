@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from zkconsumer.core import committing, connection, events, reading, rebalance
+from zkconsumer.core import committing, connection, events, peers, reading, rebalance
 from zkconsumer.core.commands import (
     CloseSession,
     CollectPositions,
@@ -56,6 +56,8 @@ def step(state: State, event: Event) -> Step:
 def next_deadline(state: State) -> float:
     """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
     times = [state.grace_at, state.auto_commit_at, state.leave_at]
+    if state.phase is Phase.SETTLED:
+        times.append(state.peers_at)
     if state.connected:
         times += [state.retry_at, state.lease.due_at()]
     return min((t for t in times if t is not None), default=float("inf"))
@@ -165,6 +167,8 @@ def _phase_tick(state: State, now: float) -> Step:
         return _close(state)
     if state.phase is Phase.STOPPING and state.grace_at is not None and state.grace_at <= now:
         return rebalance.stopped(state)
+    if state.phase is Phase.SETTLED and state.peers_at is not None and state.peers_at <= now:
+        return peers.look(state) if state.connected else (replace(state, peers_at=None), ())
     if not state.connected or state.retry_at is None or state.retry_at > now:
         return state, ()
     state = replace(state, retry_at=None)
@@ -176,9 +180,8 @@ def _phase_tick(state: State, now: float) -> Step:
 
 def _report_blocked(state: State, now: float) -> Step:
     """After retries x back-off (where the JVM gives up for good) name the blocker, and go on."""
-    patience = state.settings.retries * state.settings.backoff_s
     since = state.blocked_since
-    if state.blocked_reported or since is None or now - since < patience:
+    if state.blocked_reported or since is None or now - since < peers.patience_s(state):
         return state, ()
     notices = tuple(
         Notice(
@@ -283,6 +286,8 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.CLAIMING, events.Claimed): rebalance.claimed,
     (Phase.LOADING, events.OffsetsLoaded): rebalance.offsets_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
+    (Phase.SETTLED, events.OwnersListed): peers.looked,
+    (Phase.SETTLED, events.Registered): lambda s, _, __: (replace(s, op=None), ()),
     (None, events.MemberNodeGone): connection.member_node_gone,
     (None, events.Denied): _denied,
 }

@@ -29,6 +29,7 @@ from zkconsumer.core.commands import (
 from zkconsumer.core.events import Claimed, OffsetsLoaded, Released, Verified
 from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
 from zkconsumer.core.offsets import track
+from zkconsumer.core.peers import patience_s
 from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
 
 
@@ -67,7 +68,8 @@ def rest(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
     if missing or state.refused or state.waiting_for:
         retry_at = now + state.settings.backoff_s
         return replace(state, phase=Phase.WAITING, op=None, retry_at=retry_at), ()
-    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None), ()
+    peers_at = now + patience_s(state)
+    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None, peers_at=peers_at), ()
 
 
 def register(state: State) -> Step:

@@ -57,6 +57,7 @@ class Settings:
     grace_s: float = 1.0
     backoff_s: float = 2.0
     retries: int = 4
+    nudge_s: float | None = None  # None: peers.nudge=false
 
 
 class CommitRequest(NamedTuple):
@@ -92,6 +93,7 @@ class State:
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
         unverified: what we kept in this rebalance and have not yet re-read.
         blocked: who holds what we want, since when, and whether that was reported.
+        idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
         stale: something changed since the view was read.
         claim_due: the blocked partitions are worth another try.
         op: number of the rebalance's operation under way; results of others are stale.
@@ -127,6 +129,9 @@ class State:
     retry_at: float | None = None
     auto_commit_at: float | None = None
     leave_at: float | None = None
+    peers_at: float | None = None
+    nudged_at: float = float("-inf")
+    idle_peers: frozenset[TopicPartition] = frozenset()
     lease: Lease = field(default_factory=Lease)
     ledger: Ledger = field(default_factory=dict)
     commit: InFlight | None = None

@@ -66,13 +66,26 @@ def assignment(
     view: GroupView, *, consumer: ConsumerId, own: Mapping[str, int], strategy: Strategy
 ) -> dict[TopicPartition, ThreadId]:
     """Our own part of the assignment, as every other member computes it too."""
-    whole = assign(
+    whole = _whole(view, strategy)
+    mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
+    return {tp: thread for tp, thread in whole.items() if thread in mine}
+
+
+def assignment_of_others(
+    view: GroupView, *, consumer: ConsumerId, strategy: Strategy
+) -> dict[TopicPartition, ThreadId]:
+    """What the other members should own of the topics in the view."""
+    mine = view.members[consumer].subscription if consumer in view.members else {}
+    own = assignment(view, consumer=consumer, own=mine, strategy=strategy)
+    return {tp: thread for tp, thread in _whole(view, strategy).items() if tp not in own}
+
+
+def _whole(view: GroupView, strategy: Strategy) -> dict[TopicPartition, ThreadId]:
+    return assign(
         strategy,
         subscriptions={name: r.subscription for name, r in view.members.items()},
         partitions={name: topic.partitions for name, topic in view.topics.items()},
     )
-    mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
-    return {tp: thread for tp, thread in whole.items() if thread in mine}
 
 
 def recreated(before: GroupView | None, after: GroupView) -> frozenset[str]:

@@ -103,6 +103,10 @@ class Executor:
                 return op, operations.load_offsets(me, partitions)
             case commands.CommitOffsets(op, plan):
                 return op, committing.commit(me, plan)
+            case commands.ListOwners(op, topics):
+                return op, operations.list_owners(me, sorted(topics))
+            case commands.Nudge(op, wall_ms):
+                return op, operations.nudge(me, wall_ms)
             case commands.Sync(op):
                 return op, self._sync(me)
             case commands.RearmTopic(topic):

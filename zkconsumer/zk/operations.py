@@ -19,12 +19,14 @@ from zkconsumer.core.events import (
     MemberNodeGone,
     OffsetsLoaded,
     Outcome,
+    OwnersListed,
     Registered,
     Released,
     Verified,
     ViewRead,
 )
 from zkconsumer.core.model import Blocker, Ownership, StoredOffset, ThreadId, TopicPartition
+from zkconsumer.core.paths import Kind
 from zkconsumer.core.records import Registration
 from zkconsumer.core.view import GroupView, Topic, needed_topics
 from zkconsumer.errors import MalformedZnodeError
@@ -72,11 +74,8 @@ def reason(reply: Reply) -> str:
 
 def register(member: Member, wall_ms: int) -> Running:
     """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them."""
-    payload = records.encode_registration(
-        Registration(member.subscription, records.Pattern.STATIC, wall_ms)
-    )
     ids = paths.ids(member.group)
-    create = rq.Create(member.path, payload, ephemeral=True)
+    create = rq.Create(member.path, _payload(member, wall_ms), ephemeral=True)
     while True:
         # The parents' replies are not looked at: where a locked parent answers "no rights" the
         # node below it may well exist, and what matters is the last one.
@@ -96,6 +95,12 @@ def register(member: Member, wall_ms: int) -> Running:
         if seen.value.owner == member.session:
             return Registered(seen.value.czxid)
         return IdTaken(seen.value.owner)
+
+
+def _payload(member: Member, wall_ms: int) -> bytes:
+    return records.encode_registration(
+        Registration(member.subscription, records.Pattern.STATIC, wall_ms)
+    )
 
 
 def read_view(member: Member) -> Running:
@@ -185,6 +190,28 @@ def _read_topics(
         if not names:
             break
     return topics, bad
+
+
+def list_owners(member: Member, topics: Sequence[str]) -> Running:
+    """Which partitions of these topics have an owner znode, whoever's."""
+    replies = yield [rq.Children(paths.owners_of(member.group, topic)) for topic in topics]
+    at = [
+        paths.locate(f"{paths.owners_of(member.group, topic)}/{name}")
+        for topic, reply in zip(topics, replies, strict=True)
+        if reply.code is Code.OK
+        for name in reply.value
+    ]
+    present = (TopicPartition(one.name, one.partition) for one in at if one.kind is Kind.OWNER)
+    return OwnersListed(frozenset(present))
+
+
+def nudge(member: Member, wall_ms: int) -> Running:
+    """Register anew in one transaction: every member sees the list of members change."""
+    create = rq.Create(member.path, _payload(member, wall_ms), ephemeral=True)
+    (reply,) = yield [rq.Multi((rq.Delete(member.path), create))]
+    if reply.code is Code.NO_NODE:
+        return MemberNodeGone()
+    return Registered(0) if reply.code is Code.OK else Denied(member.path, reason(reply))
 
 
 def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:

@@ -1,0 +1,92 @@
+"""Peers that are registered and idle: what a JVM member looks like that has given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
+from zkconsumer.core import paths, records
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+
+LIMIT_S = 60
+
+
+@pytest.fixture
+def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
+    """Registers a member of a group that never claims anything."""
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+
+    def register(group: str, topic: str) -> None:
+        registration = records.Registration({topic: 1}, timestamp_ms=1400000000000)
+        path = paths.member(group, f"{group}_aaa")
+        client.create(path, records.encode_registration(registration), ephemeral=True, makepath=True)
+
+    yield register
+    client.stop()
+    client.close()
+
+
+def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
+    sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
+) -> None:
+    """A peer that leaves its share unclaimed is named after retries x back-off."""
+    topic, group = unique("topic"), unique("group")
+    sandbox.create_topic(topic, partitions=2)
+    idle_peer(group, topic)
+    config = ConsumerConfig(
+        group_id=group,
+        zookeeper_connect=sandbox.zookeeper_connect,
+        rebalance_backoff_s=0.1,
+        rebalance_max_retries=2,
+    )
+    with ConsumerConnector(config) as connector:
+        connector.create_message_streams({topic: 1})
+        expected = frozenset({TopicPartition(topic, 0)})
+        assert until(lambda: connector.status().idle_peers == expected, limit_s=LIMIT_S)
+        rounds = connector.metrics()["zookeeper_requests"]
+        more = rounds + 3
+        assert until(
+            lambda: connector.metrics()["zookeeper_requests"] >= more, limit_s=LIMIT_S
+        )
+        assert connector.metrics()["idle_peer"] == 1
+
+
+def test_nudge_registers_anew_and_keeps_what_is_owned(
+    sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
+) -> None:
+    """With peers.nudge our id znode is created again, which every member of the group sees."""
+    topic, group = unique("topic"), unique("group")
+    sandbox.create_topic(topic, partitions=2)
+    idle_peer(group, topic)
+    config = ConsumerConfig(
+        group_id=group,
+        zookeeper_connect=sandbox.zookeeper_connect,
+        rebalance_backoff_s=0.1,
+        rebalance_max_retries=2,
+        peers_nudge=True,
+    )
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    try:
+        with ConsumerConnector(config) as connector:
+            connector.create_message_streams({topic: 1})
+            member = paths.member(group, connector.consumer_id)
+            owner = paths.owner(group, TopicPartition(topic, 1))
+            assert until(lambda: client.exists(owner) is not None, limit_s=LIMIT_S)
+            first, owned = client.exists(member).czxid, client.exists(owner).czxid
+
+            def again() -> bool:
+                node = client.exists(member)
+                return node is not None and node.czxid > first
+
+            assert until(again, limit_s=LIMIT_S)
+            assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
+            assert client.exists(owner).czxid == owned
+    finally:
+        client.stop()
+        client.close()
