@@ -24,7 +24,8 @@ def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
     def register(group: str, topic: str) -> None:
         registration = records.Registration({topic: 1}, timestamp_ms=1400000000000)
         path = paths.member(group, f"{group}_aaa")
-        client.create(path, records.encode_registration(registration), ephemeral=True, makepath=True)
+        payload = records.encode_registration(registration)
+        client.create(path, payload, ephemeral=True, makepath=True)
 
     yield register
     client.stop()
