@@ -56,14 +56,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper for the whole session: tests share it, each below names or a chroot of its own."""
+    """A ZooKeeper for the whole session; each test uses names of its own."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), tick_time_s=TICK_S) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """A ZooKeeper and a 3.9 broker for the whole session; tests share them, each with own topics."""
+    """A ZooKeeper and a 3.9 broker for the whole session; each test uses topics of its own."""
     with Sandbox(tick_time_s=TICK_S) as servers:
         yield servers
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard, jars, topics
 from zkconsumer.sandbox.broker import BrokerServer
 from zkconsumer.sandbox.topics import PartitionPlacement, Placed
@@ -55,17 +54,24 @@ class Sandbox:
             guard.watch_directory(self.directory)
         else:
             self.directory = Path(directory).absolute()
-        self.release = release
-        self._overrides = dict(overrides or {})
-        self._progress = progress
         self.zookeeper = ZooKeeperServer(
             self.directory / "zookeeper",
             port=zookeeper_port,
             tick_time_s=tick_time_s,
             progress=progress,
         )
-        self._broker_ports = [broker_port, *[None] * (brokers - 1)]
-        self.brokers: list[BrokerServer] = []
+        self.brokers = tuple(
+            BrokerServer(
+                self.directory / f"broker-{number}",
+                zookeeper_connect=self.zookeeper_connect,
+                broker_id=number,
+                port=None if number else broker_port,
+                release=release,
+                overrides=overrides,
+                progress=progress,
+            )
+            for number in range(brokers)
+        )
 
     @property
     def zookeeper_connect(self) -> str:
@@ -75,8 +81,6 @@ class Sandbox:
     @property
     def broker(self) -> BrokerServer:
         """The first broker."""
-        if not self.brokers:
-            raise SandboxError("the sandbox has no broker yet", remedy="start() it")
         return self.brokers[0]
 
     @property
@@ -92,7 +96,12 @@ class Sandbox:
         """
         try:
             self.zookeeper.start()
-            self._start_brokers()
+            # All at once; then each is waited for.
+            for broker in self.brokers:
+                broker.zookeeper_connect = self.zookeeper_connect
+                broker.launch()
+            for broker in self.brokers:
+                broker.start()
         except BaseException:
             self.stop()
             raise
@@ -115,13 +124,10 @@ class Sandbox:
         """Takes over what an earlier command left running in the directory (see `detach`).
 
         Returns:
-            Whether ZooKeeper and all the brokers that were started with it run.
+            Whether ZooKeeper and all brokers run. If only some do, those are attached, and `start`
+            starts the others.
         """
-        complete = self.zookeeper.attach()
-        found = sorted(self.directory.glob("broker-*"), key=lambda path: int(path.name[7:]))
-        self.brokers = [self._broker(int(path.name[7:])) for path in found]
-        running = [broker.attach() for broker in self.brokers]
-        return complete and bool(running) and all(running)
+        return all([server.attach() for server in (self.zookeeper, *self.brokers)])
 
     def detach(self) -> None:
         """From now on the servers outlive this Python process."""
@@ -159,7 +165,7 @@ class Sandbox:
     ) -> list[Placed]:
         """Produces messages and waits until all are in the log: `topics.produce`."""
         return topics.produce(
-            self.bootstrap, name, messages, key=key, partition=partition, release=self.release
+            self.zookeeper_connect, name, messages, key=key, partition=partition
         )
 
     def __enter__(self) -> Self:
@@ -173,25 +179,3 @@ class Sandbox:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _start_brokers(self) -> None:
-        if not self.brokers:
-            self.brokers = [
-                self._broker(number, port=port) for number, port in enumerate(self._broker_ports)
-            ]
-        # All at once; then each is waited for.
-        for broker in self.brokers:
-            broker.launch()
-        for broker in self.brokers:
-            broker.start()
-
-    def _broker(self, number: int, *, port: int | None = None) -> BrokerServer:
-        return BrokerServer(
-            self.directory / f"broker-{number}",
-            zookeeper_connect=self.zookeeper_connect,
-            broker_id=number,
-            port=port,
-            release=self.release,
-            overrides=self._overrides,
-            progress=self._progress,
-        )

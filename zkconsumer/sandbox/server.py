@@ -143,7 +143,7 @@ class JavaServer(ABC):
             try:
                 return self.await_ready()
             except _PortTaken:
-                self._port = None
+                self._port = free_port()
         self.launch()
         self.await_ready()
 

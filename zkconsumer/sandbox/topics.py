@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkconsumer.core.paths import BROKER_IDS, TOPICS, topic, validate_topic
+from zkconsumer.core.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
+from zkconsumer.core.records import Broker, decode_broker
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox.process import until
 
@@ -48,7 +49,7 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
     """A ZooKeeper session for a few operations.
 
     Raises:
-        SandboxError: no session within 10 s, or an operation failed in ZooKeeper.
+        SandboxError: no session within 5 s, or an operation failed in ZooKeeper.
     """
     from kazoo.client import KazooClient  # noqa: PLC0415 - help texts need no kazoo
     from kazoo.exceptions import KazooException  # noqa: PLC0415
@@ -56,7 +57,7 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
 
     client = KazooClient(zookeeper_connect, timeout=10.0)
     try:
-        client.start(timeout=10.0)
+        client.start(timeout=5.0)
         yield client
     except (KazooException, KazooTimeoutError) as error:
         raise SandboxError(
@@ -77,7 +78,7 @@ def create_topic(
     replicas: int = 1,
     config: Mapping[str, object] | None = None,
 ) -> tuple[PartitionPlacement, ...]:
-    """Creates a topic and waits until every partition has a leader.
+    """Creates a topic and waits until every broker knows a leader of every partition.
 
     Replica r of partition p lies on the (p + r)-th broker of the live ones, counted round.
 
@@ -88,7 +89,7 @@ def create_topic(
     with session(zookeeper_connect) as zk:
         if zk.exists(topic(name)):
             raise SandboxError(f"topic {name} exists", remedy="choose another name")
-        assignment = _assignment(_live_brokers(zk), range(partitions), replicas)
+        assignment = _assignment(sorted(_brokers(zk)), range(partitions), replicas)
         settings = {key: str(value) for key, value in (config or {}).items()}
         # In the order of AdminUtils: the configuration first, for the assignment is the trigger.
         _write(zk, f"/config/topics/{name}", {"version": 1, "config": settings})
@@ -112,7 +113,7 @@ def add_partitions(
                 f"topic {name} has {len(present)} partitions", remedy="a topic can only grow"
             )
         replicas = max(map(len, present.values()))
-        fresh = _assignment(_live_brokers(zk), range(len(present), partitions), replicas)
+        fresh = _assignment(sorted(_brokers(zk)), range(len(present), partitions), replicas)
         _write(zk, topic(name), record | {"partitions": present | fresh})
         return _await_leaders(zk, name)
 
@@ -149,11 +150,12 @@ def describe_topic(zookeeper_connect: str, name: str) -> tuple[PartitionPlacemen
         return _placements(zk, name)
 
 
-def _live_brokers(zk: KazooClient) -> list[int]:
-    brokers = sorted(map(int, zk.get_children(BROKER_IDS))) if zk.exists(BROKER_IDS) else []
-    if not brokers:
+def _brokers(zk: KazooClient) -> dict[int, Broker]:
+    """The live brokers by id; at least one."""
+    ids = zk.get_children(BROKER_IDS) if zk.exists(BROKER_IDS) else []
+    if not ids:
         raise SandboxError("no broker is registered", where=BROKER_IDS, remedy="start one")
-    return brokers
+    return {int(i): decode_broker(zk.get(broker(i))[0], where=broker(i)) for i in ids}
 
 
 def _assignment(
@@ -214,69 +216,93 @@ def _await_leaders(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]
             f"no leader after {LEADERS_LIMIT_S:.0f} s for partitions {without} of {name}",
             remedy="see the brokers' logs",
         )
+    for one in _brokers(zk).values():
+        _await_metadata(one, name, len(found))
     return tuple(found)
 
 
-def producer_settings(release: str) -> dict[str, Any]:
-    """What librdkafka must be told about brokers of a release: before 0.10 they do not say it."""
-    if release.startswith("0.8."):
-        return {"api.version.request": False, "broker.version.fallback": "0.8.2.2"}
-    if release.startswith("0.9."):
-        return {"api.version.request": False, "broker.version.fallback": "0.9.0"}
-    return {}
+def _await_metadata(one: Broker, name: str, partitions: int) -> None:
+    """The controller tells the brokers after ZooKeeper; a client that comes between is refused."""
+    from confluent_kafka import KafkaException  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+
+    admin = AdminClient({**broker_settings([one]), "log_level": 0})
+
+    def known() -> bool:
+        try:
+            answer = admin.list_topics(name, timeout=5.0).topics[name]
+        except KafkaException:
+            return False
+        leaders = [p.leader for p in answer.partitions.values() if p.error is None]
+        return len(leaders) >= partitions and min(leaders) >= 0
+
+    if not until(known, limit_s=LEADERS_LIMIT_S):
+        raise SandboxError(
+            f"topic {name} is unknown to a broker after {LEADERS_LIMIT_S:.0f} s",
+            where=f"{one.host}:{one.port}",
+            remedy="see the brokers' logs",
+        )
 
 
 def produce(
-    bootstrap: str,
+    zookeeper_connect: str,
     name: str,
     messages: int | Iterable[str | bytes | None],
     *,
     key: str | bytes | None = None,
     partition: int | None = None,
-    release: str = "3.9.1",
 ) -> list[Placed]:
     """Produces messages and waits until all are in the log.
 
     Args:
-        bootstrap: brokers, `host:port`.
+        zookeeper_connect: where the brokers are registered.
         name: the topic; it must exist.
         messages: the values in order; a number n stands for the n values `0`, `1`, ... `n-1`.
         key: of every message; the partition is chosen from it as the Java producer does (murmur2).
         partition: for all messages, instead of that choice.
-        release: of the brokers.
 
     Returns:
         Partition and offset of each message, in the order given.
 
     Raises:
-        SandboxError: a message was not accepted within 30 s.
+        SandboxError: there is no such topic or partition, or a message was not accepted within
+            30 s.
     """
     if isinstance(messages, int):
         messages = map(str, range(messages))
     keyed = ((key, message) for message in messages)
-    return produce_keyed(bootstrap, name, keyed, partition=partition, release=release)
+    return produce_keyed(zookeeper_connect, name, keyed, partition=partition)
 
 
 def produce_keyed(
-    bootstrap: str,
+    zookeeper_connect: str,
     name: str,
     messages: Iterable[tuple[str | bytes | None, str | bytes | None]],
     *,
     partition: int | None = None,
-    release: str = "3.9.1",
 ) -> list[Placed]:
     """As `produce`, each message with a key of its own: pairs of key and value."""
     from confluent_kafka import KafkaException, Producer  # noqa: PLC0415
 
+    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+
+    with session(zookeeper_connect) as zk:
+        partitions = len(_topic_record(zk, name)["partitions"])
+        cluster = broker_settings(list(_brokers(zk).values()))
+    if partition is not None and not 0 <= partition < partitions:
+        raise SandboxError(
+            f"topic {name} has no partition {partition}", remedy=f"it has {partitions}"
+        )
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **cluster,
             "partitioner": "murmur2_random",
             "linger.ms": 1,
             "delivery.timeout.ms": round(DELIVERY_LIMIT_S * 1000),
             "topic.metadata.refresh.interval.ms": 1000,
             "log_level": 0,
-            **producer_settings(release),
         }
     )
     placed: list[Placed | None] = []
@@ -306,7 +332,7 @@ def produce_keyed(
         raise SandboxError(
             f"{len(done)} of {len(placed)} messages reached {name}",
             where=failures[0] if failures else f"no answer within {DELIVERY_LIMIT_S:.0f} s",
-            remedy=f"is the topic there, and the broker at {bootstrap} up?",
+            remedy="see the brokers' logs",
         )
     return done
 

@@ -1,0 +1,136 @@
+"""`zkconsumer sandbox`: servers that stay up between commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.guard import born
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _zkconsumer(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from zkconsumer.cli import main; main()", "sandbox", *words],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a sandbox that is down at first and at the end."""
+    path = tmp_path_factory.mktemp("sandbox")
+    yield path
+    sandbox = Sandbox(path)
+    sandbox.attach()
+    sandbox.stop()
+
+
+@pytest.fixture(scope="module")
+def command(home: Path) -> Command:
+    """Runs `zkconsumer sandbox WORDS... --directory HOME`, with `typed` as standard input."""
+
+    def run(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        return _zkconsumer(*words, "--directory", str(home), typed=typed)
+
+    return run
+
+
+def _ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_down_at_first(command: Command) -> None:
+    """Before `up`: status says down with exit code 1, down is harmless, topics name the remedy."""
+    status = command("status")
+    assert (status.returncode, "down" in status.stdout) == (1, True)
+    assert "nothing was up" in _ok(command("down"))
+    topic = command("topic", "create", "t")
+    assert topic.returncode == 1
+    assert "the sandbox is not up" in topic.stderr
+    assert "run `zkconsumer sandbox up`" in topic.stderr
+    assert len(topic.stderr.splitlines()) == 1
+
+
+def test_life(command: Command) -> None:
+    """up, up again, topics, messages, down, up: same addresses, same data, nobody left behind."""
+    first = json.loads(_ok(command("up", "--output", "json")))
+    births = {server["pid"]: born(server["pid"]) for server in first["servers"]}
+    assert None not in births.values()
+
+    again = command("up", "--output", "json")
+    assert json.loads(_ok(again)) == first
+    assert "up already" in again.stderr
+    assert json.loads(_ok(command("status", "--output", "json"))) == first
+    shown = _ok(command("status"))
+    assert f"zookeeper  {first['zookeeper']}" in shown
+    assert f"bootstrap  {first['bootstrap']}" in shown
+
+    table = _ok(command("topic", "create", "orders", "--partitions", "3")).splitlines()
+    assert [line.split() for line in table] == [
+        ["PARTITION", "REPLICAS", "LEADER"],
+        *([str(partition), "0", "0"] for partition in range(3)),
+    ]
+    words = ("topic", "produce", "orders", "--output", "json")
+    placed = json.loads(_ok(command(*words, "--key", "k", "one", "two")))["messages"]
+    assert [(m["key"], m["offset"]) for m in placed] == [("k", 0), ("k", 1)]
+    typed = json.loads(_ok(command(*words, "--key-separator", ":", typed="k:three\nfour\n")))
+    assert typed["messages"][0] == {"key": "k", "partition": placed[0]["partition"], "offset": 2}
+    assert typed["messages"][1]["key"] is None
+
+    assert "stopped: broker 0, ZooKeeper" in _ok(command("down"))
+    assert all(born(pid) is None for pid in births)
+    assert command("status").returncode == 1
+
+    second = json.loads(_ok(command("up", "--output", "json")))
+    assert (second["zookeeper"], second["bootstrap"]) == (first["zookeeper"], first["bootstrap"])
+    kept = json.loads(_ok(command(*words, "--key", "k", "five")))["messages"]
+    assert kept[0]["offset"] == 3
+    _ok(command("down"))
+
+
+def test_half_a_sandbox(command: Command, home: Path) -> None:
+    """With one server gone, status fails and `up` starts that one only."""
+    whole = json.loads(_ok(command("up", "--output", "json")))["servers"]
+    sandbox = Sandbox(home)
+    assert sandbox.attach()
+    sandbox.broker.stop()
+    assert command("status").returncode == 1
+    mended = json.loads(_ok(command("up", "--output", "json")))["servers"]
+    assert (mended[0], mended[1]["pid"] != whole[1]["pid"]) == (whole[0], True)
+    _ok(command("down"))
+
+
+def test_port_in_use(command: Command, zookeeper_port: int) -> None:
+    """A port in use is one line and exit code 1, and nothing is left up."""
+    done = command("up", "--zookeeper-port", str(zookeeper_port))
+    assert done.returncode == 1
+    assert f"port {zookeeper_port} for ZooKeeper is in use" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert command("status").returncode == 1
+
+
+@pytest.fixture
+def zookeeper_port(sandbox: Sandbox) -> int:
+    """A port that is in use: another sandbox's."""
+    return sandbox.zookeeper.port
+
+
+@pytest.mark.parametrize(
+    "words", [("up",), ("status",), ("down",), ("topic", "create"), ("topic", "produce")]
+)
+def test_help_has_an_example(words: tuple[str, ...]) -> None:
+    """Every command's help shows an example."""
+    assert "Example: zkconsumer sandbox" in _ok(_zkconsumer(*words, "--help"))

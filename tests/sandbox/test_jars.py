@@ -1,0 +1,170 @@
+"""The jar cache: pinned, checked, filled once, used offline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import RELEASES, jars
+from zkconsumer.sandbox.zookeeper import LOCK
+
+# A jar of 5 kB, for the tests that download.
+SMALL = next(jar for jar in jars.read_lock("kafka-1.1.1") if jar.artifact == "slf4j-reload4j")
+
+NO_NETWORK = {"HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1"}
+
+
+def _silent(line: str) -> None:
+    """A progress that nobody reads."""
+
+
+@pytest.mark.parametrize("name", [LOCK, *(f"kafka-{release}" for release in RELEASES)])
+def test_locks_are_whole(name: str) -> None:
+    """Every lock names each jar once, with a SHA-256 of 64 digits."""
+    lock = jars.read_lock(name)
+    assert len({(jar.group, jar.artifact) for jar in lock}) == len(lock) > 5
+    assert all(len(jar.sha256) == 64 and int(jar.sha256, 16) for jar in lock)
+
+
+def test_one_version_one_hash() -> None:
+    """Locks that name the same jar agree on its hash: they share the cache."""
+    found: dict[str, str] = {}
+    for name in (LOCK, *(f"kafka-{release}" for release in RELEASES)):
+        for jar in jars.read_lock(name):
+            assert found.setdefault(jar.coordinate, jar.sha256) == jar.sha256
+
+
+def test_unknown_lock() -> None:
+    """An unknown lock is an error that lists the known ones."""
+    with pytest.raises(SandboxError, match=r"no lock named kafka-4\.0: one of .*kafka-3\.9\.1"):
+        jars.read_lock("kafka-4.0")
+
+
+def test_download_and_reuse(tmp_path: Path) -> None:
+    """A jar is brought with progress, then taken from the cache without a word."""
+    said: list[str] = []
+    [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
+    assert said == [f"x: bringing 1 jars into {tmp_path}", "x: 1 of 1 jars"]
+    assert list(tmp_path.iterdir()) == [path]
+    jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
+    assert len(said) == 2
+
+
+def test_damaged_jar_is_brought_again(tmp_path: Path) -> None:
+    """A jar that was altered in the cache is noticed and replaced."""
+    [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+    jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+    assert path.read_bytes() == good
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """Two that fill one cache at the same time both get whole jars, and leave nothing else."""
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(
+            lambda title: jars.resolve_jars(
+                [SMALL], title=title, directory=tmp_path, progress=_silent
+            ),
+            ("a", "b"),
+        )
+    assert first == second
+    assert list(tmp_path.iterdir()) == [*first]
+
+
+def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jar with another hash than the lock's is refused, and does not reach the cache."""
+    monkeypatch.setattr(jars, "_TRIES", 1)
+    wrong = replace(SMALL, sha256="0" * 64)
+    with pytest.raises(SandboxError, match=f"with SHA-256 {SMALL.sha256}, the lock says 0000"):
+        jars.resolve_jars([wrong], title="x", directory=tmp_path, progress=_silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network the error is one line with the jar and the remedy."""
+    monkeypatch.setattr(jars, "_TRIES", 1)
+    for name, value in NO_NETWORK.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SandboxError, match=r"could not be downloaded .*: check the network") as got:
+        jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+    assert "\n" not in str(got.value)
+    assert SMALL.coordinate in str(got.value)
+
+
+def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that the repository does not have is one line too."""
+    monkeypatch.setattr(jars, "_TRIES", 1)
+    absent = replace(SMALL, version="0.0.0")
+    with pytest.raises(SandboxError, match=r"slf4j-reload4j:0\.0\.0 could not be downloaded"):
+        jars.resolve_jars([absent], title="x", directory=tmp_path, progress=_silent)
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    """A cache directory that cannot be made is an error that names it and the setting."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SandboxError, match=r"jar cache cannot be used: .*ZKCONSUMER_CACHE"):
+        jars.resolve_jars([SMALL], title="x", directory=tmp_path / "file" / "jars")
+
+
+def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up during a download is told from a network that fails."""
+
+    def full(jar: jars.Jar, private: Path) -> Path:
+        with Path("/dev/full").open("wb", buffering=0) as disk:
+            disk.write(b"x")
+        return private
+
+    monkeypatch.setattr(jars, "_download", full)
+    with pytest.raises(SandboxError, match=r"No space left on device .*: free some space"):
+        jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+
+
+def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZKCONSUMER_CACHE wins over XDG_CACHE_HOME, which wins over ~/.cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setenv("ZKCONSUMER_CACHE", "/own")
+    assert jars.cache_directory() == Path("/own/jars")
+    monkeypatch.delenv("ZKCONSUMER_CACHE")
+    assert jars.cache_directory() == Path("/x/zkconsumer/jars")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert jars.cache_directory() == Path.home() / ".cache" / "zkconsumer" / "jars"
+
+
+def test_warm_cache_works_offline(tmp_path: Path) -> None:
+    """With a warm cache a server starts without a network and without importing jgo."""
+    jars.resolve(LOCK)
+    code = (
+        "import sys\n"
+        "from zkconsumer.sandbox import ZooKeeperServer\n"
+        "with ZooKeeperServer(sys.argv[1]) as server: print(server.mode)\n"
+        "print('jgo' in sys.modules or 'requests' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | NO_NETWORK,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["standalone", "False"], done.stderr
+
+
+def test_old_leftovers_are_swept(tmp_path: Path) -> None:
+    """What a killed download left is removed by a later one after a day, and not before."""
+    old, young = tmp_path / ".part-old", tmp_path / ".part-young"
+    for path in (old, young):
+        path.mkdir()
+    os.utime(old, (0, 0))
+    jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+    assert not old.exists()
+    assert young.exists()
+    shutil.rmtree(young)

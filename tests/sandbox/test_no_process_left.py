@@ -1,0 +1,77 @@
+"""However the owner of a sandbox ends, its servers and its temporary directory go too."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.sandbox import jars
+from zkconsumer.sandbox.guard import born
+from zkconsumer.sandbox.process import until
+
+OWNER = """
+import json, signal
+from zkconsumer.sandbox import Sandbox
+with Sandbox() as sandbox:
+    pids = [server.pid for server in (sandbox.zookeeper, *sandbox.brokers)]
+    print(json.dumps({"pids": pids, "directory": str(sandbox.directory)}), flush=True)
+    signal.pause()
+"""
+
+
+def _owner(code: str = OWNER) -> subprocess.Popen[str]:
+    jars.resolve("kafka-3.9.1")
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
+    """SIGINT, SIGTERM or SIGKILL of the owner: within seconds nothing is left."""
+    with _owner() as owner:
+        assert owner.stdout is not None
+        left = json.loads(owner.stdout.readline())
+        births = {pid: born(pid) for pid in left["pids"]}
+        assert None not in births.values()
+        owner.send_signal(number)
+        assert until(
+            lambda: not any(birth == born(pid) for pid, birth in births.items()), limit_s=20.0
+        )
+        assert until(lambda: not Path(left["directory"]).exists(), limit_s=20.0)
+
+
+STARTING = """
+import sys
+from zkconsumer.sandbox import Sandbox
+sandbox = Sandbox()
+print(sandbox.directory, flush=True)
+with sandbox:
+    pass
+"""
+
+
+@pytest.mark.parametrize("what", ["zookeeper/server.json", "broker-0/server.json"])
+def test_interrupted_while_starting(what: str) -> None:
+    """A Ctrl-C while a server starts: it is ended, and the directory removed."""
+    with _owner(STARTING) as owner:
+        assert owner.stdout is not None
+        directory = Path(owner.stdout.readline().strip())
+        record: dict[str, object] = {}
+
+        def started() -> bool:
+            if not (directory / what).exists():
+                return False
+            record.update(json.loads((directory / what).read_text()))
+            return True
+
+        assert until(started, limit_s=60.0)
+        owner.send_signal(signal.SIGINT)
+        assert owner.wait(30.0) != 0
+        assert born(int(str(record["pid"]))) != record["born"]
+        assert not directory.exists()

@@ -1,0 +1,199 @@
+"""Real servers: they start, die, come back on the same port, and leave nothing behind."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.sandbox import (
+    BrokerServer,
+    Sandbox,
+    SandboxError,
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+    topics,
+)
+from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.process import until
+
+
+def _session(connect: str) -> KazooClient:
+    client = KazooClient(connect, timeout=6.0, connection_retry={"max_tries": -1, "max_delay": 0.5})
+    client.start(timeout=20.0)
+    return client
+
+
+def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
+    """A ZooKeeper that was killed starts again on the same port with the same data."""
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
+        client = _session(server.connect)
+        try:
+            client.create("/kept", b"value")
+            port, pid = server.port, server.pid
+            server.kill()
+            assert not server.alive
+            server.start()
+            assert (server.port, server.pid != pid) == (port, True)
+            assert client.retry(client.get, "/kept")[0] == b"value"
+        finally:
+            client.stop()
+            client.close()
+
+
+def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
+    """A paused ZooKeeper accepts connections and answers nothing until it is resumed."""
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
+        server.pause()
+        assert server.alive
+        assert server.mode == ""
+        server.resume()
+        assert until(lambda: server.mode == "standalone", limit_s=10.0)
+
+
+def test_paused_server_stops(tmp_path: Path) -> None:
+    """A paused server is stopped like any other."""
+    with ZooKeeperServer(tmp_path) as server:
+        server.pause()
+    assert not server.alive
+
+
+def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
+    """A tick of 0.1 s grants sessions of 0.2 s."""
+    client = KazooClient(zookeeper.connect, timeout=0.1)
+    client.start(timeout=20.0)
+    try:
+        assert "minSessionTimeout=200" in zookeeper.command("conf")
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    """A given port that somebody else listens on is an error that names it, and nothing starts."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = ZooKeeperServer(tmp_path, port=port)
+        with pytest.raises(SandboxError, match=rf"port {port} for ZooKeeper is in use.*another"):
+            server.start()
+    assert not server.alive
+
+
+def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chosen port that is taken before the server binds it is exchanged for another."""
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "server.json").write_text(f'{{"pid": 0, "born": "", "port": {port}}}')
+        monkeypatch.setattr("zkconsumer.sandbox.server.is_free", lambda port: True)
+        with ZooKeeperServer(tmp_path) as server:
+            assert server.port != port
+            assert server.mode == "standalone"
+
+
+def test_directory_in_use(tmp_path: Path) -> None:
+    """A directory whose server runs is refused to a second server, which leaves the first alone."""
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as first:
+        with pytest.raises(SandboxError, match=f"already, pid {first.pid}"):
+            ZooKeeperServer(tmp_path).start()
+        assert first.alive
+
+
+def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
+    """A pid in a state file that now belongs to another process is neither attached nor ended."""
+    import os  # noqa: PLC0415
+
+    (tmp_path / "server.json").write_text(
+        f'{{"pid": {os.getpid()}, "born": "another boot:1", "port": 2181}}'
+    )
+    server = ZooKeeperServer(tmp_path)
+    assert not server.attach()
+    server.stop()
+
+
+def test_unreadable_state_file(tmp_path: Path) -> None:
+    """A damaged state file counts as no server."""
+    (tmp_path / "server.json").write_text('{"pid": ')
+    assert not ZooKeeperServer(tmp_path).attach()
+
+
+def test_death_at_start_shows_last_words(tmp_path: Path) -> None:
+    """A server that ends at its start is an error with the reason from its log."""
+    server = ZooKeeperServer(tmp_path, settings={"tickTime": "nonsense"})
+    with pytest.raises(SandboxError, match=r"ended at its start.*nonsense.*see ") as caught:
+        server.start()
+    assert "\n" not in str(caught.value)
+    assert not server.alive
+
+
+def test_unwritable_directory() -> None:
+    """A directory that cannot be made is an error with the reason and the remedy."""
+    with pytest.raises(SandboxError, match=r"cannot be started.*use another directory"):
+        ZooKeeperServer("/proc/no-such-place").start()
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A disk that is full when the server starts is an error that says so."""
+    (tmp_path / "server.log").symlink_to("/dev/full")
+    (tmp_path / "log4j.properties").symlink_to("/dev/full")
+    with pytest.raises(SandboxError, match=r"No space left on device.*free some space"):
+        ZooKeeperServer(tmp_path).start()
+
+
+def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
+    """With the leader killed, another leads, and the killed one comes back as a follower."""
+    old = ensemble.leader()
+    assert len(ensemble.followers()) == 2
+    client = _session(ensemble.connect)
+    try:
+        client.create("/e", b"", ephemeral=True)
+        session = client.client_id
+        old.kill()
+        assert ensemble.leader() is not old
+        client.retry(client.set, "/e", b"1")
+        assert client.client_id == session
+        old.start()
+        assert until(lambda: old.mode == "follower", limit_s=20.0)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_unknown_release(tmp_path: Path) -> None:
+    """A release that the sandbox does not have is an error that lists those it has."""
+    with pytest.raises(SandboxError, match=r"0\.7\.2: one of 0\.8\.2\.2, .*3\.9\.1"):
+        BrokerServer(tmp_path, zookeeper_connect="127.0.0.1:1", release="0.7.2")
+
+
+def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    """A 0.8.2.2 broker below a chroot takes topics, partitions and messages as a new one does."""
+    client = _session(zookeeper.connect)
+    client.ensure_path("/old")
+    client.stop()
+    client.close()
+    connect = f"{zookeeper.connect}/old"
+    with BrokerServer(tmp_path, zookeeper_connect=connect, release="0.8.2.2"):
+        assert topics.create_topic(connect, "t", partitions=2) == ((0, (0,), 0), (1, (0,), 0))
+        placed = topics.produce(connect, "t", 3, partition=1)
+        assert placed == [(1, 0), (1, 1), (1, 2)]
+        assert len(topics.add_partitions(connect, "t", partitions=3)) == 3
+        topics.delete_topic(connect, "t")
+        assert topics.list_topics(connect) == ()
+
+
+def test_sandbox_leaves_nothing() -> None:
+    """After a sandbox no process and no temporary directory is left; two brokers share replicas."""
+    fast = {"zookeeper.session.timeout.ms": 1500}
+    with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as sandbox:
+        placement = sandbox.create_topic("t", partitions=3, replicas=2)
+        assert [p.replicas for p in placement] == [(0, 1), (1, 0), (0, 1)]
+        sandbox.broker.kill()
+        assert until(
+            lambda: topics.describe_topic(sandbox.zookeeper_connect, "t")[0].leader == 1,
+            limit_s=30.0,
+        )
+        sandbox.broker.start()
+        servers = [sandbox.zookeeper, *sandbox.brokers]
+    assert not any(server.alive for server in servers)
+    assert not sandbox.directory.exists()

@@ -1,0 +1,81 @@
+"""Topics and messages on the sandbox's 3.9 broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from zkconsumer.sandbox import Sandbox, SandboxError, topics
+
+
+def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Messages of one key go, in order, to the partition that the Java producer chooses."""
+    name = unique("keys")
+    sandbox.create_topic(name, partitions=12)
+    placed = sandbox.produce(name, ["a", b"b", None], key="foobar")
+    # org.apache.kafka.common.utils.UtilsTest: murmur2("foobar") is -790332482.
+    partition = (-790332482 & 0x7FFFFFFF) % 12
+    assert placed == [(partition, 0), (partition, 1), (partition, 2)]
+
+
+def test_count_stands_for_numbers(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A count produces that many messages, each with its place."""
+    name = unique("count")
+    sandbox.create_topic(name, partitions=3)
+    placed = sandbox.produce(name, 1000)
+    assert len(set(placed)) == 1000
+    assert {place.partition for place in placed} <= {0, 1, 2}
+
+
+def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A topic that exists is not created again."""
+    name = unique("twice")
+    sandbox.create_topic(name)
+    with pytest.raises(SandboxError, match="exists"):
+        sandbox.create_topic(name)
+
+
+def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Partitions can be added, not taken away, and the new ones have leaders at once."""
+    name = unique("grows")
+    sandbox.create_topic(name, partitions=2, config={"retention.ms": 3_600_000})
+    assert [p.leader for p in sandbox.add_partitions(name, partitions=4)] == [0, 0, 0, 0]
+    assert sandbox.produce(name, 1, partition=3) == [(3, 0)]
+    with pytest.raises(SandboxError, match="has 4 partitions: a topic can only grow"):
+        sandbox.add_partitions(name, partitions=4)
+
+
+def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A deleted topic is gone when the call returns."""
+    name = unique("gone")
+    sandbox.create_topic(name)
+    assert name in topics.list_topics(sandbox.zookeeper_connect)
+    sandbox.delete_topic(name)
+    assert name not in topics.list_topics(sandbox.zookeeper_connect)
+    with pytest.raises(SandboxError, match="unknown"):
+        sandbox.delete_topic(name)
+
+
+def test_more_replicas_than_brokers(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """More replicas than brokers cannot be placed, and nothing is created."""
+    name = unique("replicas")
+    with pytest.raises(SandboxError, match="2 replicas cannot be placed: 1 to 1"):
+        sandbox.create_topic(name, replicas=2)
+    assert name not in topics.list_topics(sandbox.zookeeper_connect)
+
+
+def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Producing to an unknown topic, or partition, is an error at once."""
+    with pytest.raises(SandboxError, match=r"is unknown .*: create it first"):
+        sandbox.produce(unique("unknown"), ["x"])
+    name = unique("one")
+    sandbox.create_topic(name)
+    with pytest.raises(SandboxError, match="has no partition 1: it has 1"):
+        sandbox.produce(name, ["x"], partition=1)
+
+
+def test_no_zookeeper() -> None:
+    """Without a ZooKeeper the error names the address and the remedy."""
+    with pytest.raises(SandboxError, match=r"127\.0\.0\.1:1\b.*is the sandbox up"):
+        topics.list_topics("127.0.0.1:1")

@@ -1,0 +1,278 @@
+"""`zkconsumer sandbox`: real servers that stay up between commands, their topics and messages."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from zkconsumer.sandbox import Sandbox
+
+app = typer.Typer(
+    help="A real ZooKeeper and a real Kafka broker on this machine, kept up between commands.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+topic_app = typer.Typer(
+    help="Topics of the sandbox.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+app.add_typer(topic_app, name="topic")
+
+
+class Output(Enum):
+    """How results are written."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def _default_directory() -> Path:
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "zkconsumer" / "sandbox"
+
+
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where configuration, data and logs lie.",
+        show_default="~/.local/share/zkconsumer/sandbox",
+        file_okay=False,
+    ),
+]
+OutputOption = Annotated[Output, typer.Option(help="For people, or for programs.")]
+PortOption = typer.Option(min=1, max=65535, show_default="the last one, else a free one")
+
+
+@app.command()
+def up(
+    *,
+    directory: DirectoryOption = None,
+    zookeeper_port: Annotated[int | None, PortOption] = None,
+    broker_port: Annotated[int | None, PortOption] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=16, show_default="as last time, else 1")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option(help="Of the brokers.", show_default="as last time, else 3.9.1")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start the servers and print their addresses; they stay up. Harmless if they are up.
+
+    Example: zkconsumer sandbox up --zookeeper-port 2181 --broker-port 9092
+    """
+    home = _home(directory)
+    with _alone(home):
+        choices = _choices(home) | {
+            name: value for name, value in (("brokers", brokers), ("release", release)) if value
+        }
+        ports = {"zookeeper_port": zookeeper_port, "broker_port": broker_port}
+        sandbox = _sandbox(home, choices | ports)
+        if sandbox.attach():
+            typer.echo("zkconsumer: the sandbox is up already", err=True)
+        else:
+            sandbox.start()
+            (home / "sandbox.json").write_text(json.dumps(choices))
+        _show_servers(sandbox, output)
+        sandbox.detach()
+
+
+@app.command()
+def status(*, directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the servers; exit code 1 unless all are up.
+
+    Example: zkconsumer sandbox status --output json
+    """
+    home = _home(directory)
+    sandbox = _sandbox(home, _choices(home))
+    complete = sandbox.attach()
+    _show_servers(sandbox, output)
+    if not complete:
+        raise typer.Exit(1)
+
+
+@app.command()
+def down(*, directory: DirectoryOption = None) -> None:
+    """Stop the servers; their data stay. Harmless if they are down.
+
+    Example: zkconsumer sandbox down
+    """
+    home = _home(directory)
+    with _alone(home):
+        sandbox = _sandbox(home, _choices(home))
+        sandbox.attach()
+        running = [s.name for s in (*sandbox.brokers, sandbox.zookeeper) if s.alive]
+        sandbox.stop()
+    typer.echo(f"stopped: {', '.join(running)}" if running else "nothing was up")
+    typer.echo(f"data kept in {home}")
+
+
+@topic_app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    *,
+    partitions: Annotated[int, typer.Option(min=1, max=10_000)] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="One broker for each.")] = 1,
+    directory: DirectoryOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create a topic and show on which brokers each partition lies.
+
+    Example: zkconsumer sandbox topic create orders --partitions 12
+    """
+    sandbox = _running(directory)
+    placement = sandbox.create_topic(name, partitions=partitions, replicas=replicas)
+    if output is Output.JSON:
+        _print_json({"topic": name, "partitions": [place._asdict() for place in placement]})
+        return
+    _print_table(
+        ("PARTITION", "REPLICAS", "LEADER"),
+        [(p.partition, ",".join(map(str, p.replicas)), p.leader) for p in placement],
+    )
+
+
+@topic_app.command()
+def produce(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    messages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MESSAGE]...", help="Values; none: the lines of standard input."),
+    ] = None,
+    *,
+    key: Annotated[str | None, typer.Option(help="Of all messages.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(help="Each message begins with its own key, up to this.")
+    ] = None,
+    directory: DirectoryOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Produce messages and show the partition and the offset each went to.
+
+    The partition of a message with a key is the Java producer's choice (murmur2).
+
+    Example: zkconsumer sandbox topic produce orders --key customer-7 first second
+    """
+    from zkconsumer.sandbox import topics  # noqa: PLC0415 - help texts are fast
+
+    if key is not None and key_separator is not None:
+        raise typer.BadParameter("--key and --key-separator exclude each other")
+    sandbox = _running(directory)
+    keys: list[str | None] = []
+
+    def keyed() -> Iterator[tuple[str | None, str]]:
+        for message in messages or (line.rstrip("\r\n") for line in sys.stdin):
+            own, found, value = message.partition(key_separator or "\0")
+            pair = (own, value) if key_separator and found else (key, message)
+            keys.append(pair[0])
+            yield pair
+
+    placed = topics.produce_keyed(sandbox.zookeeper_connect, name, keyed())
+    rows = [(own, *place) for own, place in zip(keys, placed, strict=True)]
+    if output is Output.JSON:
+        fields = ("key", "partition", "offset")
+        _print_json({"topic": name, "messages": [dict(zip(fields, r, strict=True)) for r in rows]})
+        return
+    _print_table(("KEY", "PARTITION", "OFFSET"), rows)
+
+
+# ---- shared -------------------------------------------------------------------------------------
+
+
+def _home(directory: Path | None) -> Path:
+    return (directory or _default_directory()).absolute()
+
+
+def _choices(home: Path) -> dict[str, Any]:
+    """What `up` was told the last time: number and release of the brokers."""
+    try:
+        choices = json.loads((home / "sandbox.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: choices[name] for name in ("brokers", "release") if name in choices}
+
+
+def _sandbox(home: Path, choices: dict[str, Any]) -> Sandbox:
+    from zkconsumer.sandbox import Sandbox  # noqa: PLC0415 - help texts are fast
+
+    return Sandbox(home, **choices)
+
+
+def _running(directory: Path | None) -> Sandbox:
+    from zkconsumer.errors import SandboxError  # noqa: PLC0415
+
+    home = _home(directory)
+    sandbox = _sandbox(home, _choices(home))
+    if not sandbox.attach():
+        raise SandboxError(
+            "the sandbox is not up", where=str(home), remedy="run `zkconsumer sandbox up`"
+        )
+    return sandbox
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One `up` or `down` at a time per directory: the second waits for the first."""
+    from zkconsumer.errors import SandboxError  # noqa: PLC0415
+
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / "lock").open("w")
+    except OSError as error:
+        raise SandboxError(
+            f"the sandbox's directory cannot be used: {error.strerror}",
+            where=str(home),
+            remedy="name another with --directory",
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _show_servers(sandbox: Sandbox, output: Output) -> None:
+    servers = [
+        {
+            "server": server.name,
+            "state": "up" if server.alive else "down",
+            "address": server.address if server.alive else None,
+            "pid": server.pid if server.alive else None,
+        }
+        for server in (sandbox.zookeeper, *sandbox.brokers)
+    ]
+    complete = all(server["pid"] for server in servers)
+    if output is Output.JSON:
+        _print_json(
+            {
+                "zookeeper": sandbox.zookeeper_connect if complete else None,
+                "bootstrap": sandbox.bootstrap if complete else None,
+                "directory": str(sandbox.directory),
+                "servers": servers,
+            }
+        )
+        return
+    _print_table(("SERVER", "STATE", "ADDRESS", "PID"), [tuple(s.values()) for s in servers])
+    if complete:
+        typer.echo(f"\nzookeeper  {sandbox.zookeeper_connect}\nbootstrap  {sandbox.bootstrap}")
+    typer.echo(f"directory  {sandbox.directory}")
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value))
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns padded to their widest cell; what is missing is a dash."""
+    cells = [header, *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo(line.rstrip())
