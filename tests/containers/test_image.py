@@ -44,16 +44,17 @@ def network(image: str) -> Iterator[Network]:
 @pytest.fixture(scope="module")
 def bootstrap(image: str, network: Network) -> Iterator[str]:
     """The address of a broker in a container that is registered in that ZooKeeper."""
+    # One port inside and outside: the broker connects to itself at the address it advertises.
     port = free_port()
     settings = (
         "zookeeper.connect=zookeeper:2181",
-        "listeners=PLAINTEXT://:9092",
+        f"listeners=PLAINTEXT://:{port}",
         f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
     )
     command = ["@/conf/kafka.args"]
     for setting in settings:
         command += ["--override", setting]
-    broker = server(image, network, "kafka", command).with_bind_ports("9092/tcp", port)
+    broker = server(image, network, "kafka", command).with_bind_ports(port, port)
     with broker.waiting_for(_log(r"\[KafkaServer id=0\] started")):
         yield f"127.0.0.1:{port}"
 
