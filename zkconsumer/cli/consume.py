@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.errors import ConfigError, ConsumerTimeoutError, RebalanceBlockedError
+from zkconsumer.errors import ConfigError, RebalanceBlockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 BATCH = 500
 # Seconds. A stream without messages looks so often whether it is to stop.
 TURN_S = 0.25
+# Seconds. At the end so long for a batch that is being written; then it counts as not written.
+LAST_WRITE_S = 2.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -130,7 +132,9 @@ class Budget:
         with self._changed:
             self._changed.wait_for(lambda: self._left != 0 or self._lent == 0)
             taken = most if self._left is None else min(most, self._left)
-            self._move(taken)
+            self._lent += taken
+            if self._left is not None:
+                self._left -= taken
             return taken
 
     def settle(self, taken: int, used: int) -> None:
@@ -141,10 +145,11 @@ class Budget:
                 self._left += taken - used
             self._changed.notify_all()
 
-    def _move(self, taken: int) -> None:
-        self._lent += taken
-        if self._left is not None:
-            self._left -= taken
+    def close(self) -> None:
+        """There is no more."""
+        with self._changed:
+            self._left, self._lent = 0, 0
+            self._changed.notify_all()
 
 
 class Run:
@@ -184,8 +189,12 @@ class Run:
                 ended = self._wait(len(workers))
             finally:
                 self._stopping = True
+                self._budget.close()
                 for worker in workers:
-                    worker.join(2 * TURN_S)
+                    worker.join(LAST_WRITE_S)
+            if any(worker.is_alive() for worker in workers):
+                # Nobody reads the pipe. Leaving by an exception commits nothing unwritten.
+                raise KeyboardInterrupt
         typer.echo(f"zkconsumer: {self._written} messages", err=True)
         return ended
 
@@ -233,16 +242,16 @@ class Run:
                 self._write(batch, used)
         except RebalanceBlockedError as error:
             typer.echo(f"zkconsumer: {error}", err=True)  # the member goes on trying
-        except ConsumerTimeoutError:
-            pass  # `_idle` decides, over all streams
         finally:
             self._budget.settle(taken, used)
         return not self._idle()
 
     def _write(self, batch: Iterable[Any], count: int) -> None:
-        text = self._format(batch)
+        text = memoryview(self._format(batch))
         with self._out:
-            sys.stdout.buffer.write(text)
+            # Under PYTHONUNBUFFERED `buffer` is the bare file, which writes what a pipe takes.
+            while text:
+                text = text[sys.stdout.buffer.write(text) :]
             sys.stdout.buffer.flush()
             self._written += count
             self._last_message_s = time.monotonic()

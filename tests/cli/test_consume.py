@@ -1,0 +1,151 @@
+"""`zkconsumer consume` on a real ZooKeeper and a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Spawn
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import Observer
+
+Run = Callable[..., tuple[int, str, str]]
+PARTITIONS = 4
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """An empty topic of this test alone."""
+    name = unique("topic")
+    sandbox.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def arguments(sandbox: Sandbox, topic: str) -> tuple[str, ...]:
+    """What every run of the command needs; the group is named as the topic."""
+    connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+    return ("consume", *connect, "--from-beginning")
+
+
+def committed(sandbox: Sandbox, group: str) -> int:
+    """The sum of the group's offsets: how many messages count as read."""
+    with Observer(sandbox.zookeeper_connect, group) as observer:
+        offsets = observer.snapshot().offsets
+    assert all(isinstance(offset, int) for offset in offsets.values()), offsets
+    return sum(offset for offset in offsets.values() if isinstance(offset, int))
+
+
+def test_everything_once(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
+) -> None:
+    """Several runs of one group together write every message, once, to standard output alone."""
+    sandbox.produce(topic, 5000)
+    code, first, err = run(*arguments, "--max-messages", "1234")
+    assert (code, err) == (0, "zkconsumer: 1234 messages\n")
+    assert committed(sandbox, topic) == 1234
+    more = ("--max-messages", "321", "--threads", "3")
+    code, second, _ = run(*arguments, *more)
+    assert (code, committed(sandbox, topic)) == (0, 1555)
+    code, third, _ = run(*arguments, "--threads", "2", "--timeout", "1.5")
+    assert code == 0
+    seen = Counter((first + second + third).splitlines())
+    assert seen == Counter(map(str, range(5000)))
+    assert committed(sandbox, topic) == 5000
+
+
+def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
+    """JSON lines hold text as text, other bytes as base64, and say where a message stood."""
+    sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)
+    code, out, _ = run(*arguments, "--output", "json", "--max-messages", "3")
+    assert code == 0
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert all(isinstance(document.pop("timestamp"), int) for document in documents)
+    place = {"topic": topic, "partition": 1, "key": "k"}
+    assert documents == [
+        place | {"offset": 0, "value": "grüße"},
+        place | {"offset": 1, "value_base64": "/w=="},
+        place | {"offset": 2, "value": None},
+    ]
+
+
+def test_a_jvm_consumers_file(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    """A properties file is enough; --property wins over it, and its time limit counts."""
+    sandbox.produce(topic, 10)
+    file = tmp_path / "consumer.properties"
+    file.write_text(
+        f"zookeeper.connect={sandbox.zookeeper_connect}\ngroup.id=somebody-else\n"
+        "auto.offset.reset=smallest\nconsumer.timeout.ms=1500\n"
+    )
+    group = ("--property", f"group.id={topic}")
+    code, out, _ = run("consume", "--topic", topic, "--config", str(file), *group)
+    assert (code, len(out.splitlines())) == (0, 10)
+    assert committed(sandbox, topic) == 10
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal(
+    *,
+    sandbox: Sandbox,
+    topic: str,
+    arguments: tuple[str, ...],
+    spawn: Spawn,
+    number: int,
+    code: int,
+) -> None:
+    """SIGINT and SIGTERM end a run cleanly: what was written is committed, and nothing else."""
+    sandbox.produce(topic, 2000)
+    process = spawn(*arguments)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    read = [process.stdout.readline() for _ in range(2000)]
+    process.send_signal(number)
+    rest = process.stdout.read()
+    assert (process.wait(timeout=30), rest) == (code, b"")
+    assert process.stderr.read() == b"zkconsumer: 2000 messages\n"
+    assert committed(sandbox, topic) == len(read)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves(
+    *,
+    sandbox: Sandbox,
+    topic: str,
+    arguments: tuple[str, ...],
+    spawn: Spawn,
+    monkeypatch: pytest.MonkeyPatch,
+    unbuffered: str,
+) -> None:
+    """A closed pipe ends a run quietly with code 0; what could not be written is not committed."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        process = spawn(*arguments, stdout=pipe)
+    assert len(os.read(reading, 1000)) == 1000
+    os.close(reading)
+    assert process.stderr is not None
+    assert (process.wait(timeout=30), process.stderr.read()) == (0, b"")
+    # A pipe holds 64 KiB, a batch is ten times that: not even the first one was written.
+    assert committed(sandbox, topic) == 0
+
+
+def test_a_reader_that_sleeps(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], spawn: Spawn
+) -> None:
+    """Ctrl-C ends a run whose reader does not read; the batch that is stuck is not committed."""
+    sandbox.produce(topic, [b"x" * 1000] * 3000, partition=0)
+    process = spawn(*arguments)
+    assert process.stdout is not None
+    assert len(process.stdout.read(1000)) == 1000
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert committed(sandbox, topic) == 0
