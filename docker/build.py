@@ -38,6 +38,8 @@ SCRATCH = "scratch"
 C_LIBRARY = re.compile(
     r"(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil|libnss_\w+)\.so"
 )
+# A line of ldd: `libz.so.1 => /lib/libz.so.1 (0x7f...)`, or the path alone.
+LDD = re.compile(r"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 # Parts of the standard library that a command-line program has no use for (60 of its 90 MB).
 UNUSED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
 UNUSED |= {"site-packages", "dist-packages", "__phello__"}
@@ -97,11 +99,10 @@ def shared_libraries(files: Iterable[Path], inside: tuple[Path, ...]) -> dict[st
     found: dict[str, Path] = {}
     programs = [str(file) for file in files]
     done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
-    for word in done.stdout.split():
-        if word.startswith("/") and not word.endswith(":"):
-            path = Path(word)
-            if not any(path.resolve().is_relative_to(folder) for folder in inside):
-                found[word] = path.resolve()
+    for place in LDD.findall(done.stdout):
+        path = Path(place).resolve()
+        if not any(path.is_relative_to(folder) for folder in inside):
+            found[place] = path
     return found
 
 
