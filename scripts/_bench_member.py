@@ -1,0 +1,74 @@
+"""A process with members for `bench_rebalance`: it does what stdin says, and answers each order.
+
+`warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each in a thread,
+`leave` shuts the connectors down. It ends when stdin does, so that none outlives the bench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.errors import ZkConsumerError
+
+
+def iterate(stream: Stream[bytes, bytes]) -> None:
+    """What a user does: read until the connector is shut down."""
+    while True:
+        try:
+            for _ in stream:
+                pass
+            return
+        except ZkConsumerError as error:
+            print(f"{stream.thread_id}: {error}", file=sys.stderr)
+
+
+def join(connector: ConsumerConnector, topic: str) -> None:
+    (stream,) = connector.create_message_streams({topic: 1})[topic]
+    threading.Thread(target=iterate, args=(stream,), daemon=True).start()
+
+
+def serve(options: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
+    connectors: list[ConsumerConnector] = []
+
+    def connect(config: ConsumerConfig) -> ConsumerConnector:
+        return ConsumerConnector(config)
+
+    for line in sys.stdin:
+        match line.split():
+            case ["warm", group]:
+                config = ConsumerConfig(
+                    group_id=group,
+                    zookeeper_connect=options.zookeeper,
+                    zookeeper_session_timeout_s=options.session_s,
+                    auto_offset_reset="smallest",
+                )
+                connectors = list(pool.map(connect, [config] * options.members))
+            case ["join"]:
+                list(pool.map(join, connectors, [options.topic] * options.members))
+            case ["leave"]:
+                list(pool.map(ConsumerConnector.shutdown, connectors))
+            case _:
+                raise SystemExit(f"unknown order: {line}")
+        print("done", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--zookeeper", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--members", type=int, required=True)
+    parser.add_argument("--session-s", type=float, required=True)
+    options = parser.parse_args()
+    with ThreadPoolExecutor(options.members) as pool:
+        serve(options, pool)
+    os._exit(0)  # the bench is gone or has done with us: the group need not see a clean leave
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""How fast a group settles when members join, leave and die, and how long partitions lie idle.
+
+Everything is real and on this machine: a ZooKeeper, a broker that has the topic with all its
+partitions and a message in each, members as separate processes (32 of them: four processes, and
+one more for the one that joins), connected to ZooKeeper and with nothing left to import before
+they are told to join. Each member runs the whole connector, its stream iterated by a thread.
+
+An observer with a ZooKeeper session of its own looks every few milliseconds at the Stat of
+`owners/TOPIC` (number and version of the children) and of `ids`. `settled_s` ends at the first
+look that found the last change of the owners; that they equal the assignor's result is then read
+from the znodes themselves. `unowned_partition_seconds` is the sum over the partitions of the time
+without an owner znode, from the order (`kill`: from the end of the id znode) until then.
+
+`join`: one more joins a settled group; `leave`: that one leaves; `kill`: a member is killed with
+SIGKILL and its session of 6 s expires; `cold`: all are told to join at once. Each figure is the
+median of the repetitions; least and most are printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _bench import Result, at_most, show
+from kazoo.client import KazooClient
+from kazoo.protocol.states import ZnodeStat
+
+from zkconsumer.core import paths
+from zkconsumer.core.assignors import Strategy, assign
+from zkconsumer.core.records import decode_owner, decode_registration, decode_topic
+from zkconsumer.sandbox import Sandbox
+
+LOOK_S = 0.003  # between two looks of the observer
+QUIET_S = 0.25  # owners that have not changed for so long are compared with the assignor's result
+LIMIT_S = 30.0  # no case takes longer
+SESSION_S = 6.0
+PROCESSES_OF_MANY = 4  # for more members than `ONE_EACH`
+ONE_EACH = 8
+TOPIC = "load"
+
+GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
+    (512, 8): {
+        "cold": {"settled_s": 1.0},
+        "join": {"settled_s": 0.2, "unowned_partition_seconds": 15},
+        "leave": {"settled_s": 0.2, "unowned_partition_seconds": 15},
+        "kill": {"settled_after_expiry_s": 0.3},
+    },
+    (512, 32): {"join": {"settled_s": 0.4, "unowned_partition_seconds": 20}},
+    (5000, 8): {"cold": {"settled_s": 3.0}, "join": {"settled_s": 0.6}},
+}
+
+
+class Process:
+    """A process with members; what it is told it answers when it has done it."""
+
+    def __init__(self, zookeeper: str, topic: str, members: int) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable, str(Path(__file__).with_name("_bench_member.py")),
+                "--zookeeper", zookeeper, "--topic", topic,
+                "--members", str(members), "--session-s", str(SESSION_S),
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def tell(self, order: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{order}\n")
+        self._process.stdin.flush()
+
+    def answered(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "done\n":
+            raise SystemExit("a member process ended before its time: see its words above")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass
+class Looks:
+    """What the observer has seen of one case."""
+
+    started: float
+    at: list[float] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    version: int = -1
+    changed_at: float = 0.0
+    member_gone_at: float | None = None
+
+    def unowned(self, partitions: int, since: float) -> float:
+        """Partition-seconds without an owner, from `since` to the last change."""
+        total = 0.0
+        for before, now, owned in zip(self.at, self.at[1:], self.owners, strict=False):
+            if before >= since and now <= self.changed_at:
+                total += (partitions - owned) * (now - before)
+        return total
+
+
+class Observer:
+    """Looks at a group over a session of its own."""
+
+    def __init__(self, client: KazooClient, group: str, topic: str, partitions: int) -> None:
+        self._client = client
+        self._ids, self._owners = paths.ids(group), paths.owners_of(group, topic)
+        self._group, self._topic, self._partitions = group, topic, partitions
+
+    def watch(self, looks: Looks, members: int) -> Looks:
+        """Look until `members` are there and the owners equal the assignor's result."""
+        before = self._look()[0]
+        while time.perf_counter() - looks.started < LIMIT_S:
+            ids, owners = self._look()
+            now = time.perf_counter()
+            count, version = (owners.numChildren, owners.cversion) if owners else (0, -1)
+            looks.at.append(now)
+            looks.owners.append(count)
+            if version != looks.version:
+                looks.version, looks.changed_at = version, now
+            present = ids.numChildren if ids else 0
+            if looks.member_gone_at is None and before and present < before.numChildren:
+                looks.member_gone_at = now
+            quiet = now - looks.changed_at > QUIET_S
+            if quiet and present == members and count == self._partitions and self._as_assigned():
+                return looks
+            time.sleep(LOOK_S)
+        raise SystemExit(f"not settled after {LIMIT_S:g} s: {looks.owners[-1]} owners")
+
+    def _look(self) -> tuple[ZnodeStat | None, ZnodeStat | None]:
+        ids = self._client.exists_async(self._ids)
+        owners = self._client.exists_async(self._owners)
+        return ids.get(), owners.get()
+
+    def _as_assigned(self) -> bool:
+        client, topic = self._client, self._topic
+        subscriptions = {
+            name: decode_registration(client.get(f"{self._ids}/{name}")[0], where=name).subscription
+            for name in client.get_children(self._ids)
+        }
+        partitions = {topic: decode_topic(client.get(paths.topic(topic))[0], where=topic)}
+        wanted = assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
+        asked = {tp: client.get_async(paths.owner(self._group, tp)) for tp in wanted}
+        return wanted == {
+            tp: decode_owner(reply.get()[0], where=str(tp)) for tp, reply in asked.items()
+        }
+
+
+class Bench:
+    """One size of group: its processes and its figures, by case and metric."""
+
+    def __init__(self, sandbox: Sandbox, topic: str, partitions: int, members: int) -> None:
+        self._connect, self._topic = sandbox.zookeeper_connect, topic
+        self._partitions, self._members = partitions, members
+        self._shares = _shares(members)
+        self.goals = GOALS.get((partitions, members), GOALS[512, 8])
+        self.figures: dict[tuple[str, str], list[float]] = {}
+
+    def repeat(self, client: KazooClient, group: str) -> None:
+        """All cases once, in a fresh group."""
+        observer = Observer(client, group, self._topic, self._partitions)
+        with self._processes([*self._shares, 1], group) as (*first, joining):
+            looks = self._tell(first, "join", observer, self._members)
+            self._note("cold", looks)
+            for _ in range(1 if "kill" in self.goals else 2):
+                looks = self._tell([joining], "join", observer, self._members + 1)
+                self._note("join", looks)
+                looks = self._tell([joining], "leave", observer, self._members)
+                self._note("leave", looks)
+                joining.tell(f"warm {group}")
+                joining.answered()
+            if "kill" in self.goals:
+                looks = Looks(time.perf_counter())
+                first[0].kill()
+                self._note("kill", observer.watch(looks, self._members - 1))
+
+    @contextmanager
+    def _processes(self, shares: Sequence[int], group: str) -> Iterator[list[Process]]:
+        with ExitStack() as stack:
+            found = []
+            for share in shares:
+                found.append(Process(self._connect, self._topic, share))
+                stack.callback(found[-1].kill)
+            for one in found:  # one after the other: the last has the highest consumer id
+                one.tell(f"warm {group}")
+                one.answered()
+            yield found
+
+    @staticmethod
+    def _tell(told: Sequence[Process], order: str, observer: Observer, members: int) -> Looks:
+        looks = Looks(time.perf_counter())
+        for one in told:
+            one.tell(order)
+        observer.watch(looks, members)
+        for one in told:
+            one.answered()
+        return looks
+
+    def _note(self, case: str, looks: Looks) -> None:
+        since = looks.started if looks.member_gone_at is None else looks.member_gone_at
+        metrics = {
+            "settled_s": looks.changed_at - looks.started,
+            "settled_after_expiry_s": looks.changed_at - since,
+            "unowned_partition_seconds": looks.unowned(self._partitions, looks.started),
+        }
+        gaps = [b - a for a, b in zip(looks.at, looks.at[1:], strict=False)]
+        print(
+            f"  {self._partitions} x {self._members} {case:<6} {metrics['settled_s']:7.3f} s"
+            f"  unowned {metrics['unowned_partition_seconds']:8.2f} partition-seconds"
+            + (f"  {metrics['settled_after_expiry_s']:.3f} s after expiry" * (case == "kill"))
+            + f"  (looked every {1e3 * statistics.median(gaps):.1f} ms, {1e3 * max(gaps):.0f} at most)",
+            file=sys.stderr,
+        )
+        for metric in self.goals.get(case, {}):
+            self.figures.setdefault((case, metric), []).append(metrics[metric])
+
+    def results(self, prefix: str) -> list[Result]:
+        found = []
+        for (case, metric), values in self.figures.items():
+            goal = self.goals[case][metric]
+            print(
+                f"  {prefix}{case} {metric}: {len(values)} times, "
+                f"{min(values):.3f} to {max(values):.3f}", file=sys.stderr,
+            )
+            median = statistics.median(values)
+            found.append(at_most(f"{prefix}{case}", metric, median, "s", goal))
+        return found
+
+
+def _shares(members: int) -> list[int]:
+    """How many members each process has."""
+    if members <= ONE_EACH:
+        return [1] * members
+    return [len(range(n, members, PROCESSES_OF_MANY)) for n in range(PROCESSES_OF_MANY)]
+
+
+def prepare(sandbox: Sandbox, partitions: int) -> str:
+    """A topic on the broker, a message in each partition."""
+    topic = f"{TOPIC}-{partitions}"
+    print(f"  a topic of {partitions} partitions ...", file=sys.stderr)
+    sandbox.create_topic(topic, partitions=partitions)
+    sandbox.produce(topic, partitions)
+    return topic
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_rebalance", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--partitions", type=int, default=512)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument(
+        "--all", action="store_const", const=list(GOALS), dest="sizes",
+        help="every size that has goals, cases named by it",
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions (default 3)")
+    parser.add_argument(
+        "--json", action="store_const", dest="output", const="json", default="table"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    sizes = options.sizes or [(options.partitions, options.members)]
+    results: list[Result] = []
+    with Sandbox() as sandbox, ExitStack() as stack:
+        client = KazooClient(sandbox.zookeeper_connect)
+        client.start()
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        topics = {partitions: prepare(sandbox, partitions) for partitions, _ in sizes}
+        for partitions, members in sizes:
+            bench = Bench(sandbox, topics[partitions], partitions, members)
+            for number in range(options.repeat):
+                bench.repeat(client, f"group-{partitions}-{members}-{number}")
+            prefix = f"{partitions} x {members}: " if options.sizes else ""
+            results += bench.results(prefix)
+    return show("bench_rebalance", results, output=options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
