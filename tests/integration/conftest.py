@@ -1,0 +1,36 @@
+"""Groups on real servers; whatever a test leaves behind ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from crew import Crew
+
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends everything that was entered into it, in reverse order."""
+    with ExitStack() as ends:
+        yield ends
+
+
+@pytest.fixture
+def crew(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: ExitStack
+) -> Crew:
+    """A group of its own on the shared servers, with no member yet."""
+    return Crew(sandbox.zookeeper_connect, sandbox.bootstrap, unique("group"), tmp_path, stack)
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
+    """A topic of eight partitions to which is produced all the time."""
+    name = unique("topic")
+    sandbox.create_topic(name, partitions=8)
+    crew.feed(name, 8)
+    return name

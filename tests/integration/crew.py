@@ -1,0 +1,371 @@
+"""A group under test: its members, the messages produced for it, and the evidence against it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from evidence import Delivery, Evidence, deliveries
+from kazoo.client import KazooClient
+from member import Member, Request
+
+from zkconsumer.core.assignors import Strategy, assign
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.zk.observer import Observer, Part, What
+
+# Seconds: what a test waits for comes within two; a busy machine may take ten times as long.
+LIMIT_S = 30.0
+SESSION_S = 1.5
+# Seconds between two looks at a condition.
+LOOK_S = 0.02
+# Between two messages of the traffic, in seconds.
+PACE_S = 0.004
+
+SETTINGS: Mapping[str, Any] = {
+    "auto_offset_reset": "smallest",
+    "auto_commit_interval_s": 0.2,
+    "rebalance_backoff_s": 0.5,
+    "zookeeper_session_timeout_s": SESSION_S,
+    "zookeeper_connection_timeout_s": LIMIT_S,
+}
+
+
+def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    """Wait until `condition()` is true; fail with `what` after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        time.sleep(LOOK_S)
+
+
+class Observed:
+    """Questions about a member's events."""
+
+    events: list[dict[str, Any]]
+    name: str
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in self.events if one["event"] == event]
+
+    def last(self, event: str) -> dict[str, Any]:
+        found = self.of(event)
+        assert found, f"{self.name} has said nothing of {event}"
+        return found[-1]
+
+    def wait(self, event: str, *, after: int = 0) -> dict[str, Any]:
+        """The first event of a kind beyond the `after` first ones, once there is one."""
+        wait_for(lambda: len(self.of(event)) > after, f"{self.name}: {event}")
+        return self.of(event)[after]
+
+    @property
+    def consumer(self) -> str:
+        return str(self.wait("joined")["consumer"])
+
+    @property
+    def owned(self) -> set[TopicPartition]:
+        said = self.of("status")
+        held = said[-1]["owned"].values() if said else ()
+        return {TopicPartition(*tp) for one in held for tp in one}
+
+    @property
+    def phase(self) -> str:
+        said = self.of("status")
+        return str(said[-1]["phase"]) if said else ""
+
+    @property
+    def delivered(self) -> list[Delivery]:
+        return deliveries(self.name, self.events)
+
+
+class MemberProcess(Observed):
+    """A member in a process of its own."""
+
+    def __init__(self, name: str, request: Request, directory: Path) -> None:
+        self.name = name
+        self._log = directory / f"{name}.jsonl"
+        with self._log.open("wb") as out, self._log.with_suffix(".err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).parent / "member.py"),
+                 json.dumps(asdict(request))],
+                stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+        self._read, self._events = 0, list[dict[str, Any]]()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All so far; a line that is being written waits for its end."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        self._events += map(json.loads, whole.splitlines())
+        return self._events
+
+    def tell(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n".encode())
+        self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """A clean leave, until the process has ended."""
+        self.tell("leave")
+        assert self.process.wait(LIMIT_S) == 0, self.errors()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def errors(self) -> str:
+        """What the process wrote to standard error."""
+        return self._log.with_suffix(".err").read_text()
+
+    def end(self) -> None:
+        """For the end of a test: however it is, it is gone afterwards."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class LocalMember(Observed):
+    """A member in the process of the test, which may look into it."""
+
+    def __init__(self, name: str, request: Request) -> None:
+        self.name = name
+        self.events: list[dict[str, Any]] = []
+        self.member = Member(request, self.events.append)
+        self.connector = self.member.connector
+        self.member.start()
+
+    def tell(self, word: str) -> None:
+        self.member.obey(word)
+
+    def leave(self) -> None:
+        self.member.leave()
+
+    def end(self) -> None:
+        self.member.leave()
+
+
+class Traffic:
+    """Produces small messages to all partitions in turn until it is stopped; a context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
+        self.partitions: list[TopicPartition] = []
+        self._over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 1,
+                "topic.metadata.refresh.interval.ms": 1000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def burst(self, partition: TopicPartition, count: int) -> None:
+        """Produce `count` messages to one partition, without waiting for the broker's answer."""
+        for _ in range(count):
+            self._producer.produce(
+                partition.topic, b"x", partition=partition.partition, on_delivery=self._done
+            )
+
+    def start(self) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def stop(self) -> None:
+        """No more; returns when the broker has everything."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        assert self._producer.flush(LIMIT_S) == 0, "the broker does not take our messages"
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self._over.wait(PACE_S):
+                return
+            self.burst(self.partitions[number % len(self.partitions)], 1)
+            self._producer.poll(0)
+
+    def _done(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.produced[TopicPartition(message.topic(), message.partition())].add(
+                message.offset()
+            )
+
+
+class Crew:
+    """One group: `join` members, `settle`, do what the test is about, and `finish`."""
+
+    def __init__(
+        self, zookeeper: str, bootstrap: str, group: str, directory: Path, stack: ExitStack
+    ) -> None:
+        self.zookeeper, self.group = zookeeper, group
+        self.counts: dict[str, int] = {}
+        self.members: list[MemberProcess | LocalMember] = []
+        self.traffic = Traffic(bootstrap)
+        self.moved_back: list[str] = []
+        self._directory, self._stack = directory, stack
+        stack.callback(self.traffic.stop)
+        self.observer = stack.enter_context(
+            Observer(zookeeper, group, follow={Part.MEMBERS, Part.OWNERS, Part.OFFSETS})
+        )
+        follower = stack.enter_context(Observer(zookeeper, group, follow={Part.OFFSETS}))
+        threading.Thread(target=self._follow, args=(follower,), daemon=True).start()
+
+    def _follow(self, observer: Observer) -> None:
+        """Every offset that is lower than the one before it."""
+        for _, change in observer.changes():
+            before, after = change.before, change.after
+            if change.what is not What.OFFSET or before is None:
+                continue
+            if not isinstance(before, int) or not isinstance(after, int) or after < before:
+                self.moved_back.append(f"offset of {change.key}: {before} -> {after}")
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def feed(self, topic: str, partitions: int) -> None:
+        """Produce to this topic from now on, and expect it to be consumed."""
+        self.counts[topic] = partitions
+        self.traffic.partitions = [
+            TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
+        ]
+        self.traffic.start()
+
+    # ---- members ---------------------------------------------------------------------------------
+
+    def request(
+        self, *, threads: int = 1, take: Any = "iterate", work_s: float = 0.0,
+        zookeeper: str = "", **settings: Any,
+    ) -> Request:  # fmt: skip
+        return Request(
+            zookeeper=zookeeper or self.zookeeper, group=self.group,
+            topics=dict.fromkeys(self.counts, threads), take=take, work_s=work_s,
+            settings={**SETTINGS, **settings},
+        )  # fmt: skip
+
+    def start(self, **how: Any) -> MemberProcess:
+        """A member in a process of its own, which need not have joined yet."""
+        member = MemberProcess(self._name(), self.request(**how), self._directory)
+        self._stack.callback(member.end)
+        self.members.append(member)
+        return member
+
+    def join(self, **how: Any) -> MemberProcess:
+        member = self.start(**how)
+        member.wait("joined")
+        return member
+
+    def join_here(self, **how: Any) -> LocalMember:
+        """A member in this process."""
+        member = LocalMember(self._name(), self.request(**how))
+        self._stack.callback(member.end)
+        self.members.append(member)
+        return member
+
+    def _name(self) -> str:
+        return f"member-{len(self.members)}"
+
+    def wanted(self, members: Mapping[str, Any]) -> dict[TopicPartition, str]:
+        """The assignment among registered members."""
+        subscriptions = {name: registration.subscription for name, registration in members.items()}
+        partitions = {topic: range(count) for topic, count in self.counts.items()}
+        return assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
+
+    def is_settled(self, *members: MemberProcess | LocalMember) -> bool:
+        """These and no others are registered and own in ZooKeeper what is assigned to them."""
+        seen = self.observer.snapshot()
+        if set(seen.members) != {one.consumer for one in members}:
+            return False
+        owners = {tp: info.thread_id for tp, info in seen.owners.items()}
+        if owners != self.wanted(seen.members):
+            return False
+        return all(
+            one.phase == "settled"
+            and one.owned
+            == {tp for tp, who in owners.items() if who.rpartition("-")[0] == one.consumer}
+            for one in members
+        )
+
+    def settle(self, *members: MemberProcess | LocalMember) -> None:
+        """Wait until the group is these members, and each owns and serves what it should."""
+        wait_for(
+            lambda: self.is_settled(*members),
+            f"settled; {self.observer.snapshot()}, {[(m.name, m.phase) for m in members]}",
+        )
+
+    def flowing(self, *members: MemberProcess | LocalMember) -> None:
+        """Wait until each of these has been given messages that were not there before."""
+        counts = [len(member.delivered) for member in members]
+        wait_for(
+            lambda: all(
+                len(member.delivered) > count
+                for member, count in zip(members, counts, strict=True)
+            ),
+            f"messages for all of {[m.name for m in members]}, had {counts}",
+        )
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def evidence(self) -> Evidence:
+        found = [one for member in self.members for one in member.delivered]
+        produced = {tp: frozenset(offsets) for tp, offsets in self.traffic.produced.items()}
+        return Evidence(tuple(found), produced, tuple(self.moved_back))
+
+    def finish(self, *, in_hand: Mapping[str, int] | None = None) -> Evidence:
+        """Wait until the group has all that was produced, and judge it."""
+        self.traffic.stop()
+        wait_for(
+            lambda: not self.evidence().undelivered(),
+            "everything delivered",
+        )
+        evidence = self.evidence()
+        assert evidence.deliveries
+        assert evidence.violations(in_hand=in_hand or {}) == []
+        return evidence
+
+
+def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:
+    """End a session for real: a second client takes it over and closes it."""
+    thief = KazooClient(zookeeper, client_id=identity, timeout=10.0)
+    thief.start(timeout=LIMIT_S)
+    thief.stop()
+    thief.close()
+
+
+def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
+    """End a member's present session for real."""
+    session = member.last("session")
+    expire(crew.zookeeper, (session["id"], bytes.fromhex(session["password"])))
+
+
+@contextmanager
+def frozen(member: MemberProcess) -> Iterator[None]:
+    """The process stands still within the block."""
+    member.freeze()
+    try:
+        yield
+    finally:
+        member.thaw()

@@ -1,0 +1,117 @@
+"""Members come and go: cleanly, killed, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from crew import SESSION_S, Crew, frozen, wait_for
+
+from zkconsumer.sandbox import Sandbox
+
+pytestmark = pytest.mark.usefixtures("topic")
+
+
+def test_a_member_joins(crew: Crew) -> None:
+    """A second member takes over its half, and no message is delivered twice."""
+    first = crew.join()
+    crew.settle(first)
+    crew.flowing(first)
+    second = crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    assert len(first.owned) == len(second.owned) == 4
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_member_leaves(crew: Crew) -> None:
+    """After a clean leave the other goes on exactly where the first stopped."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    second.leave()
+    crew.settle(first)
+    crew.flowing(first)
+    assert second.last("left")
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_member_is_killed(crew: Crew) -> None:
+    """After SIGKILL the others have its partitions when its session has expired."""
+    first, second, third = crew.join(), crew.join(), crew.join()
+    crew.settle(first, second, third)
+    crew.flowing(first, second, third)
+    third.kill()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish()
+
+
+def test_a_frozen_member(crew: Crew) -> None:
+    """Frozen beyond its session amid work, then thawed: at most the message in hand comes late."""
+    first, second = crew.join(), crew.join(work_s=0.003)
+    crew.settle(first, second)
+    for partition in sorted(second.owned):
+        crew.traffic.burst(partition, 100)
+    crew.flowing(first, second)
+    with frozen(second):
+        crew.settle(first)
+        crew.flowing(first)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish(in_hand={second.name: 1})
+
+
+def test_a_short_freeze_changes_nothing(crew: Crew) -> None:
+    """Frozen for less than the session timeout: nothing moves, nothing is delivered twice."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    owners = crew.observer.snapshot().owners
+    with frozen(second):
+        asked = len(first.delivered)
+        wait_for(lambda: len(first.delivered) > asked + 0.4 * SESSION_S / 0.008, "time to pass")
+    crew.flowing(first, second)
+    assert crew.observer.snapshot().owners == owners
+    assert crew.finish().duplicates() == 0
+
+
+def test_partitions_are_added(crew: Crew, sandbox: Sandbox, topic: str) -> None:
+    """New partitions of a topic are served, by their new assignment, from their first message."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    sandbox.add_partitions(topic, partitions=12)
+    crew.feed(topic, 12)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    assert len(first.owned) == len(second.owned) == 6
+    assert crew.finish().duplicates() == 0
+
+
+def test_more_threads_than_partitions(crew: Crew, unique: Callable[[str], str]) -> None:
+    """A stream without a partition says in its time-out that the group has too many threads."""
+    first = crew.join(threads=6)
+    second = crew.join(threads=4, consumer_timeout_s=1.0)
+    crew.settle(first, second)
+    wait_for(lambda: len(second.of("error")) >= 2, "two idle streams to time out")
+    idle = [error for error in second.of("error") if error["kind"] == "ConsumerTimeoutError"]
+    assert idle
+    assert all("more consumer threads than the topic has partitions" in e["text"] for e in idle)
+    crew.flowing(first, second)
+    assert crew.finish().duplicates() == 0
+
+
+def test_sixteen_processes_join_at_once(
+    crew: Crew, sandbox: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """64 partitions and 16 processes that join at once: each has four, none is delivered twice."""
+    name = unique("wide")
+    sandbox.create_topic(name, partitions=64)
+    crew.counts.clear()
+    crew.feed(name, 64)
+    members = [crew.start() for _ in range(16)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    assert {len(member.owned) for member in members} == {4}
+    assert crew.finish().duplicates() == 0
