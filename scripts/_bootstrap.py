@@ -77,7 +77,9 @@ def make(venv: Path) -> None:
             "of them (Debian, Ubuntu: apt-get install python3-venv) or virtualenv, "
             "or set PYTHON to another Python"
         )
-    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout + done.stderr)
         raise BootstrapError(f"{venv} could not be made: the reason stands above")
 
 
