@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 import uuid
@@ -32,6 +33,7 @@ from zkconsumer.kafka.settings import fetch_settings
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ZooKeeperSession
 
+logger = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -306,6 +308,11 @@ class ConsumerConnector:
         self._coordinator.leave(purpose)
         limit_s = self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S
         self._coordinator.join(limit_s)
+        if self._coordinator.is_alive():
+            logger.error(
+                "%s has not ended within %g s; its znodes go with its session",
+                self.consumer_id, limit_s,
+            )
 
     def _require_open(self) -> None:
         if self._closed:

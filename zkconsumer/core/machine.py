@@ -206,7 +206,12 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
     commit = state.settings.auto_commit_s is not None and state.connected and bool(served)
     state = replace(state, phase=Phase.LEAVING, op=None, grace_at=None, retry_at=None)
     if not commit or state.session is None:
-        return then((state, (Withdraw(served),)), _close)
+        lost = state.settings.auto_commit_s is not None and bool(served)
+        notice = Notice(
+            NoticeKind.COMMIT_FAILED, "every partition", "left while ZooKeeper was away; what was "
+            "handed out since the last commit is delivered again, to the next owner"
+        )
+        return then((state, (Withdraw(served), *((notice,) if lost else ()))), _close)
     state = replace(state, leave_at=event.now + state.session.timeout_s)
     return state, (CollectPositions(event.purpose, served), Withdraw(served))
 
