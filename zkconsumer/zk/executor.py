@@ -58,7 +58,7 @@ class Executor:
 
     def start(self, command: commands.Command, session_id: int) -> None:
         """Begin what a command asks for; its end comes out of `resume` later."""
-        op, running = self._operation(command, self._member(session_id))
+        op, running = operation(command, self._member(session_id), self._clock())
         self._send(op, running, next(running))
 
     def resume(self, resume: Resume) -> Event | None:
@@ -87,42 +87,45 @@ class Executor:
         s = self._settings
         return Member(s.group, s.consumer, s.subscription, s.strategy, session_id)
 
-    def _operation(self, command: commands.Command, me: Member) -> tuple[int, Operation]:
-        match command:
-            case commands.Register(op, wall_ms):
-                return op, operations.register(me, wall_ms)
-            case commands.ReadView(op):
-                return op, operations.read_view(me)
-            case commands.Verify(op, partitions):
-                return op, operations.verify(me, partitions)
-            case commands.Release(op, partitions):
-                return op, operations.release(me, partitions)
-            case commands.Claim(op, threads, known, eager):
-                return op, claiming.claim(me, threads, known, all_or_nothing=eager)
-            case commands.LoadOffsets(op, partitions):
-                return op, operations.load_offsets(me, partitions)
-            case commands.CommitOffsets(op, plan):
-                return op, committing.commit(me, plan)
-            case commands.ListOwners(op, topics):
-                return op, operations.list_owners(me, sorted(topics))
-            case commands.Nudge(op, wall_ms):
-                return op, operations.nudge(me, wall_ms)
-            case commands.Sync(op):
-                return op, self._sync(me)
-            case commands.RearmTopic(topic):
-                return 0, self._topic_back(topic)
-        raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
-    def _sync(self, me: Member) -> Generator[Batch, Sequence[Reply], Outcome]:
-        sent_at = self._clock()
-        (reply,) = yield [SyncLeader(me.path)]
-        return Synced(sent_at) if reply.code is Code.OK else Interrupted()
+def operation(command: commands.Command, me: Member, now: float) -> tuple[int, Operation]:
+    """The operation that does what a command asks for, and its number (0: nobody waits for it)."""
+    match command:
+        case commands.Register(op, wall_ms):
+            return op, operations.register(me, wall_ms)
+        case commands.ReadView(op):
+            return op, operations.read_view(me)
+        case commands.Verify(op, partitions):
+            return op, operations.verify(me, partitions)
+        case commands.Release(op, partitions):
+            return op, operations.release(me, partitions)
+        case commands.Claim(op, threads, known, eager):
+            return op, claiming.claim(me, threads, known, all_or_nothing=eager)
+        case commands.LoadOffsets(op, partitions):
+            return op, operations.load_offsets(me, partitions)
+        case commands.CommitOffsets(op, plan):
+            return op, committing.commit(me, plan)
+        case commands.ListOwners(op, topics):
+            return op, operations.list_owners(me, sorted(topics))
+        case commands.Nudge(op, wall_ms):
+            return op, operations.nudge(me, wall_ms)
+        case commands.Sync(op):
+            return op, _sync(me, now)
+        case commands.RearmTopic(topic):
+            return 0, _topic_back(topic)
+    raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
-    def _topic_back(self, topic: str) -> Generator[Batch, Sequence[Reply], Any]:
-        there = yield from operations.wait_for_topic(topic)
-        if not there:
-            return None
-        return lambda now: events.Triggered(now=now, trigger=Trigger.TOPIC, subject=topic)
+
+def _sync(me: Member, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
+    (reply,) = yield [SyncLeader(me.path)]
+    return Synced(sent_at) if reply.code is Code.OK else Interrupted()
+
+
+def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:
+    there = yield from operations.wait_for_topic(topic)
+    if not there:
+        return None
+    return lambda now: events.Triggered(now=now, trigger=Trigger.TOPIC, subject=topic)
 
 
 def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
