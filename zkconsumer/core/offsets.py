@@ -9,6 +9,10 @@ back, in `absorb`:
 - it is lower than ours: a zombie's late commit or an unmarked hand edit, which look the same; the
   live owner writes over it, as the JVM would;
 - it is higher: left standing until our own position has passed it.
+
+So a commit only ever raises what is stored, but for what `auto.offset.reset` and operators do. That
+holds for our own commits among themselves, too: an explicit commit covers the message in hand, and
+the next automatic one, of finished messages, does not.
 """
 
 from __future__ import annotations
@@ -23,14 +27,13 @@ from zkconsumer.core.model import Position, Positions, StoredOffset, TopicPartit
 class Tracked:
     """One owned partition's offset znode as we know it.
 
-    `floor` is a foreign higher value that stays until passed; `doubt` is a value of ours whose
-    write got no reply.
+    `value` stands until our position is higher; None: whatever is written next is right. `doubt` is
+    a value of ours whose write got no reply. With an `error` nothing is written until it is mended.
     """
 
     epoch: int
     value: int | None
     version: int | None
-    floor: int | None = None
     doubt: int | None = None
     error: str = ""
 
@@ -64,15 +67,15 @@ def track(stored: StoredOffset, epoch: int) -> Tracked:
 
 
 def plan(ledger: Ledger, positions: Positions) -> CommitPlan:
-    """Write what changed, check what did not; positions of another epoch count for nothing."""
+    """Write what is passed, check what is not; positions of another epoch count for nothing."""
     writes: dict[TopicPartition, tuple[int, int | None]] = {}
     checks: dict[TopicPartition, int] = {}
     for tp, position in positions.items():
         known = ledger.get(tp)
-        if known is None or known.epoch != position.epoch or known.error:
+        if known is None or known.epoch != position.epoch:
             continue
-        passed = known.floor is None or position.offset > known.floor
-        if passed and known.value != position.offset:
+        passed = known.value is None or position.offset > known.value
+        if passed and not known.error:
             writes[tp] = (position.offset, known.version)
         elif known.version is not None:
             checks[tp] = known.version
@@ -92,7 +95,7 @@ def reset(ledger: Ledger, partition: TopicPartition) -> Ledger:
     """`auto.offset.reset` moved this partition: the next commit may go back."""
     if partition not in ledger:
         return ledger
-    return {**ledger, partition: replace(ledger[partition], floor=None)}
+    return {**ledger, partition: replace(ledger[partition], value=None)}
 
 
 def absorb(
@@ -117,18 +120,18 @@ def absorb(
         known = entries.get(tp)
         if known is None:
             continue
-        found = replace(known, value=theirs.value, version=theirs.version, doubt=None)
-        ours = plan.writes[tp][0] if tp in plan.writes else known.value
+        entries[tp] = track(theirs, known.epoch)
+        ours = plan.writes[tp][0] if tp in plan.writes else known.value or 0
         if theirs.error:
-            malformed[tp], entries[tp] = theirs.error, replace(found, error=theirs.error)
+            malformed[tp] = theirs.error
         elif tp in marked:
-            edited[tp], entries[tp] = theirs.value, replace(found, floor=None)
+            edited[tp] = theirs.value
         elif _is_ours(known, theirs) or theirs.value == ours:
-            entries[tp] = found
-        elif ours is None or (theirs.value is not None and theirs.value > ours):
-            left[tp], entries[tp] = (ours or 0, theirs.value), replace(found, floor=theirs.value)
+            continue
+        elif theirs.value is not None and theirs.value > ours:
+            left[tp] = (ours, theirs.value)
         else:
-            overwritten[tp], entries[tp] = (ours, theirs.value), found
+            overwritten[tp] = (ours, theirs.value)
     return entries, Findings(overwritten, left, edited, malformed)
 
 
