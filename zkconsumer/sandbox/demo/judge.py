@@ -1,0 +1,125 @@
+"""What the members' notes and the observer's log mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from zkconsumer.zk.observer import OwnerInfo
+
+
+class Seen(NamedTuple):
+    """The observer saw that a partition has another owner, or none, at a monotonic time."""
+
+    time_s: float
+    partition: int
+    owner: OwnerInfo | None
+
+
+@dataclass(slots=True)
+class Spell:
+    """What was delivered of a partition under one fencing token: by whom, and when."""
+
+    members: set[str]
+    first_s: float
+    last_s: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the members were handed, per partition."""
+
+    partitions: int
+    delivered: int = 0
+    duplicates: int = 0
+    seen: list[bytearray] = field(default_factory=list)
+    unique: list[int] = field(default_factory=list)
+    spells: list[dict[int, Spell]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen = [bytearray() for _ in range(self.partitions)]
+        self.unique = [0] * self.partitions
+        self.spells = [{} for _ in range(self.partitions)]
+
+    def add(self, member: str, time_s: float, run: Sequence[int]) -> None:
+        """Count a run `[partition, first offset, count, token]` that a member noted."""
+        partition, first, count, token = run
+        seen = self.seen[partition]
+        end = first + count
+        if len(seen) < end:
+            seen.extend(bytes(end - len(seen)))
+        again = sum(seen[first:end])
+        seen[first:end] = b"\x01" * count
+        self.duplicates += again
+        self.delivered += count - again
+        self.unique[partition] += count - again
+        spell = self.spells[partition].setdefault(token, Spell(set(), time_s, time_s))
+        spell.members.add(member)
+        spell.first_s = min(spell.first_s, time_s)
+        spell.last_s = max(spell.last_s, time_s)
+
+    def lost(self, produced: Sequence[int]) -> int:
+        """How many of the first `produced[p]` offsets of each partition p nobody was handed."""
+        return sum(
+            count - sum(seen[:count]) for seen, count in zip(self.seen, produced, strict=True)
+        )
+
+
+def unowned_partition_seconds(
+    log: Iterable[Seen], partitions: int, *, start_s: float, end_s: float
+) -> float:
+    """The sum over partitions of the time without an owner znode, from start to end."""
+    since: dict[int, float | None] = dict.fromkeys(range(partitions), start_s)
+    total = 0.0
+    for at_s, partition, owner in log:
+        free_since = since[partition]
+        if owner is None and free_since is None:
+            since[partition] = at_s
+        elif owner is not None and free_since is not None:
+            total += _overlap(free_since, at_s, start_s, end_s)
+            since[partition] = None
+    return total + sum(
+        _overlap(one, end_s, start_s, end_s) for one in since.values() if one is not None
+    )
+
+
+def _overlap(from_s: float, to_s: float, start_s: float, end_s: float) -> float:
+    return max(0.0, min(to_s, end_s) - max(from_s, start_s))
+
+
+def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterator[tuple[int, str]]:
+    """Each (partition, reason) that shows two members with one partition at once.
+
+    From the deliveries: under tokens (which only grow, from owner to owner) that overlap in time,
+    or under one token by two members. From the owner znodes: under a znode of somebody else, or
+    under one that was gone already. The observer sees late, never early, so the last is certain.
+    """
+    for partition, spells in enumerate(tally.spells):
+        for (older, before), (newer, after) in pairwise(sorted(spells.items())):
+            if before.last_s > after.first_s:
+                yield partition, f"delivered under token {older} after {newer} had begun"
+        for token, spell in spells.items():
+            if len(spell.members) > 1:
+                yield partition, f"delivered by {sorted(spell.members)} under token {token}"
+    for partition, owner, gone_s in _tenures(log):
+        held = tally.spells[partition].get(owner.epoch)
+        if held is None:
+            continue
+        mine = {one for one in held.members if owner.thread_id.startswith(f"{group}_{one}-")}
+        strangers = held.members - mine
+        if strangers:
+            yield partition, f"delivered by {sorted(strangers)} while {owner.thread_id} owned it"
+        if held.last_s > gone_s:
+            yield partition, f"delivered {held.last_s - gone_s:.3f} s after the owner was gone"
+
+
+def _tenures(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerInfo, float]]:
+    """Each (partition, owner, when it was seen gone) of the owners that are gone."""
+    current: dict[int, OwnerInfo | None] = {}
+    for at_s, partition, owner in log:
+        before = current.get(partition)
+        if before is not None:
+            yield partition, before, at_s
+        current[partition] = owner
