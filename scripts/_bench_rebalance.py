@@ -30,6 +30,7 @@ from pathlib import Path
 
 from _bench import Result, at_most, show
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from zkconsumer.core import paths
@@ -147,9 +148,12 @@ class Observer:
         partitions = {topic: decode_topic(client.get(paths.topic(topic))[0], where=topic)}
         wanted = assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
         asked = {tp: client.get_async(paths.owner(self._group, tp)) for tp in wanted}
-        return wanted == {
-            tp: decode_owner(reply.get()[0], where=str(tp)) for tp, reply in asked.items()
-        }
+        try:
+            return wanted == {
+                tp: decode_owner(reply.get()[0], where=str(tp)) for tp, reply in asked.items()
+            }
+        except NoNodeError:
+            return False  # it was only a pause
 
 
 class Bench:
@@ -214,7 +218,7 @@ class Bench:
             f"  {self._partitions} x {self._members} {case:<6} {metrics['settled_s']:7.3f} s"
             f"  unowned {metrics['unowned_partition_seconds']:8.2f} partition-seconds"
             + (f"  {metrics['settled_after_expiry_s']:.3f} s after expiry" * (case == "kill"))
-            + f"  (looked every {1e3 * statistics.median(gaps):.1f} ms, {1e3 * max(gaps):.0f} at most)",
+            + f"  (looks {1e3 * statistics.median(gaps):.1f} ms apart, at most {1e3 * max(gaps):.0f})",
             file=sys.stderr,
         )
         for metric in self.goals.get(case, {}):

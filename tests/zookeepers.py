@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-import docker
 from zkconsumer.sandbox import ZooKeeperServer
 
 ROOT = Path(__file__).parent.parent

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from uuid import uuid4
 
+import docker
 import pytest
 from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
@@ -13,8 +14,6 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 from zookeepers import CONTAINER_LIMIT_S
-
-import docker
 
 JAVA = "/opt/jre/bin/java"
 DELIVERY_LIMIT_S = 30.0
