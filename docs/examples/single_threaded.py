@@ -1,0 +1,44 @@
+"""One thread, polled batches, a commit after each: nothing is committed that was not handled.
+
+    python docs/examples/single_threaded.py ZOOKEEPER GROUP TOPIC
+
+Ends with Ctrl-C or SIGTERM. A batch in work at that moment is not committed, and comes again.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from zkconsumer import Batch, ConsumerConfig, ConsumerConnector
+
+
+def handle(batch: Batch[bytes, bytes]) -> None:
+    """Your work; must bear repetition, since delivery is at least once."""
+    for message in batch:
+        print(message.topic, message.partition, message.offset, message.value, flush=True)
+
+
+def main(zookeeper: str, group: str, topic: str) -> None:
+    # sys.exit raises in the main thread: the `with` block then leaves the group without a commit.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    config = ConsumerConfig(
+        zookeeper_connect=zookeeper,
+        group_id=group,
+        auto_offset_reset="smallest",
+        auto_commit_enable=False,
+    )
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        while True:
+            batch = stream.poll(max_messages=500, timeout_s=1.0)
+            if batch:
+                handle(batch)
+                connector.commit_offsets(timeout_s=30.0)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
