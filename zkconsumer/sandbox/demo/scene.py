@@ -67,9 +67,11 @@ class Watcher:
                     self.owners.pop(tp.partition, None)
                 else:
                     self.owners[tp.partition] = owner
-            case str(consumer_id), Registration(subscription):
+            case str(consumer_id), Registration(subscription, _, written_ms):
                 self.members[consumer_id] = subscription
-                self.registered_s[consumer_id] = time_s
+                # The member's own time, for a busy observer sees it late.
+                age_s = time.time() - written_ms / 1000 if written_ms else 0.0
+                self.registered_s[consumer_id] = time.monotonic() - age_s
             case str(consumer_id), _ if change.what is What.MEMBER:
                 self.members.pop(consumer_id, None)
             case _:

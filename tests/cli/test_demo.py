@@ -1,0 +1,162 @@
+"""`zkconsumer demo`: a whole run, its verdict, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Spawn
+from zkconsumer.sandbox.demo.judge import (
+    Seen,
+    Tally,
+    double_ownership,
+    unowned_partition_seconds,
+)
+from zkconsumer.sandbox.demo.view import ranges
+from zkconsumer.zk.observer import OwnerInfo
+
+# Seconds until everything of a run must have gone.
+PATIENCE_S = 20.0
+A, B = (OwnerInfo(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the run has its temporary directory; whose path is in all its command lines."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def processes_of(home: Path) -> list[str]:
+    """The command lines, of the whole machine, that name a file below `home`."""
+    shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if str(home) in line]
+
+
+def assert_nothing_is_left(home: Path) -> None:
+    limit_s = time.monotonic() + PATIENCE_S
+    while (left := [*processes_of(home), *home.iterdir()]) and time.monotonic() < limit_s:
+        time.sleep(0.05)
+    assert not left
+
+
+def test_a_run(home: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """Nothing is lost, nothing is owned twice; the last line is the result; nothing is left."""
+    code, out, err = run("demo", "--messages", "40000", "--json")
+    assert code == 0, err
+    result = json.loads(out.splitlines()[-1])
+    events = result.pop("events")
+    assert [event["name"] for event in events] == ["start", "join", "leave", "kill"]
+    for event in events:
+        assert event.keys() == {"name", "settled_s", "unowned_partition_seconds"}
+        assert event["settled_s"] >= 0
+    assert events[-1]["settled_s"] > 2  # the killed member's session had to end
+    assert result.pop("duplicates") < 10_000
+    assert result.pop("produced") == result.pop("delivered") > 40_000
+    assert result == {"lost": 0, "double_owned": 0}
+    assert_nothing_is_left(home)
+
+
+@pytest.mark.parametrize("sight", ["creating topic", "three members join", "m2 is killed"])
+def test_ctrl_c(home: Path, spawn: Spawn, sight: str) -> None:
+    """Ctrl-C at any moment is exit code 130 and leaves no process and no directory."""
+    process = spawn("demo", "--messages", "20000")
+    assert process.stderr is not None
+    assert any(sight.encode() in line for line in process.stderr)
+    assert processes_of(home)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=PATIENCE_S) == 130
+    assert b"Traceback" not in process.stderr.read()
+    assert_nothing_is_left(home)
+
+
+def test_sigkill(home: Path, spawn: Spawn) -> None:
+    """Even a SIGKILL of the demo leaves no process and no directory."""
+    process = spawn("demo", "--messages", "20000")
+    assert process.stderr is not None
+    assert any(b"settled after" in line for line in process.stderr)
+    assert processes_of(home)
+    process.kill()
+    process.wait()
+    assert_nothing_is_left(home)
+
+
+def test_a_terminal(home: Path) -> None:
+    """On a terminal the owners and the progress are a picture."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
+    environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"a fourth joins" not in shown:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        try:
+            while os.read(ours, 65536):
+                pass
+        except OSError:
+            pass  # the terminal's other end is closed
+        assert process.wait(timeout=PATIENCE_S) == 130
+    os.close(ours)
+    for text in ("partition", "owner", "m3", "delivered"):
+        assert text.encode() in shown
+    assert_nothing_is_left(home)
+
+
+# ---- the judge ----------------------------------------------------------------------------------
+
+
+def test_counting() -> None:
+    """Each offset counts once; what comes again is a duplicate, what never came is lost."""
+    tally = Tally(2)
+    tally.add("a", 1.0, [0, 0, 10, 1])
+    tally.add("b", 2.0, [0, 5, 10, 2])
+    tally.add("b", 3.0, [1, 2, 1, 3])
+    assert (tally.delivered, tally.duplicates, tally.unique) == (16, 5, [15, 1])
+    assert tally.lost([15, 3]) == 2
+    assert tally.lost([16, 4]) == 4
+
+
+def test_unowned_partition_seconds() -> None:
+    """Only the time between start and end counts, of each partition that has no owner then."""
+    log = [Seen(1.0, 0, A), Seen(2.0, 1, A), Seen(5.0, 0, None), Seen(6.5, 0, B)]
+    found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
+    assert found == pytest.approx(0.5 + 1.0 + 4.5)  # partition 1 until 2.0, 0 from 5.0, 2 always
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "log", "reason"),
+    [
+        ([("a", 1.0, 1), ("b", 2.0, 2)], [Seen(0.5, 0, A), Seen(1.5, 0, B)], None),
+        ([("a", 1.0, 1), ("b", 2.0, 2), ("a", 2.1, 1)], [], "token 1 after 2 had begun"),
+        ([("a", 1.0, 1), ("b", 2.0, 1)], [], "under token 1"),
+        ([("b", 1.0, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "while demo_a-0 owned it"),
+        ([("a", 1.0, 1), ("a", 1.6, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "was gone"),
+    ],
+)
+def test_double_ownership(
+    deliveries: list[tuple[str, float, int]], log: list[Seen], reason: str | None
+) -> None:
+    """Overlapping tokens, shared tokens, a stranger's znode and a late delivery are all caught."""
+    tally = Tally(1)
+    for number, (member, time_s, token) in enumerate(deliveries):
+        tally.add(member, time_s, [0, number, 1, token])
+    found = list(double_ownership(tally, log, group="demo"))
+    assert [partition for partition, _ in found] == ([] if reason is None else [0])
+    assert reason is None or reason in found[0][1]
+
+
+def test_ranges() -> None:
+    """Numbers are shortened to ranges."""
+    assert ranges([3, 1, 2, 7, 9, 10]) == "1-3,7,9-10"
+    assert ranges([]) == ""
