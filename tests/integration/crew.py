@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from evidence import Delivery, Evidence, deliveries
 from kazoo.client import KazooClient
 from member import Member, Request
@@ -43,11 +43,15 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+def wait_for(
+    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S
+) -> None:
     """Wait until `condition()` is true; fail with `what` after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        if time.monotonic() > deadline:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {limit_s:g} s: {said}")
         time.sleep(LOOK_S)
 
 
@@ -173,6 +177,7 @@ class Traffic:
         self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
         self.partitions: list[TopicPartition] = []
         self._over = threading.Event()
+        self._failures: list[Exception] = []
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -187,27 +192,41 @@ class Traffic:
     def burst(self, partition: TopicPartition, count: int) -> None:
         """Produce `count` messages to one partition, without waiting for the broker's answer."""
         for _ in range(count):
+            wait_for(lambda: self._take(partition), f"the producer to know {partition}")
+
+    def _take(self, partition: TopicPartition) -> bool:
+        try:
             self._producer.produce(
                 partition.topic, b"x", partition=partition.partition, on_delivery=self._done
             )
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            self._producer.poll(0)
+            return False  # it was added just now
+        return True
 
     def start(self) -> None:
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
         """No more; returns when the broker has everything."""
         self._over.set()
-        if self._thread.is_alive():
+        if self._thread.ident is not None:
             self._thread.join()
+        assert not self._failures, self._failures
         assert self._producer.flush(LIMIT_S) == 0, "the broker does not take our messages"
 
     def _run(self) -> None:
-        for number in itertools.count():
-            if self._over.wait(PACE_S):
-                return
-            self.burst(self.partitions[number % len(self.partitions)], 1)
-            self._producer.poll(0)
+        try:
+            for number in itertools.count():
+                if self._over.wait(PACE_S):
+                    return
+                self.burst(self.partitions[number % len(self.partitions)], 1)
+                self._producer.poll(0)
+        except (KafkaException, AssertionError) as error:  # `stop` shows it
+            self._failures.append(error)
 
     def _done(self, error: Any, message: Any) -> None:
         if error is None:
@@ -313,7 +332,7 @@ class Crew:
         """Wait until the group is these members, and each owns and serves what it should."""
         wait_for(
             lambda: self.is_settled(*members),
-            f"settled; {self.observer.snapshot()}, {[(m.name, m.phase) for m in members]}",
+            lambda: f"settled: {self.observer.snapshot()}, {[(m.name, m.phase) for m in members]}",
         )
 
     def flowing(self, *members: MemberProcess | LocalMember) -> None:
@@ -324,7 +343,7 @@ class Crew:
                 len(member.delivered) > count
                 for member, count in zip(members, counts, strict=True)
             ),
-            f"messages for all of {[m.name for m in members]}, had {counts}",
+            lambda: f"messages for all: {[(m.name, len(m.delivered)) for m in members]}, {counts}",
         )
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -339,7 +358,7 @@ class Crew:
         self.traffic.stop()
         wait_for(
             lambda: not self.evidence().undelivered(),
-            "everything delivered",
+            lambda: f"all delivered; missing: {self.evidence().undelivered()}",
         )
         evidence = self.evidence()
         assert evidence.deliveries

@@ -17,6 +17,7 @@ Commands are words on standard input, one a line: `commit`, `metrics`, `leave`. 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 import time
@@ -177,6 +178,8 @@ def _write(event: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("zkconsumer").setLevel(logging.DEBUG)
     try:
         member = Member(Request(**json.loads(sys.argv[1])), _write)
         member.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -117,7 +117,7 @@ class KafkaFetcher:
         self.topic = topic
         self.faults: deque[Fault] = deque()
         self._assigned: set[int] = set()
-        self._looked_up = False
+        self._known: set[int] = set()
         self._backlog: list[Message] = []
         # kind of error -> (when it may be reported again, how often it was swallowed until then)
         self._reported: dict[int, tuple[float, int]] = {}
@@ -127,8 +127,9 @@ class KafkaFetcher:
     def assign(self, offsets: Mapping[int, int]) -> None:
         if not offsets:
             return
-        if not self._looked_up:
-            self._look_up(offsets)
+        for number in self._look_up(offsets):
+            text = f"no leader of {self.topic}-{number} is known to the brokers"
+            self.faults.append(Fault(FaultKind.PASSING, number, text))
         self._assigned.update(offsets)
         self._consumer.incremental_assign(
             [TopicPartition(self.topic, number, offset) for number, offset in offsets.items()]
@@ -159,6 +160,7 @@ class KafkaFetcher:
 
     def resolve(self, partitions: Iterable[int], reset: Reset) -> dict[int, int | str]:
         wanted = [TopicPartition(self.topic, number, reset.spec) for number in partitions]
+        self._look_up([one.partition for one in wanted])
         # The special times -1 and -2 give the log's ends exactly, on every release since 0.8.2, in
         # one request a broker; real times would be answered per segment before 0.10.1.
         try:
@@ -175,19 +177,22 @@ class KafkaFetcher:
             self._closed = True
             self._consumer.close()
 
-    def _look_up(self, partitions: Iterable[int]) -> None:
+    def _look_up(self, partitions: Collection[int]) -> list[int]:
+        """Make librdkafka know these partitions; the answer are those without a leader.
+
+        By itself it asks the brokers once in five minutes, and until then every request for a
+        partition that was added meanwhile fails. Those it knows cost nothing.
+        """
+        if self._known.issuperset(partitions):
+            return []
         try:
             topics = self._consumer.list_topics(self.topic, timeout=LOOKUP_S).topics
         except KafkaException as error:
             self._passing(error.args[0], None)
-            return
-        self._looked_up = True
-        known = topics[self.topic].partitions if self.topic in topics else {}
-        for number in partitions:
-            found = known.get(number)
-            if found is None or found.leader < 0:
-                text = f"no leader of {self.topic}-{number} is known to the brokers"
-                self.faults.append(Fault(FaultKind.PASSING, number, text))
+            return []
+        found = topics[self.topic].partitions if self.topic in topics else {}
+        self._known.update(number for number, one in found.items() if one.leader >= 0)
+        return [number for number in partitions if number not in self._known]
 
     def _up_to_error(self, messages: list[Message]) -> list[Message]:
         """The messages before the first error; or, when it comes first, none, and its fault."""
