@@ -218,7 +218,7 @@ class Bench:
             f"  {self._partitions} x {self._members} {case:<6} {metrics['settled_s']:7.3f} s"
             f"  unowned {metrics['unowned_partition_seconds']:8.2f} partition-seconds"
             + (f"  {metrics['settled_after_expiry_s']:.3f} s after expiry" * (case == "kill"))
-            + f"  (looks {1e3 * statistics.median(gaps):.1f} ms apart, at most {1e3 * max(gaps):.0f})",
+            + f"  (looks {1e3 * statistics.median(gaps):.1f} ms apart, {1e3 * max(gaps):.0f} at most)",
             file=sys.stderr,
         )
         for metric in self.goals.get(case, {}):

@@ -23,6 +23,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.model import Session
 from zkconsumer.errors import ChrootMissingError, ConfigError, ZooKeeperUnreachableError
 from zkconsumer.zk import requests as rq
+from zkconsumer.zk.handler import InOrderHandler
 from zkconsumer.zk.requests import Code, Reply
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class ZooKeeperSession:
         self._client = KazooClient(
             hosts=config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_s,
+            handler=InOrderHandler(),
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             auth_data=[(auth, credential)] if auth else None,
             default_acl=CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
