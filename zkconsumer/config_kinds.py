@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
+from zkconsumer.core.paths import MAX_NAME_LENGTH, validate_group, znode_fault
+from zkconsumer.errors import InvalidNameError
+
 # Java's Int: what `Integer.parseInt` takes. Larger numbers are refused, as there.
 INT_MAX = 2**31 - 1
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -42,17 +45,17 @@ class Secret(str):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string that matches `pattern` as a whole; `type` may be a subclass of str."""
+    """A string for which `accepts` gives something true; `type` may be a subclass of str."""
 
     allowed: str = "any text"
-    pattern: str = r"(?s).*"
+    accepts: Callable[[str], object] = lambda text: True
     type: Callable[[str], str] = str
 
     def from_text(self, text: str) -> str:
         return text
 
     def check(self, value: object) -> str:
-        if not isinstance(value, str) or re.fullmatch(self.pattern, value) is None:
+        if not isinstance(value, str) or not self.accepts(value):
             raise ValueError
         return self.type(value)
 
@@ -146,17 +149,24 @@ class MillisOrNever:
         return None if value is None else Millis(0).check(value)
 
 
-# kafka.common.Config.validateChars, without the two names that are no names in a ZooKeeper path.
-GROUP = Text("ASCII letters, digits, '.', '_' and '-', at least one", r"(?!\.\.?$)[A-Za-z0-9._-]+")
-CLIENT = Text("ASCII letters, digits, '.', '_' and '-'", r"[A-Za-z0-9._-]*")
-# What the JVM does not check and should: a '/' makes a tree of nodes below `ids`, which fails every
-# member of the group, and ZooKeeper refuses the other characters in paths.
+def _is_group(name: str) -> bool:
+    try:
+        return bool(validate_group(name))
+    except InvalidNameError:
+        return False
+
+
+GROUP = Text(f"1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 . _ - and neither '.' nor '..'", _is_group)
+# kafka.common.Config.validateChars
+CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
+# The JVM does not check it and should: a '/' makes a tree of nodes below `ids`, which fails every
+# member of the group.
 ID_SUFFIX = Text(
-    "no '/', no control characters",
-    r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]*",
+    "what ZooKeeper allows in the name of a znode",
+    lambda suffix: "/" not in suffix and not znode_fault(f"_{suffix}"),
 )
-HOSTS = Text("host:port[,host:port...][/chroot]", r"\S+")
-TOKEN = Text("user:password", r"[^:]+:.+", Secret)
+HOSTS = Text("host:port[,host:port...][/chroot]")
+TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 
 
 class Required:
