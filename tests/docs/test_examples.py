@@ -1,0 +1,81 @@
+"""The examples run, on real servers, as they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import Observer
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PARTITIONS = 4
+MESSAGES = 400
+# Seconds; a run takes a second or two, five more where the example waits for silence.
+LIMIT_S = 60
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic with messages; the group has its name."""
+    name = unique("example")
+    sandbox.create_topic(name, partitions=PARTITIONS)
+    sandbox.produce(name, [f"m{number}" for number in range(MESSAGES)])
+    return name
+
+
+@contextmanager
+def _running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / example), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _committed(sandbox: Sandbox, group: str) -> int:
+    with Observer(sandbox.zookeeper_connect, group) as observer:
+        offsets = observer.snapshot().offsets.values()
+    return sum(offset for offset in offsets if isinstance(offset, int))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+def test_single_threaded(sandbox: Sandbox, topic: str, number: int, code: int) -> None:
+    """Every message once, each batch committed after it was handled, a clean end by a signal."""
+    with _running("single_threaded.py", sandbox.zookeeper_connect, topic, topic) as process:
+        assert process.stdout is not None
+        values = [process.stdout.readline().split()[-1] for _ in range(MESSAGES)]
+        assert sorted(values) == sorted(f"b'm{number}'" for number in range(MESSAGES))
+        while _committed(sandbox, topic) < MESSAGES:  # the last batch's is on its way
+            assert process.poll() is None
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, out, err) == (code, "", "")
+
+
+def test_multi_threaded(sandbox: Sandbox, topic: str) -> None:
+    """Every message once, over several threads; the one without a partition says why."""
+    threads = str(PARTITIONS + 1)
+    arguments = (sandbox.zookeeper_connect, topic, topic, threads)
+    with _running("multi_threaded.py", *arguments) as process:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+    assert sorted(line.split()[3] for line in out.splitlines()) == sorted(
+        f"m{number}" for number in range(MESSAGES)
+    )
+    assert "more consumer threads than the topic has partitions" in err
+    assert err.endswith(f"{MESSAGES} messages\n")
+    assert _committed(sandbox, topic) == MESSAGES

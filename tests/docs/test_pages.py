@@ -1,0 +1,80 @@
+"""The pages that quote the code quote it rightly."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from zkconsumer import errors
+from zkconsumer.consumer.connector import Status
+from zkconsumer.consumer.feed import ReportKind
+from zkconsumer.core import commands, events
+from zkconsumer.core.commands import NoticeKind
+from zkconsumer.core.state import Phase
+from zkconsumer.trace import VERSION
+
+DOCS = Path(__file__).parents[2] / "docs"
+LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
+TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
+# Kept by the coordinator itself, beside what the machine and the streams report.
+OWN_METRICS = [
+    "rebalances", "commits", "zookeeper_requests", "owned_partitions", "blocked_partitions",
+]
+
+
+def _first_cells(page: str, heading: str) -> list[str]:
+    """All names in backticks in the first column of the last table below a heading."""
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def _kinds(base: type) -> set[str]:
+    """The classes that stand beside a base class and derive from it."""
+    module = inspect.getmodule(base)
+    found = inspect.getmembers(module, inspect.isclass)
+    return {name for name, one in found if issubclass(one, base) and one is not base}
+
+
+def test_every_error_is_listed() -> None:
+    """The library's page lists every error of the tree, once."""
+    listed = _first_cells(LIBRARY, "Errors")
+    assert len(listed) == len(set(listed))
+    assert set(listed) == _kinds(errors.ZkConsumerError)
+
+
+def test_every_metric_is_listed() -> None:
+    """The library's page lists every counter: the coordinator's, the machine's, the streams'."""
+    kinds = [*NoticeKind, *ReportKind]
+    assert _first_cells(LIBRARY, "Looking into it") == OWN_METRICS + [kind.value for kind in kinds]
+
+
+def test_the_status_is_listed() -> None:
+    """The library's page names every field of the status."""
+    section = LIBRARY.split("`connector.status()` is")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    assert set(Status.__dataclass_fields__) <= named
+
+
+def test_the_phases_are_listed() -> None:
+    """The trace's page lists every phase, in the machine's order."""
+    assert _first_cells(TRACE, "Phases") == [phase.value for phase in Phase]
+
+
+@pytest.mark.parametrize(
+    ("heading", "base"),
+    [("Events", events.Event), ("Outcomes", events.Outcome), ("Commands", commands.Command)],
+)
+def test_every_kind_is_listed(heading: str, base: type) -> None:
+    """The trace's page lists every kind of event, outcome and command, once."""
+    listed = _first_cells(TRACE, heading)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == _kinds(base)
+
+
+def test_the_version_of_the_trace() -> None:
+    """The trace's page describes the version that is written."""
+    assert TRACE.startswith(f"# The trace, format {VERSION}\n")
