@@ -14,22 +14,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from zkconsumer.core import committing, connection, events, peers, reading, rebalance
+from zkconsumer.core import (
+    committing,
+    connection,
+    events,
+    peers,
+    reading,
+    rebalance,
+    triggers,
+)
 from zkconsumer.core.commands import (
     CloseSession,
     CollectPositions,
     Notice,
     NoticeKind,
-    RearmTopic,
     ShutGate,
     Withdraw,
 )
-from zkconsumer.core.events import Event, Finished, Interrupted, Trigger
+from zkconsumer.core.events import Event, Finished, Interrupted
 from zkconsumer.core.model import Purpose
 from zkconsumer.core.offsets import reset
 from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
 
-RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
 
 
@@ -61,52 +67,6 @@ def next_deadline(state: State) -> float:
     if state.connected:
         times += [state.retry_at, state.lease.due_at()]
     return min((t for t in times if t is not None), default=float("inf"))
-
-
-# ---- triggers -----------------------------------------------------------------------------------
-
-
-def _triggered(state: State, event: events.Triggered) -> Step:
-    """The group changed: read it now, or when the phase under way has ended."""
-    if event.trigger is Trigger.OWN_MEMBER_NODE and state.phase is not Phase.REGISTERING:
-        notice = Notice(NoticeKind.OWNERSHIP_LOST, "our id znode", "somebody deleted or replaced "
-                        "it; nothing is delivered until this member is registered again")
-        return then((state, (notice,)), rebalance.register)
-    if event.trigger is Trigger.OWN_MEMBER_NODE:
-        return rebalance.register(state) if state.op is None else (state, ())
-    state = replace(state, stale=True)
-    return rebalance.read(state) if state.phase in RESTING else (state, ())
-
-
-def _owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
-    """An owner znode of ours went or changed, and not by our own release: it is ours no more."""
-    tp = event.partition
-    if tp not in state.owned or tp in state.moving:
-        return state, ()
-    state, commands = rebalance.lose(state, frozenset({tp}))
-    notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
-    state = replace(state, stale=True, claim_due=True)
-    result: Step = (state, (*commands, notice))
-    return then(result, rebalance.read) if state.phase in RESTING else result
-
-
-def _owners_changed(state: State, event: events.OwnersChanged) -> Step:
-    """What blocks us may have gone: try again now."""
-    if not any(tp.topic == event.topic for tp in state.blocked):
-        return state, ()
-    state = replace(state, claim_due=True)
-    if state.phase is Phase.WAITING:
-        return rebalance.advance(state, event.now)
-    return state, ()
-
-
-def _topic_deleted(state: State, event: events.TopicDeleted) -> Step:
-    """Fetching stops; the owner znodes stay until the next rebalance, as in the JVM."""
-    gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
-    notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
-    # Not served and not to be served again before the next view: as with a malformed offset.
-    state = replace(state, serving=state.serving - gone, malformed=state.malformed | gone)
-    return state, (Withdraw(gone), RearmTopic(event.topic), notice)
 
 
 # ---- streams ------------------------------------------------------------------------------------
@@ -267,10 +227,10 @@ TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.Connected): connection.connected,
     (None, events.Suspended): connection.suspended,
     (None, events.Tick): _tick,
-    (None, events.Triggered): _triggered,
-    (None, events.OwnerNodeChanged): _owner_node_changed,
-    (None, events.OwnersChanged): _owners_changed,
-    (None, events.TopicDeleted): _topic_deleted,
+    (None, events.Triggered): triggers.triggered,
+    (None, events.OwnerNodeChanged): triggers.owner_node_changed,
+    (None, events.OwnersChanged): triggers.owners_changed,
+    (None, events.TopicDeleted): triggers.topic_deleted,
     (None, events.ReleaseReady): _release_ready,
     (None, events.PositionsCollected): _positions_collected,
     (None, events.PositionReset): _position_reset,

@@ -1,0 +1,60 @@
+"""What makes a member rebalance: each trigger is acted on at once at rest, else when it is next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zkconsumer.core import events, rebalance
+from zkconsumer.core.commands import Notice, NoticeKind, RearmTopic, Withdraw
+from zkconsumer.core.events import Trigger
+from zkconsumer.core.state import Phase, State, Step, then
+
+RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
+
+
+def triggered(state: State, event: events.Triggered) -> Step:
+    """The group changed: read it now, or when the phase under way has ended."""
+    if event.trigger is Trigger.OWN_MEMBER_NODE and state.phase is not Phase.REGISTERING:
+        notice = Notice(NoticeKind.OWNERSHIP_LOST, "our id znode", "somebody deleted or replaced "
+                        "it; nothing is delivered until this member is registered again")
+        return then((state, (notice,)), rebalance.register)
+    if event.trigger is Trigger.OWN_MEMBER_NODE:
+        return rebalance.register(state) if state.op is None else (state, ())
+    state = replace(state, stale=True)
+    return rebalance.read(state) if state.phase in RESTING else (state, ())
+
+
+def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
+    """An owner znode of ours went or changed, and not by our own release: it is ours no more."""
+    tp = event.partition
+    if tp not in state.owned or tp in state.moving:
+        return state, ()
+    state, commands = rebalance.lose(state, frozenset({tp}))
+    notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
+    state = replace(state, stale=True, claim_due=True)
+    result: Step = (state, (*commands, notice))
+    return then(result, rebalance.read) if state.phase in RESTING else result
+
+
+def owners_changed(state: State, event: events.OwnersChanged) -> Step:
+    """What blocks us may have gone: try again now, or when the claim under way has ended.
+
+    While we claim, `blocked` does not yet hold what the claim finds: 1. it lists the owners and
+    arms the watch; 2. the blocker goes, the watch fires; 3. the claim ends.
+    """
+    claiming = state.phase is Phase.CLAIMING
+    if not claiming and not any(tp.topic == event.topic for tp in state.blocked):
+        return state, ()
+    state = replace(state, claim_due=True)
+    if state.phase is Phase.WAITING:
+        return rebalance.advance(state, event.now)
+    return state, ()
+
+
+def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
+    """Fetching stops; the owner znodes stay until the next rebalance, as in the JVM."""
+    gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
+    notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
+    # Not served and not to be served again before the next view: as with a malformed offset.
+    state = replace(state, serving=state.serving - gone, malformed=state.malformed | gone)
+    return state, (Withdraw(gone), RearmTopic(event.topic), notice)
