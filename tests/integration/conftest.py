@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crew import Crew
+from crew import LIMIT_S, Crew
+from kazoo.client import KazooClient
+from trap import Trap
 
 from zkconsumer.sandbox import Sandbox
 
@@ -34,3 +36,19 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str], crew: Crew) -> str:
     sandbox.create_topic(name, partitions=8)
     crew.feed(name, 8)
     return name
+
+
+@pytest.fixture
+def trap(sandbox: Sandbox, stack: ExitStack) -> Trap:
+    """A proxy before ZooKeeper, for the members that are to have trouble with their connection."""
+    return stack.enter_context(Trap(sandbox.zookeeper_connect))
+
+
+@pytest.fixture
+def admin(sandbox: Sandbox, stack: ExitStack) -> KazooClient:
+    """A client of ZooKeeper that is no member of anything."""
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start(timeout=LIMIT_S)
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    return client

@@ -1,0 +1,158 @@
+"""The connection to ZooKeeper breaks, falls silent, or loses a reply."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from crew import LIMIT_S, SESSION_S, Crew, LocalMember, MemberProcess, wait_for
+from kazoo.client import KazooClient
+from proxy import Wire
+from trap import Trap
+
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.core import paths
+
+pytestmark = pytest.mark.usefixtures("topic")
+
+# Seconds from the look at the lease to the line in the log, on a busy machine.
+HAND_OVER_S = 0.25
+TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")
+
+
+def _rebalances(member: MemberProcess | LocalMember) -> float:
+    before = len(member.of("metrics"))
+    member.tell("metrics")
+    return float(member.wait("metrics", after=before)["values"]["rebalances"])
+
+
+def _cut_and_reconnect(trap: Trap) -> None:
+    before = trap.connections
+    trap.cut()
+    wait_for(lambda: trap.connections > before, "a new connection")
+
+
+def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
+    """The session outlives its connection: no rebalance of others, and no duplicates."""
+    first, second = crew.join(), crew.join(zookeeper=trap.address)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    owners, rebalances = crew.observer.snapshot().owners, _rebalances(first)
+    session = second.last("session")
+    for _ in range(3):
+        _cut_and_reconnect(trap)
+        crew.flowing(first, second)
+    crew.settle(first, second)
+    assert second.last("session") == session
+    assert crew.observer.snapshot().owners == owners
+    assert _rebalances(first) == rebalances
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
+    """Without a word from ZooKeeper the last message comes within two thirds of the timeout."""
+    first, second = crew.join(), crew.join(zookeeper=trap.address)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    silent_at = boottime()
+    trap.wire = Wire.SILENT
+    crew.settle(first)
+    last = max(one.t for one in second.delivered)
+    assert last < silent_at + SESSION_S * 2 / 3 + HAND_OVER_S
+    trap.wire = Wire.PASS
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish()
+
+
+def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
+    """A claim without a reply is recognised as our own: no owner znode is made twice."""
+    trap.set(b"/owners/")
+    member = crew.join_here(zookeeper=trap.address)
+    assert trap.sprung.wait(LIMIT_S)
+    wait_for(lambda: len(crew.observer.snapshot().owners) == 8, "the claim to be done")
+    owners = crew.observer.snapshot().owners
+    assert member.owned == set()
+    trap.cut()
+    crew.settle(member)
+    assert crew.observer.snapshot().owners == owners
+    assert not member.connector.metrics().keys() & set(TROUBLE)
+    crew.flowing(member)
+    assert {one.token for one in member.delivered} <= {info.epoch for info in owners.values()}
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
+    """A release without a reply is not done again, nor taken for a foreign act."""
+    first = crew.join_here(zookeeper=trap.address)
+    crew.settle(first)
+    crew.flowing(first)
+    trap.set(b"/owners/")
+    second = crew.join()
+    assert trap.sprung.wait(LIMIT_S)
+    wait_for(lambda: len(second.owned) == 4, "the second member to own its half")
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    assert not first.connector.metrics().keys() & set(TROUBLE)
+    assert crew.finish().duplicates() == 0
+
+
+@pytest.mark.parametrize("commits_before", [0, 1], ids=["create", "set"])
+def test_a_lost_reply_to_a_commit(
+    crew: Crew, trap: Trap, admin: KazooClient, commits_before: int
+) -> None:
+    """A commit without a reply is adopted: written once, and not taken for a foreign write."""
+    member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
+    crew.settle(member)
+    for _ in range(commits_before):
+        crew.flowing(member)
+        member.connector.commit_offsets()
+    wait_for(lambda: {one.partition for one in member.delivered} == member.owned, "all partitions")
+    crew.traffic.stop()
+    wait_for(lambda: not crew.evidence().undelivered(), "everything delivered")
+    end = {tp: max(offsets) + 1 for tp, offsets in crew.traffic.produced.items()}
+    trap.set(b"/offsets/")
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(member.connector.commit_offsets, timeout_s=LIMIT_S)
+        assert trap.sprung.wait(LIMIT_S)
+        wait_for(lambda: crew.observer.snapshot().offsets == end, "the commit to be done")
+        assert not commit.done()
+        versions = _offset_versions(crew, admin)
+        trap.cut()
+        commit.result(LIMIT_S)
+    assert _offset_versions(crew, admin) == versions
+    assert not member.connector.metrics().keys() & set(TROUBLE)
+    crew.finish()
+
+
+def test_a_commit_after_a_lost_reply(crew: Crew, trap: Trap) -> None:
+    """What was delivered since a commit without a reply is stored by the next one."""
+    member = crew.join_here(zookeeper=trap.address, auto_commit_enable=False)
+    crew.settle(member)
+    crew.flowing(member)
+    trap.set(b"/offsets/")
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(member.connector.commit_offsets, timeout_s=LIMIT_S)
+        assert trap.sprung.wait(LIMIT_S)
+        crew.flowing(member)
+        trap.cut()
+        commit.result(LIMIT_S)
+    crew.flowing(member)
+    crew.traffic.stop()
+    wait_for(lambda: not crew.evidence().undelivered(), "everything delivered")
+    member.connector.commit_offsets()
+    end = {tp: max(offsets) + 1 for tp, offsets in crew.traffic.produced.items()}
+    assert crew.observer.snapshot().offsets == end
+    assert not member.connector.metrics().keys() & set(TROUBLE)
+    crew.finish()
+
+
+def _offset_versions(crew: Crew, admin: KazooClient) -> dict[str, int]:
+    found = {}
+    for tp in crew.traffic.partitions:
+        stat = admin.exists(paths.offset(crew.group, tp))
+        assert stat is not None
+        found[str(tp)] = stat.version
+    return found
