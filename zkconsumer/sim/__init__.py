@@ -1,0 +1,1 @@
+"""The simulator: the production core on a simulated ZooKeeper, in virtual time."""

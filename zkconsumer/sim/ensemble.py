@@ -1,0 +1,225 @@
+"""The servers of a simulated ZooKeeper: one log, replicas that follow it, and what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Self
+
+from zkconsumer.sim.replicas import Connection, Replica
+from zkconsumer.sim.znodes import Change, Tree
+from zkconsumer.zk.requests import Node
+
+
+class Ensemble:
+    """A leader's log and tree, the replicas, and the connections to them.
+
+    `history` is the log: all changes so far, each once, in the order in which they were made.
+    """
+
+    def __init__(self, *, replicas: int) -> None:
+        self._leader = Tree()
+        self._replicas = [Replica(number, self._leader) for number in range(replicas)]
+        self._connections: dict[int, Connection] = {}
+        self._zxid = 0
+        self._has_quorum = True
+        self.history: list[Change] = []
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All znodes as the leader has them, by path."""
+        return MappingProxyType(self._leader.nodes)
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def disconnect(self, session: int) -> None:
+        """The connection ends, and its watches with it; the session lives on until it times out."""
+        connection = self._connections.pop(session, None)
+        if connection is not None:
+            self._replicas[connection.replica].forget(session)
+
+    def is_connected(self, session: int) -> bool:
+        """Whether the session has a connection; servers end those of sessions that are over."""
+        return session in self._connections
+
+    def take_events(self, session: int) -> list[tuple[str, str]]:
+        """The watch events (kind, path) sent to this session's connection since the last call.
+
+        A client gets them before any reply to a request that is made after this.
+        """
+        connection = self._connections.get(session)
+        if connection is None or not connection.events:
+            return []
+        events, connection.events = connection.events, []
+        return events
+
+    def _reaches_leader(self, connection: Connection) -> bool:
+        is_cut = self._replicas[connection.replica].is_cut
+        return self._has_quorum and not is_cut and not connection.is_stuck
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    def _commit(self, changes: list[Change]) -> None:
+        """The next transaction; the leader's tree has its changes already."""
+        self._zxid += 1
+        self.history += changes
+        for replica in self._replicas:
+            self._follow(replica)
+
+    def _follow(self, replica: Replica) -> None:
+        """Apply what is not held back."""
+        if not replica.is_cut:
+            self._apply_until(replica, self._zxid - replica.lag)
+
+    def _catch_up(self, replica: Replica) -> None:
+        """Apply everything: a client of the replica got an answer from the leader."""
+        self._apply_until(replica, self._zxid)
+
+    def _apply_until(self, replica: Replica, zxid: int) -> None:
+        """Apply whole transactions, up to this one."""
+        if zxid <= replica.zxid:
+            return
+        has_own_tree = replica.tree is not self._leader
+        for change in self._pending(replica):
+            if change.zxid > zxid:
+                break
+            replica.applied += 1
+            if not change.path:
+                self._end_connection(change.session, replica)
+                continue
+            if has_own_tree:
+                replica.tree.apply(change)
+            if replica.data or replica.child:
+                replica.fire(change, self._connections)
+        replica.zxid = zxid
+
+    def _pending(self, replica: Replica) -> Iterator[Change]:
+        """The part of the log that the replica has not applied."""
+        log = self.history
+        return (log[at] for at in range(replica.applied, len(log)))
+
+    def _end_connection(self, session: int, replica: Replica) -> None:
+        connection = self._connections.get(session)
+        if connection is not None and connection.replica == replica.number:
+            self.disconnect(session)
+
+    # ---- faults ---------------------------------------------------------------------------------
+
+    def set_lag(self, replica: int, entries: int) -> None:
+        """From now on the replica stays this many transactions behind the leader.
+
+        A write or sync of one of its clients brings it up to date (it applies the log in order);
+        then it lags again.
+        """
+        server = self._replicas[replica]
+        self._fork(server)
+        server.lag = entries
+        self._rejoin(server)
+
+    def catch_up(self, replica: int) -> None:
+        """The replica applies all that there is, and lags no more."""
+        self.set_lag(replica, 0)
+
+    def cut_off(self, replica: int) -> None:
+        """The replica and the leader do not hear each other; clients stay, and read what it has."""
+        server = self._replicas[replica]
+        self._fork(server)
+        server.is_cut = True
+
+    def heal(self, replica: int) -> None:
+        """The replica follows the leader again; connections that waited for the leader end."""
+        server = self._replicas[replica]
+        server.is_cut = False
+        self._drop_stuck()
+        self._rejoin(server)
+
+    def lose_quorum(self) -> None:
+        """No writes, no syncs, no new connections; no session expires. Reads go on.
+
+        Servers drop their clients soon after; that is up to the caller (`disconnect`).
+        """
+        self._has_quorum = False
+
+    def regain_quorum(self) -> None:
+        """A leader is elected; connections that waited for one end."""
+        self._has_quorum = True
+        self._drop_stuck()
+
+    def _mend(self) -> None:
+        """All servers stop and start: no connection and no fault is left."""
+        for session in list(self._connections):
+            self.disconnect(session)
+        self._has_quorum = True
+        for replica in self._replicas:
+            replica.is_cut, replica.lag = False, 0
+            self._rejoin(replica)
+
+    def _fork(self, replica: Replica) -> None:
+        if replica.tree is self._leader:
+            replica.tree = self._leader.copy()
+
+    def _rejoin(self, replica: Replica) -> None:
+        self._follow(replica)
+        if not replica.is_cut and not replica.lag:
+            replica.tree = self._leader
+
+    def _drop_stuck(self) -> None:
+        for session, connection in list(self._connections.items()):
+            if connection.is_stuck and not self._replicas[connection.replica].is_cut:
+                self.disconnect(session)
+
+    # ---- states as values -----------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Another ensemble in the same state, which goes its own way."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._leader = self._leader.copy()
+        other._replicas = [
+            it.copy(other._leader if it.tree is self._leader else it.tree.copy())
+            for it in self._replicas
+        ]
+        other._connections = {number: it.copy() for number, it in self._connections.items()}
+        other.history = self.history.copy()
+        return other
+
+    def zxids(self) -> set[int]:
+        """The zxids that tell this state from others: those of znodes, and of what is pending."""
+        nodes = [*self._leader.nodes.values()]
+        found = set()
+        for replica in self._replicas:
+            for change in self._pending(replica):
+                found.add(change.zxid)
+                nodes += [node for node in (change.old, change.new) if node is not None]
+        for node in nodes:
+            found.add(node.stat.czxid)
+            found.add(node.stat.mzxid)
+        return found
+
+    def _servers_key(self, ranks: Mapping[int, int]) -> Hashable:
+        """Leader, replicas and connections; zxids by rank, and without the history."""
+
+        def of(node: Node | None) -> Hashable:
+            if node is None:
+                return None
+            data, (czxid, mzxid, version, owner) = node
+            return data, ranks[czxid], ranks[mzxid], version, owner
+
+        behind = tuple(
+            tuple(
+                (ranks[zxid], session, write, path, of(old), of(new))
+                for zxid, session, write, path, old, new in self._pending(replica)
+            )
+            for replica in self._replicas
+        )
+        return (
+            frozenset((path, of(node)) for path, node in self._leader.nodes.items()),
+            frozenset(self._leader.acls.items()),
+            tuple(replica.key() for replica in self._replicas),
+            behind,
+            frozenset(
+                (number, it.replica, it.auth, tuple(it.events), it.is_stuck)
+                for number, it in self._connections.items()
+            ),
+            self._has_quorum,
+        )

@@ -1,0 +1,212 @@
+"""The tree of znodes of a simulated ZooKeeper: what a write does to it, or why it is refused.
+
+The rules and their order are those of ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`); the
+contract suite and the comparison by random operations hold them against a real server.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code, Node, Reply, Stat
+
+READ, WRITE, CREATE, DELETE, ADMIN = "read", "write", "create", "delete", "admin"
+ALL = frozenset({READ, WRITE, CREATE, DELETE, ADMIN})
+
+Acl = frozenset[tuple[str, frozenset[str]]]
+"""Who (an identity, or ANYONE) may do what (of ALL) with a znode."""
+ANYONE = "anyone"
+SUPER = "super"
+"""An identity that no list keeps out."""
+OPEN: Acl = frozenset({(ANYONE, ALL)})
+
+NO_NODE = Reply(Code.NO_NODE, "NoNodeError")
+NODE_EXISTS = Reply(Code.NODE_EXISTS, "NodeExistsError")
+BAD_VERSION = Reply(Code.BAD_VERSION, "BadVersionError")
+NOT_EMPTY = Reply(Code.NOT_EMPTY, "NotEmptyError")
+NO_AUTH = Reply(Code.NO_AUTH, "NoAuthError")
+NO_CHILDREN = Reply(Code.OTHER, "NoChildrenForEphemeralsError")
+BAD_ARGUMENTS = Reply(Code.OTHER, "BadArgumentsError")
+
+
+class End(Enum):
+    """Why a session's ephemeral znodes went."""
+
+    CLOSED = "closed"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWithAcl(rq.Create):
+    """A create with an access control list of its own."""
+
+    acl: Acl = OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """Replaces a znode's access control list."""
+
+    path: str
+    acl: Acl
+
+
+Write = rq.Write | SetAcl
+_WITH_ACL = (SetAcl, CreateWithAcl)
+
+
+class Change(NamedTuple):
+    """One line of the log: what one write did to one znode, and whose it was.
+
+    The changes of one transaction have the same `zxid`. The end of a session is a transaction, too:
+    a change per ephemeral znode, then one whose path is empty and whose `old` and `new` are None.
+    """
+
+    zxid: int
+    session: int
+    write: Write | End
+    path: str
+    old: Node | None
+    new: Node | None
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+class Tree:
+    """Znodes by path, the sorted names of the children of those that have any, and the access
+    control lists of those that are not open to anyone."""
+
+    __slots__ = ("acls", "names", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0, 0))}
+        self.names: dict[str, tuple[str, ...]] = {}
+        self.acls: Mapping[str, Acl] = {}  # is replaced, never changed
+
+    def copy(self) -> Tree:
+        other = Tree.__new__(Tree)
+        # Every value is immutable, so that copies may share them.
+        other.nodes = self.nodes.copy()
+        other.names = self.names.copy()
+        other.acls = self.acls
+        return other
+
+    def allows(self, path: str, permission: str, auth: Collection[str]) -> bool:
+        acl = self.acls.get(path, OPEN)
+        return SUPER in auth or any(
+            permission in granted and (who == ANYONE or who in auth) for who, granted in acl
+        )
+
+    def plan(
+        self, write: Write, *, zxid: int, session: int, auth: Collection[str]
+    ) -> Change | Reply | None:
+        """What `write` would change, None for nothing (a check), or the refusal."""
+        match write:
+            case rq.Create():
+                return self._create(write, zxid, session, auth)
+            case rq.Delete():
+                return self._delete(write, zxid, session, auth)
+        path = write.path
+        old = self.nodes.get(path)
+        if old is None:
+            return NO_NODE
+        match write:
+            case rq.SetData(_, data, version):
+                if self.acls and not self.allows(path, WRITE, auth):
+                    return NO_AUTH
+                if version not in (-1, old.stat.version):
+                    return BAD_VERSION
+                czxid, _, before, owner = old.stat
+                new = Node(data, Stat(czxid, zxid, before + 1, owner))
+                return Change(zxid, session, write, path, old, new)
+            case rq.Check(_, version):
+                if self.acls and not self.allows(path, READ, auth):
+                    return NO_AUTH
+                return None if version in (-1, old.stat.version) else BAD_VERSION
+            case SetAcl():
+                if self.acls and not self.allows(path, ADMIN, auth):
+                    return NO_AUTH
+                return Change(zxid, session, write, path, old, old)
+
+    def _create(
+        self, write: rq.Create, zxid: int, session: int, auth: Collection[str]
+    ) -> Change | Reply:
+        path = write.path
+        parent = parent_of(path)
+        above = self.nodes.get(parent)
+        if above is None:
+            return NO_NODE
+        if self.acls and not self.allows(parent, CREATE, auth):
+            return NO_AUTH
+        if path in self.nodes:
+            return NODE_EXISTS
+        if above.stat.owner:
+            return NO_CHILDREN
+        node = Node(write.data, Stat(zxid, zxid, 0, session if write.ephemeral else 0))
+        return Change(zxid, session, write, path, None, node)
+
+    def _delete(
+        self, write: rq.Delete, zxid: int, session: int, auth: Collection[str]
+    ) -> Change | Reply:
+        path = write.path
+        if path == "/":
+            return BAD_ARGUMENTS
+        parent = parent_of(path)
+        if parent not in self.nodes:
+            return NO_NODE
+        if self.acls and not self.allows(parent, DELETE, auth):
+            return NO_AUTH
+        old = self.nodes.get(path)
+        if old is None:
+            return NO_NODE
+        if write.version not in (-1, old.stat.version):
+            return BAD_VERSION
+        if path in self.names:
+            return NOT_EMPTY
+        return Change(zxid, session, write, path, old, None)
+
+    def apply(self, change: Change) -> None:
+        """Make a planned change."""
+        path = change.path
+        self._put(path, change.old, change.new)
+        if isinstance(change.write, _WITH_ACL):
+            self.acls = {**self.acls, path: change.write.acl}
+        elif change.new is None and path in self.acls:
+            self.acls = {other: acl for other, acl in self.acls.items() if other != path}
+
+    def revert(self, changes: Sequence[Change], acls: Mapping[str, Acl]) -> None:
+        """Take back the last changes; `acls` is what there was before them."""
+        for change in reversed(changes):
+            self._put(change.path, change.new, change.old)
+        self.acls = acls
+
+    def _put(self, path: str, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            del self.nodes[path]
+            self._forget_name(path)
+            return
+        self.nodes[path] = new
+        if old is None:
+            self._add_name(path)
+
+    def _add_name(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        names = self.names.get(parent or "/", ())
+        at = bisect(names, name)
+        self.names[parent or "/"] = (*names[:at], name, *names[at:])
+
+    def _forget_name(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        names = self.names[parent or "/"]
+        if len(names) == 1:
+            del self.names[parent or "/"]
+        else:
+            at = names.index(name)
+            self.names[parent or "/"] = names[:at] + names[at + 1 :]

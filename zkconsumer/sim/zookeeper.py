@@ -1,0 +1,402 @@
+"""A ZooKeeper ensemble in memory: passive, deterministic, in somebody else's time.
+
+Every call that needs the time is told it; nothing here waits, draws lots or starts a thread. What
+takes time on a wire, and what gets lost there, is up to the caller: it delivers replies and events
+when it likes, or never. A contract suite and random operations are run on this and on a real
+server; the real one decides.
+
+Abstractions: one log, no elections (a write is committed or was never made: a write whose fate is
+open is one whose reply the caller throws away); a session's timeout is not negotiated; only
+successful transactions take a zxid, so that zxids compare as the real ones do but are other
+numbers; children are listed in the order of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import Any, Self
+
+from zkconsumer.sim.ensemble import Ensemble
+from zkconsumer.sim.replicas import READS, Connection
+from zkconsumer.sim.znodes import (
+    ALL,
+    ANYONE,
+    OPEN,
+    SUPER,
+    Change,
+    CreateWithAcl,
+    End,
+    SetAcl,
+    Write,
+)
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code, Reply, Stat
+
+Request = rq.Request | Write
+
+MAX_REQUEST_BYTES = 0xFFFFF
+"""jute.maxbuffer's default: a server drops a connection that sends more in one request."""
+
+_HEADER_BYTES, _MULTI_HEADER_BYTES = 8, 9
+_BODY_BYTES: dict[type[Any], int] = {
+    rq.Create: 39,  # with the access control list that is open to anyone
+    CreateWithAcl: 39,
+    rq.SetData: 12,
+    rq.Delete: 8,
+    rq.Check: 8,
+    SetAcl: 31,
+    rq.SyncLeader: 4,
+}
+"""What a request takes on the wire beside its path and data."""
+
+BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
+TOO_LARGE = Reply(Code.TOO_LARGE)
+
+
+class NotConnected(Exception):
+    """A connection that does not come about; the client tries again, there or elsewhere."""
+
+
+class ReplicaBehind(NotConnected):
+    """The replica has not seen what the client has: a real server closes such a connection."""
+
+
+class Unreachable(NotConnected):
+    """The replica cannot ask the leader about the session: the client waits in vain."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A session as the leader knows it."""
+
+    timeout_s: float
+    heard_at: float
+    seen: int
+    """The zxid of the last reply that the client got."""
+
+    def expires_at(self, tick_s: float) -> float:
+        """The first tick after the timeout, as the server's `ExpiryQueue` rounds."""
+        return (floor((self.heard_at + self.timeout_s) / tick_s) + 1) * tick_s
+
+
+class SimZooKeeper(Ensemble):
+    """See the module. A `session` is the number that `connect` returned; numbers count from 1."""
+
+    def __init__(self, *, replicas: int = 1, tick_s: float = 0.1) -> None:
+        """
+        Args:
+            replicas: servers that clients connect to, numbered from 0; all of them follow a leader
+                that is none of them.
+            tick_s: sessions expire at multiples of it, in seconds.
+        """
+        super().__init__(replicas=replicas)
+        self._tick_s = tick_s
+        self._sessions: dict[int, Session] = {}
+        self._next_session = 1
+        self._timers_start_anew = False
+
+    # ---- sessions -------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> tuple[int, ...]:
+        """The living sessions, as the leader knows them."""
+        return tuple(self._sessions)
+
+    def zxid(self, session: int) -> int:
+        """The zxid in the last reply made to a session, 0 when it is over: see `connect`."""
+        known = self._sessions.get(session)
+        return known.seen if known else 0
+
+    def connect(
+        self,
+        *,
+        now: float,
+        timeout_s: float,
+        replica: int = 0,
+        session: int = 0,
+        auth: frozenset[str] = frozenset(),
+        seen: int | None = None,
+    ) -> int | None:
+        """Open a session (`session` 0), or connect a living one, at a replica.
+
+        An older connection of the session is gone. `auth` are the identities of this connection.
+        `seen` is the zxid of the last reply that reached the client (`zxid` told it when the reply
+        was made); without it, all replies did.
+
+        Returns:
+            The session's number; None: that session has expired.
+
+        Raises:
+            ReplicaBehind: the replica lags behind what the client has seen.
+            Unreachable: the replica is cut off from the leader, or there is no quorum.
+        """
+        server = self._replicas[replica]
+        known = self._sessions.get(session)
+        if known is not None:
+            if seen is not None:
+                known.seen = seen
+            if known.seen > server.zxid:
+                raise ReplicaBehind
+        if server.is_cut or not self._has_quorum:
+            raise Unreachable
+        if session:
+            if known is None:
+                return None
+            self.disconnect(session)
+            known.heard_at = now
+        else:
+            session = self._next_session
+            self._next_session += 1
+            # A new session is a transaction: its replica has applied all that came before.
+            self._catch_up(server)
+            self._sessions[session] = Session(timeout_s, now, 0)
+        self._connections[session] = Connection(replica, auth)
+        return session
+
+    def close(self, session: int, now: float) -> bool:
+        """End a session cleanly: its ephemeral znodes vanish.
+
+        Without a connection, this is somebody else's take-over of the session, at the leader.
+
+        Returns:
+            Whether that came through; False leaves the session to its timeout.
+        """
+        connection = self._connections.get(session)
+        if connection is not None and not self._reaches_leader(connection):
+            self.disconnect(session)
+            return False
+        if not self._has_quorum:
+            return False
+        self._end(session, End.CLOSED)
+        if connection is not None:
+            self._catch_up(self._replicas[connection.replica])
+        return True
+
+    def expire(self, session: int) -> None:
+        """The leader ends a session at once, as if its time were up; nothing without a quorum."""
+        if self._has_quorum:
+            self._end(session, End.EXPIRED)
+
+    def _end(self, session: int, end: End) -> None:
+        if self._sessions.pop(session, None) is None:
+            return
+        zxid, nodes = self._zxid + 1, self._leader.nodes
+        mine = sorted(path for path, node in nodes.items() if node.stat.owner == session)
+        changes = [Change(zxid, session, end, path, nodes[path], None) for path in mine]
+        for change in changes:
+            self._leader.apply(change)
+        self._commit([*changes, Change(zxid, session, end, "", None, None)])
+
+    def ping(self, session: int, now: float) -> bool:
+        """A sign of life. Whether it is answered, which a replica does without its leader."""
+        connection = self._connections.get(session)
+        if connection is None or connection.is_stuck:
+            return False
+        known = self._sessions.get(session)
+        if known is not None and self._reaches_leader(connection):
+            known.heard_at = now
+        return True
+
+    def tick(self, now: float) -> list[int]:
+        """The leader expires the sessions whose time is up, and returns them."""
+        if not self._has_quorum:
+            return []
+        if self._timers_start_anew:
+            self._start_timers(now)
+        over = [
+            session
+            for session, it in self._sessions.items()
+            if now - it.heard_at > it.timeout_s and now >= it.expires_at(self._tick_s)
+        ]
+        for session in over:
+            self._end(session, End.EXPIRED)
+        return over
+
+    def regain_quorum(self) -> None:
+        """A leader is elected, who starts all sessions' timers anew (at the next `tick`)."""
+        self._timers_start_anew |= not self._has_quorum
+        super().regain_quorum()
+
+    def restart(self, now: float) -> None:
+        """All servers stop and start: no connections, all timers anew, no fault left, all data."""
+        self._mend()
+        self._start_timers(now)
+
+    def _start_timers(self, now: float) -> None:
+        self._timers_start_anew = False
+        for it in self._sessions.values():
+            it.heard_at = now
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def request(self, session: int, request: Request, now: float) -> Reply | None:
+        """Execute a request now, at the session's replica; writes and SyncLeader at the leader.
+
+        Watch events that its reply must not overtake are in `take_events` when this returns.
+
+        Returns:
+            The reply, its refusals with the names of kazoo's errors. None: no answer comes
+            (nothing was written, and every later request of this connection waits in vain, too).
+            `BROKEN`: the session is over, or the connection ended before or at this request.
+        """
+        connection = self._connections.get(session)
+        if connection is None:
+            return BROKEN
+        if connection.is_stuck:
+            return None
+        replica = self._replicas[connection.replica]
+        known = self._sessions.get(session)
+        reply: Reply | None
+        if isinstance(request, READS):
+            reply = replica.read(request, session, connection.auth)
+        else:
+            reply = self._ask_leader(session, connection, request)
+        if known is not None and reply is not None:
+            known.seen = replica.zxid
+            if self._has_quorum and not replica.is_cut:
+                known.heard_at = now
+        return reply
+
+    def _ask_leader(
+        self, session: int, connection: Connection, request: Request
+    ) -> Reply | None:
+        if isinstance(request, rq.Create) and len(request.data) > rq.MAX_PAYLOAD_BYTES:
+            return TOO_LARGE  # the client does not send it
+        if _is_too_large(request):
+            self.disconnect(session)
+            return BROKEN
+        if not self._reaches_leader(connection):
+            connection.is_stuck = True
+            return None
+        reply = BROKEN
+        if session in self._sessions:  # else a replica that lags does not know of its end yet
+            reply = self._execute(session, connection.auth, request)
+        self._catch_up(self._replicas[connection.replica])
+        return reply
+
+    def _execute(self, session: int, auth: frozenset[str], request: Request) -> Reply:
+        match request:
+            case rq.SyncLeader(path):
+                return Reply(Code.OK, path)
+            case rq.Multi(writes):
+                refusal, results = self._transact(session, auth, writes)
+                return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
+            case rq.Get() | rq.Exists() | rq.Children():
+                raise TypeError(f"a read does not go to the leader: {request!r}")
+        refusal, results = self._transact(session, auth, (request,))
+        return refusal or Reply(Code.OK, results[0])
+
+    def _transact(
+        self, session: int, auth: frozenset[str], writes: Sequence[Write]
+    ) -> tuple[Reply | None, list[Any]]:
+        """All writes or none, each on what those before it left.
+
+        Returns the results; or the refusal, and the results of those before the refused one.
+        """
+        leader, zxid = self._leader, self._zxid + 1
+        acls = leader.acls
+        changes: list[Change] = []
+        results: list[Any] = []
+        for write in writes:
+            change = leader.plan(write, zxid=zxid, session=session, auth=auth)
+            if isinstance(change, Reply):
+                leader.revert(changes, acls)
+                return change, results
+            if change is not None:
+                leader.apply(change)
+                changes.append(change)
+            results.append(_result(write, change))
+        if changes:
+            self._commit(changes)
+        return None, results
+
+    def write(self, *writes: Write) -> Reply | None:
+        """One transaction of somebody with all rights, say a broker; answered like `Multi`."""
+        if not self._has_quorum:
+            return None
+        refusal, results = self._transact(0, frozenset({SUPER}), writes)
+        return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
+
+    def forbid(self, path: str, *permissions: str) -> None:
+        """Take these permissions (of `znodes.ALL`) from anyone, and give back all the others.
+
+        What single identities were granted stays.
+        """
+        others = {it for it in self._leader.acls.get(path, OPEN) if it[0] != ANYONE}
+        self.write(SetAcl(path, frozenset({*others, (ANYONE, ALL - set(permissions))})))
+
+    # ---- states as values -----------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        other = super().copy()
+        other._sessions = {
+            number: Session(it.timeout_s, it.heard_at, it.seen)
+            for number, it in self._sessions.items()
+        }
+        return other
+
+    def key(self, now: float | None = None, *, ranks: Mapping[int, int] | None = None) -> Hashable:
+        """All that matters for what comes, as a value; two ensembles with one key behave alike.
+
+        Args:
+            now: with it, how much time each session has left is a part; without, sessions' timers
+                are none (for a search that decides itself when a session expires).
+            ranks: the rank of every zxid in `zxids()`. A caller that holds zxids of its own ranks
+                those together with these; without it, these alone are ranked.
+        """
+        if ranks is None:
+            ranks = {zxid: rank for rank, zxid in enumerate(sorted(self.zxids()))}
+        behind = [it for it in self._replicas if it.zxid < self._zxid]
+        sessions = frozenset(
+            (
+                number,
+                it.timeout_s,
+                None if now is None else round(it.expires_at(self._tick_s) - now, 6),
+                # Only what lags now can ever be behind what a session has seen by now.
+                tuple(replica.number for replica in behind if it.seen > replica.zxid),
+            )
+            for number, it in self._sessions.items()
+        )
+        rest = (sessions, self._next_session, self._timers_start_anew)
+        return self._servers_key(ranks), rest
+
+
+_UPDATES = (rq.SetData, SetAcl)
+
+
+def _result(write: Write, change: Change | None) -> str | Stat | bool:
+    """What kazoo returns for an element of a transaction that succeeded."""
+    if isinstance(write, rq.Create):
+        return write.path
+    if isinstance(write, _UPDATES) and change and change.new:
+        return change.new.stat
+    return True
+
+
+def _is_too_large(request: Request) -> bool:
+    writes = request.writes if isinstance(request, rq.Multi) else (request,)
+    # A character takes four bytes at most: hardly any request needs the exact size.
+    about = 64
+    for write in writes:
+        about += 64 + 4 * len(write.path)
+        if isinstance(write, _WITH_DATA):
+            about += len(write.data)
+    return about > MAX_REQUEST_BYTES and _size(request) > MAX_REQUEST_BYTES
+
+
+_WITH_DATA = (rq.Create, rq.SetData)
+
+
+def _size(request: Request) -> int:
+    """Bytes of a request on the wire."""
+    if isinstance(request, rq.Multi):
+        parts = sum(_part(write) + _MULTI_HEADER_BYTES for write in request.writes)
+        return _HEADER_BYTES + parts + _MULTI_HEADER_BYTES
+    return _HEADER_BYTES + _part(request)
+
+
+def _part(request: Any) -> int:
+    data: bytes = getattr(request, "data", b"")
+    return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data)
