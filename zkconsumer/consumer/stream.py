@@ -148,11 +148,13 @@ class Stream(Generic[K, V]):
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
         partition: Callable[[RawMessage], int] = RawMessage.partition  # type: ignore[assignment]
-        # The first and the last message of each partition, without a loop in Python.
-        last = dict(zip(map(partition, raws), raws, strict=True))
-        raws.reverse()
-        first = dict(zip(map(partition, raws), raws, strict=True))
-        raws.reverse()
+        numbers = list(map(partition, raws))
+        if numbers.count(numbers[0]) == len(numbers):
+            first, last = {numbers[0]: raws[0]}, {numbers[0]: raws[-1]}
+        else:
+            # The first and the last message of each partition, without a loop in Python.
+            last = dict(zip(numbers, raws, strict=True))
+            first = dict(zip(reversed(numbers), reversed(raws), strict=True))
         held = {number: self._feed.states[number] for number in last}
         for number, state in held.items():
             state.in_hand_from = first[number].offset()  # u3

@@ -1,0 +1,203 @@
+"""How fast a stream is beside raw confluent-kafka, what an idle member costs, how soon it begins.
+
+Everything runs on a broker of its own on this machine. A ratio is the median over interleaved
+pairs, raw and stream one after the other on the same data, after two pairs that are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from _bench import Result, at_least, at_most, show
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.message import Codec
+from zkconsumer.consumer.stream import Grant, Stream
+from zkconsumer.core.model import TopicPartition as Partition
+from zkconsumer.core.records import Broker
+from zkconsumer.kafka.brokers import broker_settings
+from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.kafka.settings import fetch_settings
+from zkconsumer.sandbox import Sandbox
+
+WARM_UPS = 2
+GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64  # of the case `idle`
+
+
+@dataclass(frozen=True)
+class Load:
+    """A topic of one partition that holds `messages` of `size` bytes."""
+
+    topic: str
+    size: int
+    messages: int
+
+
+def fill(bootstrap: str, load: Load) -> None:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
+    )
+    value = os.urandom(load.size)
+    for number in range(load.messages):
+        while True:
+            try:
+                producer.produce(load.topic, value, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    if producer.flush(60):
+        raise SystemExit(f"the broker did not take the messages of {load.topic}")
+
+
+def raw_rate(bootstrap: str, load: Load) -> float:
+    """Messages per second of `consume(1000)`, from the first thousand on.
+
+    It must never be asked for more than there is: it would wait for its whole second.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "raw",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "check.crcs": True,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(load.topic, 0, 0)])
+    count = len(consumer.consume(1000, 30))
+    start = time.perf_counter()
+    while count < load.messages:
+        count += len(consumer.consume(min(1000, load.messages - count), 1.0))
+    rate = (count - 1000) / (time.perf_counter() - start)
+    consumer.close()
+    return rate
+
+
+def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
+    """A stream without a group: its lease is open and its partition is granted by hand."""
+    config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
+    broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
+    settings = {**fetch_settings(config), **broker_settings([broker])}
+    gate = LeaseGate()
+    gate.open(gate.clock() + 3600)
+    return Stream(
+        topic=topic,
+        thread_id="bench-0",
+        number=0,
+        gate=gate,
+        connect=lambda: KafkaFetcher(topic, settings),
+        reset=Reset.SMALLEST,
+        timeout_s=30,
+        retry_s=0.2,
+        codec=Codec(),
+        report=print,
+    )
+
+
+def poll_rate(bootstrap: str, load: Load) -> float:
+    stream = stream_of(bootstrap, load.topic)
+    stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+    count = len(stream.poll(max_messages=1, timeout_s=30))
+    start = time.perf_counter()
+    while count < load.messages:
+        count += len(stream.poll())
+    rate = count / (time.perf_counter() - start)
+    stream.close()
+    return rate
+
+
+def iterator_rate(bootstrap: str, load: Load) -> float:
+    """Messages per second of a `for` loop that reads each value."""
+    stream = stream_of(bootstrap, load.topic)
+    stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+    next(stream)
+    count, wanted, size = 1, load.messages, 0
+    start = time.perf_counter()
+    for message in stream:
+        size += len(message.value or b"")
+        count += 1
+        if count == wanted:
+            break
+    rate = count / (time.perf_counter() - start)
+    stream.close()
+    return rate
+
+
+def ratio(
+    bootstrap: str, load: Load, pairs: int, case: str, ours: Callable[[str, Load], float], goal: float
+) -> Result:
+    ratios: list[float] = []
+    for number in range(WARM_UPS + pairs):
+        raw, rate = raw_rate(bootstrap, load), ours(bootstrap, load)
+        kept = number >= WARM_UPS
+        print(f"  {case}: raw {raw / 1e3:,.0f} k/s, stream {rate / 1e3:,.0f} k/s", file=sys.stderr)
+        if kept:
+            ratios.append(rate / raw)
+    return at_least(case, "ratio_to_raw", statistics.median(ratios), "", goal)
+
+
+def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
+    """From the grant of a partition that holds data to the first message, of an idle stream.
+
+    The stream already fetches another partition, at its end: the slower of the two kinds of idle.
+    """
+    took: list[float] = []
+    for number in range(repeats):
+        stream = stream_of(bootstrap, load.topic)
+        stream.grant([Grant(Partition(load.topic, 1), 0, 1)])
+        if stream.poll(timeout_s=0.5 + 0.02 * number):  # lets the grants come at various moments
+            raise SystemExit(f"{load.topic}-1 should be empty")
+        start = time.perf_counter()
+        stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+        next(stream)
+        took.append(time.perf_counter() - start)
+        stream.close()
+    return at_most("first message", "seconds", statistics.median(took), "s", 0.15)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench_consume", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="pairs that count (default 5)")
+    parser.add_argument("--json", action="store_const", dest="output", const="json", default="table")
+    parser.add_argument("--only", nargs="*", metavar="CASE", help="only these cases")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    small, large = Load("small", 100, 1_500_000), Load("large", 1000, 480_000)
+    results: list[Result] = []
+
+    def wanted(case: str) -> bool:
+        return not options.only or case in options.only
+
+    with Sandbox() as sandbox:
+        for load in (small, large):
+            print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
+            sandbox.create_topic(load.topic, partitions=2)
+            fill(sandbox.bootstrap, load)
+        for case, load, rate, goal in (
+            ("100B poll", small, poll_rate, 0.9),
+            ("1KB poll", large, poll_rate, 0.9),
+            ("100B iterator", small, iterator_rate, 0.6),
+        ):
+            if wanted(case):
+                results.append(ratio(sandbox.bootstrap, load, options.pairs, case, rate, goal))
+        if wanted("first message"):
+            results.append(first_message(sandbox.bootstrap, small, options.pairs))
+    return show("bench_consume", results, output=options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
