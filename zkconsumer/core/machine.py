@@ -162,17 +162,19 @@ def _report_blocked(state: State, now: float) -> Step:
 
 def _close_requested(state: State, event: events.CloseRequested) -> Step:
     """A clean leave: delivery stops, the last positions are stored, the session ends."""
-    served = state.serving
-    commit = state.settings.auto_commit_s is not None and state.connected and bool(served)
+    served, moving = state.serving, state.phase is Phase.COMMITTING
     state = replace(state, phase=Phase.LEAVING, op=None, grace_at=None, retry_at=None)
-    if not commit or state.session is None:
-        lost = state.settings.auto_commit_s is not None and bool(served)
+    if state.settings.auto_commit_s is None or not (served or moving):
+        return then((state, (Withdraw(served),)), _close)
+    if not (state.connected and state.registered) or state.session is None:
         notice = Notice(
             NoticeKind.COMMIT_FAILED, "every partition", "left while ZooKeeper was away; what was "
             "handed out since the last commit is delivered again, to the next owner"
         )
-        return then((state, (Withdraw(served), *((notice,) if lost else ()))), _close)
-    state = replace(state, leave_at=event.now + state.session.timeout_s)
+        return then((state, (Withdraw(served), notice)), _close)
+    # Not fenced any more: nothing is delivered, and the commit is a compare-and-set that is bound
+    # to our id znode, as safe before the read-back of what we own as after it.
+    state = replace(state, fenced=False, leave_at=event.now + state.session.timeout_s)
     return state, (CollectPositions(event.purpose, served), Withdraw(served))
 
 
@@ -209,9 +211,16 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
     if isinstance(outcome, events.Denied):
         return committing.denied(state, outcome, now)
     state = committing.interrupted(state)
-    if isinstance(outcome, events.MemberNodeGone) and state.phase not in OVER:
-        return rebalance.register(state)
-    return state, ()
+    if not isinstance(outcome, events.MemberNodeGone):
+        return state, ()
+    if state.phase in OVER:
+        return committing.abandon(state, "our id znode is gone")
+    return rebalance.register(state)
+
+
+def _connected(state: State, event: events.Connected) -> Step:
+    """A leaver has nothing to wait for in a new session."""
+    return then(connection.connected(state, event), _after_commit)
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
@@ -224,7 +233,7 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
 
 Handler = Callable[[State, Any], Step]
 TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
-    (None, events.Connected): connection.connected,
+    (None, events.Connected): _connected,
     (None, events.Suspended): connection.suspended,
     (None, events.Tick): _tick,
     (None, events.Triggered): triggers.triggered,
