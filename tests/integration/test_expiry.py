@@ -1,0 +1,170 @@
+"""The session expires for real, at each phase of a rebalance, while its member is alive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import Enum
+from functools import partial
+
+import pytest
+from crew import LIMIT_S, Crew, LocalMember, expire, wait_for
+from kazoo.client import KazooClient
+
+from zkconsumer.core import paths
+from zkconsumer.core.commands import Command
+from zkconsumer.core.events import Event
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.state import Phase, State
+
+pytestmark = pytest.mark.usefixtures("topic")
+
+
+class Going(Enum):
+    """How far the client's own recovery is when the member goes on with the phase."""
+
+    AT_ONCE = "its requests meet the session that is gone"
+    RECONNECTED = "its requests, meant for the old session, meet the new one"
+
+
+class Ambush:
+    """Expires a member's session the moment it enters a phase, before it does anything there.
+
+    It stands where the trace is written, on the member's own deciding thread. A session that
+    ZooKeeper expires has no lease any more, so the ambush ends the lease first.
+    """
+
+    def __init__(self, crew: Crew, member: LocalMember, phase: Phase, going: Going) -> None:
+        self._zookeeper, self._phase, self._going = crew.zookeeper, phase, going
+        self._connector = member.connector
+        self.sprung = threading.Event()
+        coordinator = self._connector._coordinator
+        assert coordinator is not None
+        coordinator._trace = self  # type: ignore[assignment]
+
+    def write(self, before: State, _: Event, after: State, __: tuple[Command, ...]) -> None:
+        entered = after.phase is self._phase and before.phase is not self._phase
+        if not entered or self.sprung.is_set():
+            return
+        client: KazooClient = self._connector._session._client
+        identity = client.client_id
+        self._connector._gate.shut()
+        expire(self._zookeeper, identity)
+        if self._going is Going.RECONNECTED:
+            wait_for(lambda: client.connected and client.client_id != identity, "a new session")
+        self.sprung.set()
+
+    def close(self) -> None:
+        """The coordinator closes what it writes to."""
+
+
+Scene = Callable[[Crew, KazooClient, Phase, Going], None]
+
+
+def _pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
+    member, partner = crew.join_here(), crew.join_here()
+    crew.settle(member, partner)
+    crew.flowing(member, partner)
+    return member, partner
+
+
+def _sprung(ambush: Ambush, phase: Phase) -> None:
+    assert ambush.sprung.wait(LIMIT_S), f"never {phase.value}"
+
+
+def _another_joins(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+    member = crew.join_here()
+    crew.settle(member)
+    crew.flowing(member)
+    ambush = Ambush(crew, member, phase, going)
+    partner = crew.join_here()
+    _sprung(ambush, phase)
+    crew.settle(member, partner)
+    crew.flowing(member, partner)
+
+
+def _another_leaves(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+    member, partner = _pair(crew)
+    ambush = Ambush(crew, member, phase, going)
+    partner.leave()
+    _sprung(ambush, phase)
+    crew.settle(member)
+    crew.flowing(member)
+
+
+def _its_id_is_deleted(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> None:
+    member, partner = _pair(crew)
+    ambush = Ambush(crew, member, phase, going)
+    admin.delete(paths.member(crew.group, member.consumer))
+    _sprung(ambush, phase)
+    crew.settle(member, partner)
+    crew.flowing(member, partner)
+
+
+def _another_is_in_the_way(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> None:
+    (topic,) = crew.counts
+    path = paths.owner(crew.group, TopicPartition(topic, 0))
+    admin.create(path, b"stranger-0", ephemeral=True, makepath=True)
+    member = crew.join_here()
+    ambush = Ambush(crew, member, phase, going)
+    _sprung(ambush, phase)
+    crew.flowing(member)
+    admin.delete(path)
+    crew.settle(member)
+    crew.flowing(member)
+
+
+def _it_leaves(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
+    member, partner = _pair(crew)
+    ambush = Ambush(crew, member, phase, going)
+    member.leave()
+    _sprung(ambush, phase)
+    crew.settle(partner)
+    crew.flowing(partner)
+
+
+SCENES: dict[Phase, Scene] = {
+    Phase.REGISTERING: _its_id_is_deleted,
+    Phase.RECOVERING: _its_id_is_deleted,
+    Phase.READING: _another_joins,
+    Phase.STOPPING: _another_joins,
+    Phase.COMMITTING: _another_joins,
+    Phase.RELEASING: _another_joins,
+    Phase.VERIFYING: _another_joins,
+    Phase.SETTLED: _another_joins,
+    Phase.CLAIMING: _another_leaves,
+    Phase.LOADING: _another_leaves,
+    Phase.WAITING: _another_is_in_the_way,
+    Phase.LEAVING: _it_leaves,
+}
+
+
+def test_every_phase_has_a_scene() -> None:
+    """Only the phases without a session, before the first and after the last, need none."""
+    assert set(Phase) - SCENES.keys() == {Phase.OFFLINE, Phase.CLOSED}
+
+
+@pytest.mark.parametrize("going", Going, ids=lambda going: going.name.lower())
+@pytest.mark.parametrize("phase", SCENES, ids=lambda phase: phase.value)
+def test_expiry(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> None:
+    """Whatever the member is doing, it registers and claims afresh, and nothing is lost."""
+    SCENES[phase](crew, admin, phase, going)
+    crew.finish()
+
+
+def test_expiry_again_and_again(crew: Crew, stack: ExitStack) -> None:
+    """Ten expiries in a row, each as soon as the member has a session: it settles in the end."""
+    member, partner = _pair(crew)
+    client = member.connector._session._client
+    for _ in range(10):
+        identity = client.client_id
+        expire(crew.zookeeper, identity)
+        wait_for(partial(_is_new, client, identity), "a new session")
+    crew.settle(member, partner)
+    crew.flowing(member, partner)
+    crew.finish()
+
+
+def _is_new(client: KazooClient, identity: tuple[int, bytes]) -> bool:
+    return bool(client.connected and client.client_id != identity)
