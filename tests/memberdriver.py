@@ -1,0 +1,294 @@
+"""Drives the machine without ZooKeeper: the test says what happens, and how each operation ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events as ev
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.machine import next_deadline, step
+from zkconsumer.core.model import (
+    Blocker,
+    Ownership,
+    Position,
+    Purpose,
+    Session,
+    StoredOffset,
+    TopicPartition,
+)
+from zkconsumer.core.records import Broker, Pattern, Registration
+from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.core.view import GroupView, Topic
+
+ME = "g_m"
+THREAD = "g_m-0"
+SESSION = Session(0xA1, 6.0)
+LATER = Session(0xB2, 6.0)
+BROKER = Broker("127.0.0.1", 9092, 4, ())
+C = TypeVar("C", bound=cmd.Command)
+
+
+def tps(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for number in numbers)
+
+
+def view(
+    members: Iterable[str] = (ME,),
+    topics: Mapping[str, int] | None = None,
+    *,
+    czxid: int = 1,
+    brokers: tuple[Broker, ...] = (BROKER,),
+    wildcards: Iterable[str] = (),
+    **more: Any,
+) -> GroupView:
+    """A group whose `members` all take one stream of each of `topics` (name -> partitions)."""
+    topics = {"t": 4} if topics is None else topics
+    subscription = dict.fromkeys(topics or {"t": 1}, 1)
+    registered = {name: Registration(subscription) for name in members}
+    registered |= {name: Registration({".*": 1}, Pattern.WHITE_LIST) for name in wildcards}
+    return GroupView(
+        members=registered,
+        malformed=more.get("malformed", {}),
+        topics={name: Topic(tuple(range(count)), czxid) for name, count in topics.items()},
+        malformed_topics=more.get("malformed_topics", {}),
+        brokers=brokers,
+    )
+
+
+class Member:
+    """One machine, its clock, and everything that it has commanded."""
+
+    def __init__(self, **settings: Any) -> None:
+        defaults: dict[str, Any] = {
+            "group": "g", "consumer": ME, "subscription": {"t": 1}, "strategy": Strategy.RANGE,
+        }
+        self.state = State(Settings(**(defaults | settings)))
+        self.now = 1000.0
+        self.zxid = 100
+        self.log: list[cmd.Command] = []
+        # What the streams would say: finished and handed-out positions.
+        self.finished: dict[TopicPartition, int] = {}
+        self.delivered: dict[TopicPartition, int] = {}
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def send(self, kind: type[ev.Event], **fields: Any) -> tuple[cmd.Command, ...]:
+        """Step with one event; what it commanded, positions collected as the coordinator does."""
+        self.state, commands = step(self.state, kind(now=self.now, **fields))
+        done: list[cmd.Command] = []
+        for command in commands:
+            done.append(command)
+            self.log.append(command)
+            if isinstance(command, cmd.CollectPositions):
+                done += self.collected(command.purpose, command.partitions)
+        return tuple(done)
+
+    def collected(
+        self, purpose: Purpose, partitions: Iterable[TopicPartition], request: int = 0
+    ) -> tuple[cmd.Command, ...]:
+        whole = purpose in (Purpose.EXPLICIT, Purpose.LEAVE)
+        known = {**self.finished, **self.delivered} if whole else self.finished
+        positions = {
+            tp: Position(self.state.owned[tp].epoch, known[tp])
+            for tp in partitions
+            if tp in known and tp in self.state.owned
+        }
+        return self.send(
+            ev.PositionsCollected, purpose=purpose, positions=positions, request=request
+        )
+
+    def commit(self, request: int = 1) -> tuple[cmd.Command, ...]:
+        """The user's explicit commit."""
+        return self.collected(Purpose.EXPLICIT, frozenset(self.state.serving), request)
+
+    def answer(self, outcome: ev.Outcome) -> tuple[cmd.Command, ...]:
+        """The rebalance's operation under way ends so."""
+        assert self.state.op is not None, f"nothing is under way in {self.state.phase}"
+        return self.send(ev.Finished, op=self.state.op, outcome=outcome)
+
+    def answer_commit(self, outcome: ev.Outcome | None = None) -> tuple[cmd.Command, ...]:
+        """The commit under way ends so; as asked for, by default."""
+        commit = self.state.commit
+        assert commit is not None, "no commit is under way"
+        if outcome is None:
+            versions = {
+                tp: 0 if version is None else version + 1
+                for tp, (_, version) in commit.plan.writes.items()
+            }
+            outcome = ev.Committed(versions, {}, frozenset(), {})
+        return self.send(ev.Finished, op=commit.op, outcome=outcome)
+
+    def answer_sync(self) -> tuple[cmd.Command, ...]:
+        assert self.state.lease.op is not None, "no sync is under way"
+        outcome = ev.Synced(self.now)
+        return self.send(ev.Finished, op=self.state.lease.op, outcome=outcome)
+
+    def wait(self, seconds: float) -> tuple[cmd.Command, ...]:
+        """Time passes, with a tick at every deadline on the way; syncs are answered."""
+        end, done = self.now + seconds, ()
+        while self.state.phase is not Phase.CLOSED and next_deadline(self.state) <= end:
+            self.now = max(self.now, next_deadline(self.state))
+            done += self.send(ev.Tick)
+            if self.state.lease.op is not None and self.state.connected:
+                done += self.answer_sync()
+        self.now = end
+        return done
+
+    # ---- stretches of a life ---------------------------------------------------------------------
+
+    def connect(self, session: Session = SESSION) -> tuple[cmd.Command, ...]:
+        done = self.send(ev.Connected, session=session, wall_ms=1)
+        return done + self.answer_sync()
+
+    def register(self) -> tuple[cmd.Command, ...]:
+        return self.connect() + self.answer(ev.Registered(1))
+
+    def read(self, group: GroupView | None = None) -> tuple[cmd.Command, ...]:
+        assert self.state.phase is Phase.READING
+        return self.answer(ev.ViewRead(group or view()))
+
+    def claim(self, *blocked: TopicPartition) -> tuple[cmd.Command, ...]:
+        """The claim under way succeeds, but for what is blocked."""
+        claim = self.last(cmd.Claim)
+        got = {}
+        for tp, thread in claim.partitions.items():
+            if tp not in blocked:
+                self.zxid += 1
+                got[tp] = Ownership(thread, self.zxid)
+        who = Blocker("g_other-0", 0xC3)
+        return self.answer(ev.Claimed(got, dict.fromkeys(blocked, who), {}))
+
+    def load(self, value: int | None = 10, version: int | None = 3) -> tuple[cmd.Command, ...]:
+        wanted = self.last(cmd.LoadOffsets).partitions
+        for tp in wanted:
+            self.finished[tp] = self.delivered[tp] = value or 0
+        return self.answer(ev.OffsetsLoaded({tp: StoredOffset(value, version) for tp in wanted}))
+
+    def verify(self, *lost: TopicPartition) -> tuple[cmd.Command, ...]:
+        """What is being read back is ours, but for what is lost."""
+        asked = self.last(cmd.Verify).partitions
+        held = {
+            tp: self.state.owned.get(tp, Ownership(thread, 99))
+            for tp, thread in asked.items()
+            if tp not in lost
+        }
+        return self.answer(ev.Verified(held, dict.fromkeys(lost)))
+
+    def settle(self, group: GroupView | None = None) -> None:
+        """From nothing to a settled owner of its part."""
+        self.register()
+        self.read(group)
+        self.claim()
+        self.load()
+        assert self.state.phase is Phase.SETTLED
+
+    def drive(self, group: GroupView | None = None) -> None:
+        """Everything asked for succeeds, until the member rests."""
+        for _ in range(100):
+            if not self.go_on(group):
+                return
+        raise AssertionError(f"never at rest: {self.state.phase}")
+
+    def go_on(self, group: GroupView | None) -> bool:
+        """The next thing that was asked for succeeds; False at rest, or when nothing is awaited."""
+        if self.state.lease.op is not None:
+            self.answer_sync()
+        elif self.state.commit is not None:
+            self.answer_commit()
+        elif self.state.op is None and self.state.phase is not Phase.STOPPING:
+            return False
+        else:
+            return self._succeed(group)
+        return True
+
+    def _succeed(self, group: GroupView | None) -> bool:
+        match self.state.phase:
+            case Phase.REGISTERING:
+                self.answer(ev.Registered(1))
+            case Phase.RECOVERING | Phase.VERIFYING:
+                self.verify()
+            case Phase.READING:
+                self.read(group)
+            case Phase.STOPPING:
+                self.send(ev.ReleaseReady, partitions=self.state.moving)
+            case Phase.RELEASING:
+                self.answer(ev.Released({}))
+            case Phase.CLAIMING:
+                self.claim()
+            case Phase.LOADING:
+                self.load()
+            case _:
+                return False
+        return True
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def last(self, kind: type[C]) -> C:
+        """The latest command of this kind."""
+        return next(command for command in reversed(self.log) if isinstance(command, kind))
+
+    def notices(self) -> list[cmd.NoticeKind]:
+        return [command.kind for command in self.log if isinstance(command, cmd.Notice)]
+
+
+def of(commands: Iterable[cmd.Command], kind: type[C]) -> list[C]:
+    """The commands of one kind."""
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def one(commands: Iterable[cmd.Command], kind: type[C]) -> C:
+    """The only command of that kind."""
+    (command,) = of(commands, kind)
+    return command
+
+
+PEER = "g_z"
+"""Sorts behind `ME`, so of four partitions we keep the first two."""
+TWO = view([ME, PEER])
+
+
+def member_in(phase: Phase, **settings: Any) -> Member:
+    """A member that stands in `phase`, by the shortest way."""
+    member = Member(**settings)
+    if phase is Phase.OFFLINE:
+        return member
+    member.connect()
+    if phase is Phase.REGISTERING:
+        return member
+    member.answer(ev.Registered(1))
+    if phase is Phase.READING:
+        return member
+    member.read()
+    if phase is Phase.CLAIMING:
+        return member
+    member.claim(*(tps(3) if phase is Phase.WAITING else ()))
+    if phase is Phase.LOADING:
+        return member
+    member.load()
+    if phase not in (Phase.WAITING, Phase.SETTLED):
+        _leave_rest(member, phase)
+    assert member.state.phase is phase
+    return member
+
+
+def _leave_rest(member: Member, phase: Phase) -> None:
+    """From SETTLED to where something is under way."""
+    member.finished |= dict.fromkeys(member.state.owned, 15)
+    member.delivered |= dict.fromkeys(member.state.owned, 16)
+    if phase in (Phase.LEAVING, Phase.CLOSED):
+        member.send(ev.CloseRequested)
+        if phase is Phase.CLOSED:
+            member.answer_commit()
+        return
+    if phase is Phase.RECOVERING:
+        member.send(ev.Suspended)
+        member.connect()
+        return
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.read(view() if phase is Phase.VERIFYING else TWO)
+    if phase in (Phase.COMMITTING, Phase.RELEASING):
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if phase is Phase.RELEASING:
+        member.answer_commit()
