@@ -20,13 +20,13 @@ from typing import Any, Self
 
 from zkconsumer.sim.ensemble import Ensemble
 from zkconsumer.sim.replicas import READS, Connection
+from zkconsumer.sim.sizes import is_too_large
 from zkconsumer.sim.znodes import (
     ALL,
     ANYONE,
     OPEN,
     SUPER,
     Change,
-    CreateWithAcl,
     End,
     SetAcl,
     Write,
@@ -35,21 +35,6 @@ from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Code, Reply, Stat
 
 Request = rq.Request | Write
-
-MAX_REQUEST_BYTES = 0xFFFFF
-"""jute.maxbuffer's default: a server drops a connection that sends more in one request."""
-
-_HEADER_BYTES, _MULTI_HEADER_BYTES = 8, 9
-_BODY_BYTES: dict[type[Any], int] = {
-    rq.Create: 39,  # with the access control list that is open to anyone
-    CreateWithAcl: 39,
-    rq.SetData: 12,
-    rq.Delete: 8,
-    rq.Check: 8,
-    SetAcl: 31,
-    rq.SyncLeader: 4,
-}
-"""What a request takes on the wire beside its path and data."""
 
 BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
 TOO_LARGE = Reply(Code.TOO_LARGE)
@@ -264,7 +249,7 @@ class SimZooKeeper(Ensemble):
     ) -> Reply | None:
         if isinstance(request, rq.Create) and len(request.data) > rq.MAX_PAYLOAD_BYTES:
             return TOO_LARGE  # the client does not send it
-        if _is_too_large(request):
+        if is_too_large(request):
             self.disconnect(session)
             return BROKEN
         if not self._reaches_leader(connection):
@@ -373,30 +358,3 @@ def _result(write: Write, change: Change | None) -> str | Stat | bool:
     if isinstance(write, _UPDATES) and change and change.new:
         return change.new.stat
     return True
-
-
-def _is_too_large(request: Request) -> bool:
-    writes = request.writes if isinstance(request, rq.Multi) else (request,)
-    # A character takes four bytes at most: hardly any request needs the exact size.
-    about = 64
-    for write in writes:
-        about += 64 + 4 * len(write.path)
-        if isinstance(write, _WITH_DATA):
-            about += len(write.data)
-    return about > MAX_REQUEST_BYTES and _size(request) > MAX_REQUEST_BYTES
-
-
-_WITH_DATA = (rq.Create, rq.SetData)
-
-
-def _size(request: Request) -> int:
-    """Bytes of a request on the wire."""
-    if isinstance(request, rq.Multi):
-        parts = sum(_part(write) + _MULTI_HEADER_BYTES for write in request.writes)
-        return _HEADER_BYTES + parts + _MULTI_HEADER_BYTES
-    return _HEADER_BYTES + _part(request)
-
-
-def _part(request: Any) -> int:
-    data: bytes = getattr(request, "data", b"")
-    return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data)
