@@ -146,7 +146,10 @@ class Play:
         """Stop producing, wait until the group has everything, and stop it."""
         self._view.event("the group reads on until it has everything")
         produced = self._producing.finish()
-        self._wait(lambda: self._notes.tally.delivered >= sum(produced))
+        tally, before = self._notes.tally, -1
+        while before < tally.delivered < sum(produced):  # as long as there is progress
+            before = tally.delivered
+            self._wait(lambda: tally.delivered >= sum(produced))
         for name in list(self._processes):
             self._end(name, signal.SIGTERM)
         self._notes.read()
