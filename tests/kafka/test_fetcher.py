@@ -1,0 +1,185 @@
+"""What a stream may expect of a fetcher: asked of the one in memory and of the real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, eventually, settings_for
+
+from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three empty partitions."""
+    topic = unique("fetch")
+    if request.param == "memory":
+        return MemoryLog(topic)
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    sandbox.create_topic(topic, partitions=3)
+    return KafkaLog(topic, sandbox)
+
+
+@pytest.fixture
+def fetcher(log: Log) -> Iterator[Fetcher]:
+    one = log.fetcher()
+    yield one
+    one.close()
+
+
+def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000) -> list[int]:
+    """The next `count` offsets of a partition; those of others are dropped."""
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{found} of {count}"
+        messages = fetcher.consume(wanted, 0.05)
+        assert len(messages) <= wanted
+        found += [one.offset() or 0 for one in messages if one.partition() == partition]
+    return found
+
+
+def test_reads_in_order_from_the_offset_given(log: Log, fetcher: Fetcher) -> None:
+    """Every message from the offset on, once and in order."""
+    log.append(0, map(str, range(500)))
+    fetcher.assign({0: 123})
+    assert offsets(fetcher, 0, 377, wanted=100) == list(range(123, 500))
+
+
+def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
+    """A missing key or value is None, an empty one is empty."""
+    log.append_keyed(0, None, None)
+    log.append_keyed(0, "k", "")
+    fetcher.assign({0: 0})
+    first, second = [one for _ in range(2) for one in _one(fetcher)]
+    assert (first.key(), first.value()) == (None, None)
+    assert (second.key(), second.value()) == (b"k", b"")
+
+
+def _one(fetcher: Fetcher) -> list[object]:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (messages := fetcher.consume(1, 0.05)):
+        assert time.monotonic() < deadline
+    return messages  # type: ignore[return-value]
+
+
+def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) -> None:
+    """After unassign no message of the partition comes; the other one has no gap."""
+    for partition in (0, 1):
+        log.append(partition, map(str, range(2000)))
+    fetcher.assign({0: 0, 1: 0})
+    seen = [one for one in fetcher.consume(10, PATIENCE_S) if one.partition() == 1]
+    fetcher.unassign([0])
+    deadline = time.monotonic() + PATIENCE_S
+    while len(seen) < 2000:
+        assert time.monotonic() < deadline
+        messages = fetcher.consume(100, 0.05)
+        assert {one.partition() for one in messages} <= {1}
+        seen += messages
+    assert [one.offset() for one in seen] == list(range(2000))
+
+
+def test_assigned_anew_it_starts_exactly_there(log: Log, fetcher: Fetcher) -> None:
+    """A partition that comes back starts at its new offset, with nothing left of the old fetch."""
+    log.append(0, map(str, range(1000)))
+    fetcher.assign({0: 0})
+    offsets(fetcher, 0, 1, wanted=10)
+    fetcher.unassign([0])
+    fetcher.assign({0: 700})
+    assert offsets(fetcher, 0, 300) == list(range(700, 1000))
+
+
+def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
+    """Unknown partitions in the list do not spoil the others."""
+    log.append(0, ["a"])
+    fetcher.unassign([0, 1])
+    fetcher.assign({0: 0})
+    assert offsets(fetcher, 0, 1) == [0]
+    fetcher.unassign([2, 0, 1])
+    assert fetcher.consume(10, 0.2) == []
+
+
+def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
+    """`consume` returns when something comes, not when its time is over or the list is full."""
+    fetcher.assign({0: 0})
+    fetcher.consume(10, 0.1)
+    log.append(0, ["a"])
+    start = time.monotonic()
+    assert len(fetcher.consume(1000, PATIENCE_S)) == 1
+    assert time.monotonic() - start < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("offset", [50, 7])
+def test_out_of_range_is_a_fault_of_that_partition(
+    log: Log, fetcher: Fetcher, offset: int
+) -> None:
+    """An offset behind the end or before the start: a fault; the partition can be assigned anew."""
+    log.append(0, map(str, range(30)))
+    log.append(1, map(str, range(30)))
+    log.cut(0, 20)
+    fetcher.assign({0: offset, 1: 0})
+    seen = [1 for one in fetcher.consume(100, 0) if one.partition() == 1]
+
+    def faulted() -> bool:
+        seen.extend(1 for one in fetcher.consume(100, 0.05) if one.partition() == 1)
+        return bool(fetcher.faults)
+
+    eventually(faulted)
+    fault = fetcher.faults.popleft()
+    assert (fault.kind, fault.partition) == (FaultKind.OUT_OF_RANGE, 0)
+    fetcher.unassign([0])
+    fetcher.assign({0: 20})
+    assert offsets(fetcher, 0, 10) == list(range(20, 30))
+
+
+def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> None:
+    """`smallest` is the first offset that is there, `largest` the one that comes next."""
+    log.append(0, map(str, range(30)))
+    log.cut(0, 20)
+    log.append(1, ["a"])
+    assert fetcher.resolve([0, 1, 2], Reset.SMALLEST) == {0: 20, 1: 0, 2: 0}
+    assert fetcher.resolve([0, 1, 2], Reset.LARGEST) == {0: 30, 1: 1, 2: 0}
+
+
+def test_closing_twice_does_nothing(log: Log) -> None:
+    """`close` can be called again."""
+    fetcher = log.fetcher()
+    fetcher.assign({0: 0})
+    fetcher.close()
+    fetcher.close()
+
+
+# ---- the real one alone -------------------------------------------------------------------------
+
+
+def test_no_broker_means_reports_in_measure_and_reasons() -> None:
+    """Refused connections become a few passing faults; a position is answered with its reason."""
+    fetcher = KafkaFetcher("nowhere", settings_for("127.0.0.1:1"))
+    fetcher.assign({0: 0})
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        assert fetcher.consume(10, 0.05) == []
+    assert 1 <= len(fetcher.faults) <= 6
+    assert {fault.kind for fault in fetcher.faults} == {FaultKind.PASSING}
+    answers = fetcher.resolve([0, 1], Reset.LARGEST)
+    assert all(isinstance(answer, str) and answer for answer in answers.values())
+    fetcher.close()
+
+
+def test_an_unknown_partition_is_waited_for(
+    sandbox: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """A partition without a leader is a passing fault that names it; it is served when it comes."""
+    topic = unique("later")
+    sandbox.create_topic(topic, partitions=1)
+    fetcher = KafkaFetcher(topic, settings_for(sandbox.bootstrap))
+    fetcher.assign({0: 0, 1: 0})
+    assert [(one.kind, one.partition) for one in fetcher.faults] == [(FaultKind.PASSING, 1)]
+    assert isinstance(fetcher.resolve([1], Reset.LARGEST)[1], str)
+    sandbox.add_partitions(topic, partitions=2)
+    sandbox.produce(topic, ["a"], partition=1)
+    assert offsets(fetcher, 1, 1) == [0]
+    fetcher.close()
