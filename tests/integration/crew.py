@@ -90,6 +90,20 @@ class Observed:
         return str(said[-1]["phase"]) if said else ""
 
     @property
+    def rebalances(self) -> float:
+        """How often it has read the group so far."""
+        return self.metrics()["rebalances"]
+
+    def metrics(self) -> dict[str, float]:
+        """The connector's counters at this moment."""
+        before = len(self.of("metrics"))
+        self.tell("metrics")
+        return dict(self.wait("metrics", after=before)["values"])
+
+    def tell(self, word: str) -> None:
+        raise NotImplementedError
+
+    @property
     def delivered(self) -> list[Delivery]:
         return deliveries(self.name, self.events)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from crew import LIMIT_S, SESSION_S, Crew, LocalMember, MemberProcess, wait_for
+from crew import LIMIT_S, SESSION_S, Crew, wait_for
 from kazoo.client import KazooClient
 from proxy import Wire
 from trap import Trap
@@ -20,12 +20,6 @@ HAND_OVER_S = 0.25
 TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")
 
 
-def _rebalances(member: MemberProcess | LocalMember) -> float:
-    before = len(member.of("metrics"))
-    member.tell("metrics")
-    return float(member.wait("metrics", after=before)["values"]["rebalances"])
-
-
 def _cut_and_reconnect(trap: Trap) -> None:
     before = trap.connections
     trap.cut()
@@ -37,7 +31,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
     first, second = crew.join(), crew.join(zookeeper=trap.address)
     crew.settle(first, second)
     crew.flowing(first, second)
-    owners, rebalances = crew.observer.snapshot().owners, _rebalances(first)
+    owners, rebalances = crew.observer.snapshot().owners, first.rebalances
     session = second.last("session")
     for _ in range(3):
         _cut_and_reconnect(trap)
@@ -45,7 +39,7 @@ def test_a_cut_connection(crew: Crew, trap: Trap) -> None:
     crew.settle(first, second)
     assert second.last("session") == session
     assert crew.observer.snapshot().owners == owners
-    assert _rebalances(first) == rebalances
+    assert first.rebalances == rebalances
     assert crew.finish().duplicates() == 0
 
 
@@ -77,7 +71,7 @@ def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
     trap.cut()
     crew.settle(member)
     assert crew.observer.snapshot().owners == owners
-    assert not member.connector.metrics().keys() & set(TROUBLE)
+    assert not member.metrics().keys() & set(TROUBLE)
     crew.flowing(member)
     assert {one.token for one in member.delivered} <= {info.epoch for info in owners.values()}
     assert crew.finish().duplicates() == 0
@@ -95,7 +89,7 @@ def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
     trap.cut()
     crew.settle(first, second)
     crew.flowing(first, second)
-    assert not first.connector.metrics().keys() & set(TROUBLE)
+    assert not first.metrics().keys() & set(TROUBLE)
     assert crew.finish().duplicates() == 0
 
 
@@ -123,7 +117,7 @@ def test_a_lost_reply_to_a_commit(
         trap.cut()
         commit.result(LIMIT_S)
     assert _offset_versions(crew, admin) == versions
-    assert not member.connector.metrics().keys() & set(TROUBLE)
+    assert not member.metrics().keys() & set(TROUBLE)
     crew.finish()
 
 
@@ -145,7 +139,7 @@ def test_a_commit_after_a_lost_reply(crew: Crew, trap: Trap) -> None:
     member.connector.commit_offsets()
     end = {tp: max(offsets) + 1 for tp, offsets in crew.traffic.produced.items()}
     assert crew.observer.snapshot().offsets == end
-    assert not member.connector.metrics().keys() & set(TROUBLE)
+    assert not member.metrics().keys() & set(TROUBLE)
     crew.finish()
 
 

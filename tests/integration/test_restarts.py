@@ -1,0 +1,138 @@
+"""Servers go down and come back under a running group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from crew import SESSION_S, Crew, MemberProcess, wait_for
+
+from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
+from zkconsumer.sandbox.topics import create_topic
+
+TICK_S = 0.1
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """Servers of this module's own, since it takes them down."""
+    with Sandbox(tick_time_s=TICK_S) as servers:
+        yield servers
+
+
+@pytest.fixture
+def pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
+    """Two members that have settled and are given messages."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    return first, second
+
+
+def _quiet(crew: Crew) -> None:
+    """Wait until nobody is given messages any more though there are some."""
+    counts = [-1]
+
+    def same() -> bool:
+        counts.append(len(crew.evidence().deliveries))
+        return len(counts) > 50 and counts[-1] == counts[-50]
+
+    wait_for(same, "deliveries to pause")
+
+
+def test_zookeeper_restarts(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
+    """Stopped and started again: the sessions survive, and so does what everybody owns."""
+    owners = crew.observer.snapshot().owners
+    sessions = [one.last("session") for one in pair]
+    sandbox.zookeeper.restart()
+    crew.flowing(*pair)
+    crew.settle(*pair)
+    assert [one.last("session") for one in pair] == sessions
+    assert crew.observer.snapshot().owners == owners
+    assert crew.finish().duplicates() == 0
+
+
+def test_zookeeper_is_killed_for_longer_than_a_session(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
+    """Away for longer than the lease: everybody pauses, and goes on where it was afterwards."""
+    sandbox.zookeeper.kill()
+    _quiet(crew)
+    sandbox.zookeeper.start()
+    crew.flowing(*pair)
+    crew.settle(*pair)
+    crew.finish()
+
+
+def test_the_broker_restarts(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
+    """The group does not move for a broker; everybody reads on when it is back."""
+    owners = crew.observer.snapshot().owners
+    counts = [one.rebalances for one in pair]
+    sandbox.broker.restart()
+    crew.flowing(*pair)
+    crew.settle(*pair)
+    assert crew.observer.snapshot().owners == owners
+    assert [one.rebalances for one in pair] == counts
+    assert crew.finish().duplicates() == 0
+
+
+def test_the_broker_is_killed(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
+    """SIGKILL and a start on the same port: nothing lost, nothing moved, nothing twice."""
+    owners = crew.observer.snapshot().owners
+    counts = [one.rebalances for one in pair]
+    sandbox.broker.kill()
+    sandbox.broker.start()
+    crew.flowing(*pair)
+    crew.settle(*pair)
+    assert crew.observer.snapshot().owners == owners
+    assert [one.rebalances for one in pair] == counts
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_member_joins_while_no_broker_is_there(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
+    """Without brokers nobody gives up what it has; the joiner has its part when one is back."""
+    sandbox.broker.stop()
+    third = crew.join()
+    wait_for(lambda: third.last("status")["phase"] == "waiting", "the joiner to wait")
+    assert "no brokers" in third.last("status")["waiting_for"]
+    assert all(one.owned for one in pair)
+    sandbox.broker.start()
+    crew.settle(*pair, third)
+    crew.flowing(*pair, third)
+    crew.finish()
+
+
+def test_the_leader_of_an_ensemble_is_killed(
+    unique: Callable[[str], str], tmp_path: Path, stack: ExitStack
+) -> None:
+    """Of three servers the leader dies: no session is lost, nothing moves, nothing twice."""
+    ensemble = stack.enter_context(ZooKeeperEnsemble(tmp_path / "zookeepers", tick_time_s=TICK_S))
+    broker = stack.enter_context(
+        BrokerServer(tmp_path / "broker", zookeeper_connect=ensemble.connect)
+    )
+    create_topic(ensemble.connect, "orders", partitions=8)
+    crew = Crew(ensemble.connect, broker.bootstrap, unique("group"), tmp_path, stack)
+    crew.feed("orders", 8)
+    members = [crew.join(zookeeper_session_timeout_s=2 * SESSION_S) for _ in range(3)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    owners = crew.observer.snapshot().owners
+    sessions = [one.last("session") for one in members]
+    killed = ensemble.leader()
+    killed.kill()
+    assert ensemble.leader() is not killed
+    crew.flowing(*members)
+    crew.settle(*members)
+    assert [one.last("session") for one in members] == sessions
+    assert crew.observer.snapshot().owners == owners
+    assert crew.finish().duplicates() == 0
