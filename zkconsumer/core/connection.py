@@ -54,7 +54,7 @@ def renew(state: State, now: float) -> Step:
 
 def synced(state: State, outcome: events.Synced, now: float) -> Step:
     state = replace(state, lease=state.lease.granted(outcome.sent_at))
-    return then(_open(state, now), lambda s: committing.pump(s, now))
+    return then(_open(state, now), lambda s: rebalance.pump(s, now))
 
 
 def _open(state: State, now: float) -> Step:
@@ -66,7 +66,7 @@ def _open(state: State, now: float) -> Step:
 def unfence(state: State, now: float, following: Callable[[State], Step]) -> Step:
     """What we hold is known again: deliver, commit what waited, go on."""
     result = _open(replace(state, fenced=False), now)
-    return then(then(result, lambda s: committing.pump(s, now)), following)
+    return then(then(result, following), lambda s: rebalance.pump(s, now))
 
 
 def registered(state: State, _: events.Registered, now: float) -> Step:

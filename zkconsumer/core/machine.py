@@ -24,11 +24,9 @@ from zkconsumer.core import (
     triggers,
 )
 from zkconsumer.core.commands import (
-    CloseSession,
     CollectPositions,
     Notice,
     NoticeKind,
-    ShutGate,
     Withdraw,
 )
 from zkconsumer.core.events import Event, Finished, Interrupted
@@ -83,17 +81,7 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
     asked = CommitRequest(event.purpose, event.positions, event.request)
     result = committing.request(state, asked, event.now)
-    return then(result, _after_commit)
-
-
-def _after_commit(state: State) -> Step:
-    """A phase that waits for a commit goes on when it is over, however it ended."""
-    if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
-        return rebalance.release(state)
-    last = (Purpose.LEAVE, Purpose.RELEASE)
-    if state.phase is Phase.LEAVING and not any(committing.pending(state, p) for p in last):
-        return _close(state)
-    return state, ()
+    return then(result, rebalance.after_commit)
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
@@ -124,7 +112,7 @@ def _auto_commit(state: State, now: float) -> Step:
 
 def _phase_tick(state: State, now: float) -> Step:
     if state.leave_at is not None and state.leave_at <= now:
-        return _close(state)
+        return rebalance.close(state)
     if state.phase is Phase.STOPPING and state.grace_at is not None and state.grace_at <= now:
         return rebalance.stopped(state)
     if state.phase is Phase.SETTLED and state.peers_at is not None and state.peers_at <= now:
@@ -165,22 +153,17 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
     served, moving = state.serving, state.phase is Phase.COMMITTING
     state = replace(state, phase=Phase.LEAVING, op=None, grace_at=None, retry_at=None)
     if state.settings.auto_commit_s is None or not (served or moving):
-        return then((state, (Withdraw(served),)), _close)
+        return then((state, (Withdraw(served),)), rebalance.close)
     if not (state.connected and state.registered) or state.session is None:
         notice = Notice(
             NoticeKind.COMMIT_FAILED, "every partition", "left while ZooKeeper was away; what was "
             "handed out since the last commit is delivered again, to the next owner"
         )
-        return then((state, (Withdraw(served), notice)), _close)
+        return then((state, (Withdraw(served), notice)), rebalance.close)
     # Not fenced any more: nothing is delivered, and the commit is a compare-and-set that is bound
     # to our id znode, as safe before the read-back of what we own as after it.
     state = replace(state, fenced=False, leave_at=event.now + state.session.timeout_s)
     return state, (CollectPositions(event.purpose, served), Withdraw(served))
-
-
-def _close(state: State) -> Step:
-    state, answers = committing.abandon(state, "the connector is shut down")
-    return replace(state, phase=Phase.CLOSED), (*answers, ShutGate(), CloseSession())
 
 
 # ---- results of operations ----------------------------------------------------------------------
@@ -194,7 +177,7 @@ def _finished(state: State, event: Finished) -> Step:
             return connection.synced(state, outcome, now)
         return replace(state, lease=replace(state.lease, op=None)), ()
     if state.commit is not None and event.op == state.commit.op:
-        return then(_commit_ended(state, outcome, now), _after_commit)
+        return then(_commit_ended(state, outcome, now), rebalance.after_commit)
     if event.op != state.op:
         return state, ()
     if isinstance(outcome, Interrupted):
@@ -220,7 +203,7 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
 
 def _connected(state: State, event: events.Connected) -> Step:
     """A leaver has nothing to wait for in a new session."""
-    return then(connection.connected(state, event), _after_commit)
+    return then(connection.connected(state, event), rebalance.after_commit)
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zkconsumer.core import committing
 from zkconsumer.core.commands import (
     AskRelease,
     Claim,
+    CloseSession,
     CollectPositions,
     Command,
     LoadOffsets,
@@ -158,6 +160,27 @@ def released(state: State, outcome: Released, now: float) -> Step:
         for tp, reason in outcome.denied.items()
     )
     return then((state, notices), lambda s: advance(s, now))
+
+
+def pump(state: State, now: float) -> Step:
+    """Commits may be written again: start what waits, and go on if a phase waited for it."""
+    return then(committing.pump(state, now), after_commit)
+
+
+def after_commit(state: State) -> Step:
+    """A phase that waits for a commit goes on when it is over, however it ended."""
+    if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
+        return release(state)
+    last = (Purpose.LEAVE, Purpose.RELEASE)
+    if state.phase is Phase.LEAVING and not any(committing.pending(state, p) for p in last):
+        return close(state)
+    return state, ()
+
+
+def close(state: State) -> Step:
+    """The end: what still waits for a commit is told, and the session takes our znodes along."""
+    state, answers = committing.abandon(state, "the connector is shut down")
+    return replace(state, phase=Phase.CLOSED), (*answers, ShutGate(), CloseSession())
 
 
 # ---- taking -------------------------------------------------------------------------------------
