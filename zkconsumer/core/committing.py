@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from zkconsumer.core import offsets
@@ -56,22 +56,30 @@ def _may_write(state: State, now: float) -> bool:
 
 def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     plan = offsets.plan(state.ledger, asked.positions)
-    if not plan.writes and not (plan.checks and asked.purpose is Purpose.AUTO):
-        return state, _answer(state, asked, _not_ours(state, asked))
+    # A hand-over leaves alone what it does not write; the others look at that, too, since checking
+    # the versions is how an operator's edit is noticed.
+    looks = plan.checks and asked.purpose in (Purpose.AUTO, Purpose.EXPLICIT)
+    if not plan.writes and not looks:
+        return state, _answer(state, asked, _unstored(state, asked))
     op = state.last_op + 1
     state = replace(state, last_op=op, commit=InFlight(op, asked, plan, tries))
     return state, (CommitOffsets(op, plan),)
 
 
-def _not_ours(state: State, asked: CommitRequest) -> Mapping[TopicPartition, str]:
-    """An explicit commit names what it could not store because it was lost meanwhile."""
+def _unstored(
+    state: State, asked: CommitRequest, stored: Container[TopicPartition] = ()
+) -> Mapping[TopicPartition, str]:
+    """An explicit commit names what it could not store: lost meanwhile, or an unreadable node."""
+    failures: dict[TopicPartition, str] = {}
     if asked.purpose is not Purpose.EXPLICIT:
-        return {}
-    return {
-        tp: "no longer owned; the new owner goes on from the last committed offset"
-        for tp, at in asked.positions.items()
-        if tp not in state.ledger or state.ledger[tp].epoch != at.epoch
-    }
+        return failures
+    for tp, at in asked.positions.items():
+        known = state.ledger.get(tp)
+        if known is not None and known.epoch == at.epoch:
+            failures |= {tp: known.error} if known.error else {}
+        elif tp not in stored:
+            failures[tp] = "no longer owned; the new owner goes on from the last committed offset"
+    return failures
 
 
 def interrupted(state: State) -> State:
@@ -111,16 +119,13 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     state = replace(state, ledger=ledger, commit=None)
     state, commands = _act_on(state, findings)
     asked = _without(running.request, findings.edited)
-    again = bool(offsets.plan(ledger, asked.positions).writes) and not outcome.denied
-    if again and running.tries < MAX_TRIES:
+    left = offsets.plan(ledger, asked.positions).writes
+    if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)
         return then((state, commands + more), lambda s: pump(s, now))
-    failures = {**outcome.denied, **findings.malformed}
-    if again:
-        failures |= {
-            tp: f"others wrote it {MAX_TRIES} times meanwhile" for tp in outcome.foreign
-        }
-    failures |= _not_ours(state, asked)
+    failures = dict.fromkeys(left, "others wrote it meanwhile")
+    failures |= outcome.denied
+    failures |= _unstored(state, asked, outcome.versions)
     return then((state, commands + _answer(state, asked, failures)), lambda s: pump(s, now))
 
 

@@ -1,0 +1,257 @@
+"""Commits: one at a time, in order, under the lease; what they find, and what they answer."""
+
+from __future__ import annotations
+
+from memberdriver import LATER, TWO, Member, member_in, of, one, tps
+
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events as ev
+from zkconsumer.core.committing import MAX_TRIES
+from zkconsumer.core.model import Purpose, StoredOffset, TopicPartition
+from zkconsumer.core.state import Phase
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def found(*partitions: TopicPartition, **stored: int) -> ev.Committed:
+    """A commit that wrote nothing because somebody else had written these."""
+    node = StoredOffset(stored.get("value"), stored.get("version"), stored.get("mzxid", 0))
+    marked = frozenset(partitions) if "mzxid" in stored else frozenset()
+    return ev.Committed({}, dict.fromkeys(partitions, node), marked, {})
+
+
+def asking(**settings: object) -> Member:
+    """A settled member whose user has been handed messages up to 20 of every partition."""
+    member = member_in(Phase.SETTLED, **settings)
+    member.finished |= dict.fromkeys(member.state.owned, 19)
+    member.delivered |= dict.fromkeys(member.state.owned, 20)
+    return member
+
+
+def test_an_explicit_commit_covers_everything_handed_out() -> None:
+    """The user's commit stores what was handed out, and is answered when it is stored."""
+    member = asking()
+    assert one(member.commit(7), cmd.CommitOffsets).plan.writes[T0] == (20, 3)
+    assert one(member.answer_commit(), cmd.AnswerCommit) == cmd.AnswerCommit(7, {})
+
+
+def test_the_automatic_commit_covers_finished_messages() -> None:
+    """The timer's commit leaves the message in hand out."""
+    member = asking()
+    assert one(member.wait(60.0), cmd.CommitOffsets).plan.writes[T0] == (19, 3)
+
+
+def test_the_automatic_commit_does_not_go_back() -> None:
+    """After an explicit commit of the message in hand, the timer writes nothing lower."""
+    member = asking()
+    member.commit()
+    member.answer_commit()
+    plan = one(member.wait(60.0), cmd.CommitOffsets).plan
+    assert (plan.writes, plan.checks) == ({}, dict.fromkeys(tps(0, 1, 2, 3), 4))
+
+
+def test_one_commit_at_a_time_in_order() -> None:
+    """Commits that come while one is under way wait, and then follow in their order."""
+    member = asking()
+    member.commit(1)
+    assert not of(member.commit(2), cmd.CommitOffsets)
+    member.delivered |= dict.fromkeys(tps(0), 30)
+    assert not of(member.commit(3), cmd.CommitOffsets)
+    done = member.answer_commit()
+    assert one(done, cmd.AnswerCommit).request == 1
+    assert one(done, cmd.CommitOffsets).plan.checks.keys() == tps(0, 1, 2, 3)
+    done = member.answer_commit()
+    assert one(done, cmd.AnswerCommit).request == 2
+    assert one(done, cmd.CommitOffsets).plan.writes == {T0: (30, 4)}
+
+
+def test_a_hand_over_goes_first() -> None:
+    """A release's commit overtakes the waiting ones, since other members wait for it."""
+    member = asking()
+    member.commit(1)
+    member.delivered |= dict.fromkeys(tps(0), 30)
+    member.commit(2)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.read(TWO)
+    member.finished |= dict.fromkeys(tps(2, 3), 25)
+    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    assert one(member.answer_commit(), cmd.CommitOffsets).plan.writes.keys() == tps(2, 3)
+
+
+def test_automatic_commits_do_not_pile_up() -> None:
+    """While ZooKeeper is away one automatic commit waits, not one for each interval."""
+    member = asking(auto_commit_s=1.0)
+    member.send(ev.Suspended)
+    for _ in range(5):
+        member.now += 1.0
+        member.send(ev.Tick)
+    assert [asked.purpose for asked in member.state.commits] == [Purpose.AUTO]
+
+
+def test_a_commit_waits_for_zookeeper() -> None:
+    """Asked for while the connection is gone, a commit runs after the read-back."""
+    member = asking()
+    member.send(ev.Suspended)
+    assert not member.commit(1)
+    member.connect()
+    assert one(member.verify(), cmd.CommitOffsets)
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures == {}
+
+
+def test_a_commit_without_a_reply_is_resolved_by_reading_back() -> None:
+    """A lost reply: the same commit again, and the value found is recognised as our own."""
+    member = asking()
+    member.commit(1)
+    member.answer_commit(ev.Interrupted())
+    member.send(ev.Suspended)
+    member.connect()
+    again = one(member.verify(), cmd.CommitOffsets)
+    assert again.plan.writes[T0] == (20, 3)
+    done = member.answer_commit(found(*tps(0, 1, 2, 3), value=20, version=4))
+    assert one(done, cmd.AnswerCommit).failures == {}
+    assert not of(done, cmd.Notice)
+
+
+def test_a_commit_that_an_expiry_overtakes_fails_by_name() -> None:
+    """What was to be committed is no longer ours: the user's commit names every partition."""
+    member = asking()
+    member.commit(1)
+    done = member.send(ev.Connected, session=LATER, wall_ms=2)
+    assert one(done, cmd.AnswerCommit).failures.keys() == tps(0, 1, 2, 3)
+    assert all("expired" in why for why in one(done, cmd.AnswerCommit).failures.values())
+
+
+def test_a_commit_names_what_was_lost_meanwhile() -> None:
+    """An owner node lost while the commit waited: that partition fails by name, no other."""
+    member = asking()
+    member.send(ev.Suspended)
+    member.commit(1)
+    member.connect()
+    assert one(member.verify(T1), cmd.CommitOffsets).plan.writes.keys() == tps(0, 2, 3)
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures.keys() == {T1}
+
+
+def test_a_commit_that_was_stored_before_the_loss_has_not_failed() -> None:
+    """Stored in ZooKeeper, then lost before the answer came: the user is told of no failure."""
+    member = asking()
+    member.commit(1)
+    member.send(ev.OwnerNodeChanged, partition=T1)
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures == {}
+
+
+def test_a_lower_foreign_offset_is_overwritten_and_reported() -> None:
+    """A zombie's commit below ours: reported, and written over by the next try."""
+    member = asking()
+    member.commit(1)
+    done = member.answer_commit(found(T0, value=5, version=9))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_OVERWRITTEN
+    assert one(done, cmd.CommitOffsets).plan.writes[T0] == (20, 9)
+
+
+def test_a_higher_foreign_offset_is_left_and_reported() -> None:
+    """A value above ours: reported once, left, and our commit counts as done."""
+    member = asking()
+    member.commit(1)
+    done = member.answer_commit(found(T0, value=50, version=9))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_LEFT
+    plan = one(done, cmd.CommitOffsets).plan
+    assert (plan.writes.keys(), plan.checks) == (tps(1, 2, 3), {T0: 9})
+    done = member.answer_commit()
+    assert one(done, cmd.AnswerCommit).failures == {}
+
+
+def test_a_marked_edit_moves_the_reading() -> None:
+    """An operator's edit: delivery starts afresh from there, and nothing is written over it."""
+    member = asking()
+    member.commit(1)
+    done = member.answer_commit(found(T0, value=5, version=9, mzxid=77))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_EDITED
+    assert one(done, cmd.Withdraw).partitions == {T0}
+    assert one(done, cmd.StartFetching).grants == {T0: (member.state.owned[T0], 5)}
+    assert T0 not in one(done, cmd.CommitOffsets).plan.writes
+
+
+def test_positions_from_before_an_edit_are_forgotten() -> None:
+    """A commit that waits with a position from before the edit does not write over it."""
+    member = asking()
+    member.commit(1)
+    member.delivered |= dict.fromkeys(tps(0), 30)
+    member.commit(2)
+    member.answer_commit(found(T0, value=5, version=9, mzxid=77))
+    member.answer_commit()
+    assert member.state.commit is None or T0 not in member.state.commit.plan.writes
+
+
+def test_edits_are_noticed_without_new_positions() -> None:
+    """The timer's commit, and the user's, check the versions even when no position has changed."""
+    member = asking()
+    member.commit(1)
+    member.answer_commit()
+    checks = dict.fromkeys(tps(0, 1, 2, 3), 4)
+    assert one(member.commit(2), cmd.CommitOffsets).plan.checks == checks
+    done = member.answer_commit(found(T0, value=2, version=9, mzxid=77))
+    assert one(done, cmd.StartFetching).grants[T0][1] == 2
+
+
+def test_a_commit_against_a_persistent_writer_ends() -> None:
+    """Somebody writes faster than we do: the commit fails by name after a number of tries."""
+    member = asking()
+    done = member.commit(1)
+    for n in range(MAX_TRIES):
+        done = member.answer_commit(found(T0, value=5, version=10 + n))
+    assert "wrote it" in one(done, cmd.AnswerCommit).failures[T0]
+
+
+def test_a_refused_offset_does_not_hold_up_the_others() -> None:
+    """No rights for one: it is named; the others are stored."""
+    member = asking()
+    member.commit(1)
+    outcome = ev.Committed(dict.fromkeys(tps(1, 2, 3), 4), {}, frozenset(), {T0: "no rights"})
+    done = member.answer_commit(outcome)
+    assert one(done, cmd.AnswerCommit).failures == {T0: "no rights"}
+    assert not of(done, cmd.CommitOffsets)
+
+
+def test_what_a_refusal_keeps_from_being_written_is_named() -> None:
+    """One refused and another written by somebody else meanwhile: neither is passed over."""
+    member = asking()
+    member.commit(1)
+    foreign = {T1: StoredOffset(5, 9)}
+    versions = dict.fromkeys(tps(2, 3), 4)
+    done = member.answer_commit(ev.Committed(versions, foreign, frozenset(), {T0: "no rights"}))
+    assert one(done, cmd.AnswerCommit).failures.keys() == {T0, T1}
+
+
+def test_a_commit_that_is_refused_as_a_whole_is_answered() -> None:
+    """Denied altogether: every partition fails with the reason, and the member goes on."""
+    member = asking()
+    member.commit(1)
+    done = member.answer_commit(ev.Denied("somewhere", "no rights"))
+    assert one(done, cmd.AnswerCommit).failures == dict.fromkeys(tps(0, 1, 2, 3), "no rights")
+    assert member.state.phase is Phase.SETTLED
+
+
+def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
+    """An offset node that somebody broke is named by each commit until it is mended."""
+    member = asking()
+    member.commit(1)
+    broken = {T0: StoredOffset(None, 9, error="'x' is no offset")}
+    member.answer_commit(ev.Committed({}, broken, frozenset(), {}))
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures.keys() == {T0}
+    member.delivered |= dict.fromkeys(tps(0, 1), 30)
+    member.commit(2)
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures.keys() == {T0}
+    member.commit(3)
+    done = member.answer_commit(found(T0, value=5, version=10))
+    assert one(done, cmd.CommitOffsets).plan.writes == {T0: (30, 10)}
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures == {}
+
+
+def test_a_commit_without_positions_is_done() -> None:
+    """Nothing was handed out: the commit is answered at once, without ZooKeeper."""
+    member = member_in(Phase.WAITING)
+    member.finished.clear()
+    member.delivered.clear()
+    done = member.commit(1)
+    assert one(done, cmd.AnswerCommit).failures == {}
+    assert not of(done, cmd.CommitOffsets)
