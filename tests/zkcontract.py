@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent
@@ -27,6 +29,8 @@ _numbers = itertools.count(1)
 OK = "OK"
 # Nothing here takes longer than a session's timeout; past this the server hangs.
 LIMIT_S = 20.0
+# How often virtual time passes before something that does not happen is given up.
+VIRTUAL_STEPS = 400
 
 OPEN = (make_acl("world", "anyone", all=True),)
 # Whoever set this may set it back, and that is how a test cleans up.
@@ -66,6 +70,8 @@ class Watch:
     """Where the events of one-shot watches arrive, as (type, path)."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
+    # Lets virtual time pass; on a real server it passes by itself.
+    pass_time: Callable[[], None] | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, event: WatchedEvent) -> None:
@@ -77,6 +83,9 @@ class Watch:
 
     def wait(self) -> tuple[str, str]:
         """The first event; fails when none comes."""
+        for _ in range(VIRTUAL_STEPS if self.pass_time else 0):
+            if self.pass_time and not self.events:
+                self.pass_time()
         with self._changed:
             assert self._changed.wait_for(lambda: bool(self.events), LIMIT_S), "no event came"
         return self.events[0]
@@ -211,6 +220,23 @@ def _stat(stat: Any) -> Stat:
     return Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
 
 
+def create(path: str, data: bytes = b"") -> Op:
+    """A persistent node, as an element of a multi."""
+    return Op("create", path, data)
+
+
+def claim(path: str, data: bytes = b"") -> Op:
+    """An ephemeral node, as an element of a multi."""
+    return Op("create", path, data, ephemeral="ephemeral")
+
+
+def refusal(call: Callable[..., object], *arguments: object) -> str:
+    """The name of the error that a call ends with."""
+    with pytest.raises(ZkError) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
 class Server:
     """A server as one test sees it: an empty directory of its own, and sessions in it."""
 
@@ -230,6 +256,14 @@ class Server:
     def session_behind(self, proxy: Proxy, *, timeout_s: float = 6.0) -> Session:
         """A session whose connection goes through `proxy`."""
         return self._session(proxy.address, "", timeout_s)
+
+    def until(self, condition: Callable[[], bool]) -> bool:
+        """Waits for a condition; whether it came true in time."""
+        return until(condition, limit_s=LIMIT_S)
+
+    def clock(self) -> float:
+        """The time in seconds, of which only differences mean anything."""
+        return time.monotonic()
 
     def proxy(self) -> Proxy:
         """A proxy before the server, to lose replies and connections."""

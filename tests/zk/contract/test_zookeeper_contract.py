@@ -5,34 +5,29 @@ The design stands on these: one that fails on some server means that the design 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 from proxy import Proxy, Wire
-from zkcontract import CLOSED, OK, OPEN, READ_ONLY, Op, Server, Session, Watch, ZkError
+from zkcontract import (
+    CLOSED,
+    LIMIT_S,
+    OK,
+    OPEN,
+    READ_ONLY,
+    Op,
+    Server,
+    Session,
+    Watch,
+    ZkError,
+    claim,
+    create,
+    refusal,
+)
 
-from zkconsumer.sandbox.process import until
-
-LIMIT_S = 20.0
 # ZooKeeper's limit for a request (jute.maxbuffer) is 1 MiB less one byte, path and header included.
 TOO_LARGE = b"x" * (1 << 20)
 LARGE = b"x" * 1_000_000
-
-
-def create(path: str, data: bytes = b"") -> Op:
-    return Op("create", path, data)
-
-
-def claim(path: str, data: bytes = b"") -> Op:
-    return Op("create", path, data, ephemeral="ephemeral")
-
-
-def refusal(call: Callable[..., object], *arguments: object) -> str:
-    """The name of the error that a call ends with."""
-    with pytest.raises(ZkError) as caught:
-        call(*arguments)
-    return caught.value.code
 
 
 # ---- multi --------------------------------------------------------------------------------------
@@ -192,7 +187,7 @@ def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
     session.create("/a", LARGE)
     number = session.id
     assert refusal(session.set, "/a", TOO_LARGE) == "ConnectionLoss"
-    assert until(session.is_connected, limit_s=LIMIT_S)
+    assert server.until(session.is_connected)
     assert session.get("/a")[0] == LARGE
     assert session.id == number
 
@@ -263,7 +258,7 @@ def test_ephemerals_survive_a_reconnection(server: Server) -> None:
     session.create_ephemeral("/id")
     number = session.id
     proxy.cut()
-    assert until(lambda: _answers(session), limit_s=LIMIT_S)
+    assert server.until(lambda: _answers(session))
     assert session.id == number
     assert session.get("/id")[1].ephemeral_owner == number
 
@@ -273,11 +268,11 @@ def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None
     session, other = server.session(timeout_s=20.0), server.session()
     session.create_ephemeral("/id")
     before = session.id
-    started = time.monotonic()
+    started = server.clock()
     after = session.expire()
     assert other.exists("/id") is None
     assert after != before
-    assert time.monotonic() - started < 10.0
+    assert server.clock() - started < 10.0
 
 
 def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
@@ -289,10 +284,10 @@ def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
     watch = Watch()
     other.exists("/id", watch)
     proxy.wire = Wire.SILENT
-    started = time.monotonic()
+    started = server.clock()
     watch.wait()
     # The last ping came up to a third of the timeout before; the server looks once per tick.
-    assert 1.0 <= time.monotonic() - started < 10.0
+    assert 1.0 <= server.clock() - started < 10.0
 
 
 # ---- lost replies -------------------------------------------------------------------------------
@@ -307,18 +302,22 @@ def _answers(session: Session) -> bool:
 
 
 def _lose_reply(
-    proxy: Proxy, session: Session, call: Callable[[Session], object], done: Callable[[], bool]
+    server: Server,
+    proxy: Proxy,
+    session: Session,
+    call: Callable[[Session], object],
+    done: Callable[[], bool],
 ) -> None:
     """Lets `call` take effect, loses its reply, and brings the same session back."""
     number = session.id
     proxy.wire = Wire.LOSE_REPLIES
     reply = session.later(call)
-    assert until(done, limit_s=LIMIT_S)
+    assert server.until(done)
     proxy.cut()
     with pytest.raises(ZkError, match="ConnectionLoss"):
         reply.result(LIMIT_S)
     proxy.wire = Wire.PASS
-    assert until(lambda: _answers(session), limit_s=LIMIT_S)
+    assert server.until(lambda: _answers(session))
     assert session.id == number
 
 
@@ -327,6 +326,7 @@ def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server)
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     _lose_reply(
+        server,
         proxy,
         session,
         lambda it: it.create_ephemeral("/p0", b"me"),
@@ -343,6 +343,7 @@ def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Se
     session.create("/offset", b"1")
     seen = session.get("/offset")[1].version
     _lose_reply(
+        server,
         proxy,
         session,
         lambda it: it.set("/offset", b"2", seen),
@@ -359,6 +360,7 @@ def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
     session, other = server.session_behind(proxy), server.session()
     session.create("/owners")
     _lose_reply(
+        server,
         proxy,
         session,
         lambda it: it.multi(*(claim(f"/owners/{n}") for n in range(50))),
@@ -454,7 +456,7 @@ def test_an_event_comes_before_the_reply_that_shows_the_change(server: Server) -
     session.get("/a", Watch())
     other.set("/a", b"1")
     other.set("/b", b"1")
-    assert until(lambda: session.get("/b")[0] == b"1", limit_s=LIMIT_S)
+    assert server.until(lambda: session.get("/b")[0] == b"1")
     # The last reply is the one that showed /b changed; the event for /a stands before it.
     assert proxy.received[-1] == "reply"
     assert proxy.received.count("event") == 1
