@@ -1,0 +1,142 @@
+"""Which watch fires for which change, how often, and in which order."""
+
+from __future__ import annotations
+
+from zkcontract import OK, Op, Server, Watch, claim, create
+
+
+def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
+    """Who writes what it watches itself hears of it like anybody else."""
+    session = server.session()
+    session.create("/a")
+    watch = Watch()
+    session.get("/a", watch)
+    session.set("/a", b"1")
+    assert watch.wait() == ("CHANGED", "/a")
+
+
+def test_get_and_exists_set_the_same_watch(server: Server) -> None:
+    """One node watched by both is one event for each callback; the next change is none."""
+    session, other = server.session(), server.session()
+    session.create("/a")
+    by_get, by_exists = Watch(), Watch()
+    session.get("/a", by_get)
+    session.exists("/a", by_exists)
+    other.set("/a", b"1")
+    other.set("/a", b"2")
+    session.settle()
+    assert by_get.events == by_exists.events == [("CHANGED", "/a")]
+
+
+def test_a_data_watch_hears_of_the_deletion(server: Server) -> None:
+    """`get` and `exists` alike; the re-creation is not told any more."""
+    session, other = server.session(), server.session()
+    session.create("/a")
+    by_get, by_exists = Watch(), Watch()
+    session.get("/a", by_get)
+    session.exists("/a", by_exists)
+    other.delete("/a")
+    other.create("/a")
+    session.settle()
+    assert by_get.events == by_exists.events == [("DELETED", "/a")]
+
+
+def test_a_data_watch_hears_nothing_of_children(server: Server) -> None:
+    """A child that comes, changes or goes is no change of its parent's data."""
+    session, other = server.session(), server.session()
+    session.create("/a")
+    watch = Watch()
+    session.get("/a", watch)
+    other.create("/a/b")
+    other.set("/a/b", b"1")
+    other.delete("/a/b")
+    session.settle()
+    assert watch.events == []
+
+
+def test_a_children_watch_hears_nothing_of_data(server: Server) -> None:
+    """A write of the node itself is no change of its children."""
+    session, other = server.session(), server.session()
+    session.create("/a")
+    watch = Watch()
+    session.children("/a", watch)
+    other.set("/a", b"1")
+    session.settle()
+    assert watch.events == []
+
+
+def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server) -> None:
+    """An owner node that moves in one transaction is told as DELETED, once."""
+    session, other = server.session(), server.session()
+    other.create_ephemeral("/p0")
+    watch = Watch()
+    session.get("/p0", watch)
+    assert other.multi(Op("delete", "/p0"), claim("/p0")) == [OK, OK]
+    session.settle()
+    assert watch.events == [("DELETED", "/p0")]
+
+
+def test_a_node_that_came_and_went_in_one_multi_was_created(server: Server) -> None:
+    """Who waits for a node is told of its creation even if it is gone again."""
+    session, other = server.session(), server.session()
+    watch, parent = Watch(), Watch()
+    session.exists("/a", watch)
+    session.children("/", parent)
+    other.multi(create("/a"), Op("delete", "/a"))
+    assert watch.wait() == ("CREATED", "/a")
+    assert parent.wait() == ("CHILD", "/")
+
+
+def test_a_multi_of_many_children_is_one_event(server: Server) -> None:
+    """A claim of ten partitions wakes a watcher of their parent once."""
+    session, other = server.session(), server.session()
+    session.create("/owners")
+    watch = Watch()
+    session.children("/owners", watch)
+    other.multi(*(claim(f"/owners/{number}") for number in range(10)))
+    session.settle()
+    assert watch.events == [("CHILD", "/owners")]
+
+
+def test_events_come_in_the_order_of_the_changes(server: Server) -> None:
+    """Watches on several nodes fire in the order in which those were written."""
+    session, other = server.session(), server.session()
+    watch = Watch()
+    for name in "abc":
+        session.create(f"/{name}")
+        session.get(f"/{name}", watch)
+    for name in "bca":
+        other.set(f"/{name}", b"1")
+    session.settle()
+    assert watch.events == [("CHANGED", "/b"), ("CHANGED", "/c"), ("CHANGED", "/a")]
+
+
+def test_a_watch_ends_with_its_connection(server: Server) -> None:
+    """What happens after a reconnection is not told to watches from before it."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    session.create("/a")
+    watch = Watch()
+    session.get("/a", watch)
+    proxy.cut()
+    assert server.until(session.is_connected)
+    again = Watch()
+    session.get("/a", again)
+    other.set("/a", b"1")
+    assert again.wait() == ("CHANGED", "/a")
+    session.settle()
+    assert watch.events == []
+
+
+def test_ephemerals_that_go_together_are_one_event_to_their_parent(server: Server) -> None:
+    """The end of a session with three nodes wakes a watcher of their parent once."""
+    leaver, stayer = server.session(), server.session()
+    stayer.create("/owners")
+    leaver.multi(*(claim(f"/owners/{number}") for number in range(3)))
+    watch, node = Watch(), Watch()
+    stayer.children("/owners", watch)
+    stayer.get("/owners/1", node)
+    leaver.close()
+    stayer.settle()
+    assert watch.events == [("CHILD", "/owners")]
+    assert node.events == [("DELETED", "/owners/1")]
