@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 
 from zkconsumer.core import scalajson
@@ -148,7 +149,12 @@ def _timestamp(value: object) -> int | None:
 
 # ---- topics and brokers -------------------------------------------------------------------------
 
+# Topics that are not decoded again as long as they have not changed. A member reads its topics at
+# every rebalance, and 5,000 partitions take 16 ms; what is beyond the limit is decoded anew.
+_REMEMBERED_TOPICS = 32
 
+
+@lru_cache(maxsize=_REMEMBERED_TOPICS)
 def decode_topic(payload: bytes | None, *, where: str) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending (`ZkUtils.getPartitionAssignmentForTopics`).
 
