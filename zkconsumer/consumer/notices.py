@@ -24,7 +24,7 @@ _ERRORS: dict[NoticeKind, type[ZkConsumerError]] = {
     NoticeKind.OFFSET_MALFORMED: MalformedZnodeError,
     NoticeKind.COMMIT_FAILED: CommitError,
 }
-_ORDINARY = frozenset({NoticeKind.UNBLOCKED, NoticeKind.WAITING, NoticeKind.OFFSET_EDITED})
+_ORDINARY = frozenset({NoticeKind.UNBLOCKED, NoticeKind.OFFSET_EDITED})
 _GRAVE = frozenset({NoticeKind.DENIED, NoticeKind.OFFSET_MALFORMED, NoticeKind.MALFORMED_PEER})
 
 

@@ -18,6 +18,7 @@ from zkconsumer.core.commands import Command
 from zkconsumer.core.events import Event
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.state import State
+from zkconsumer.errors import ConfigError
 
 VERSION = 1
 
@@ -57,10 +58,19 @@ def transition(before: State, event: Event, after: State, commands: Iterable[Com
 
 
 class TraceFile:
-    """Appends transitions to a file; each line is whole when it is written."""
+    """Appends transitions to a file; each line is whole when it is written.
+
+    Raises ConfigError when the file cannot be opened.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - see `close`
+        try:
+            self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - see `close`
+        except OSError as error:
+            raise ConfigError(
+                f"the trace cannot be written: {error.strerror}", where=f"trace.file={path}",
+                remedy="name a file that can be made and written",
+            ) from error
 
     def write(
         self, before: State, event: Event, after: State, commands: Iterable[Command]

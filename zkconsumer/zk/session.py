@@ -15,7 +15,6 @@ from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -106,15 +105,15 @@ class ZooKeeperSession:
         """
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         limit_s = self._config.zookeeper_connection_timeout_s
-        try:
-            self._client.start(timeout=limit_s)
-        except (KazooTimeoutError, kz.KazooException) as error:
+        # Not start(), which warns on standard error of a missing chroot before we can name it.
+        self._client.start_async().wait(limit_s)
+        if not self._client.connected:
             self.stop()
             raise ZooKeeperUnreachableError(
                 f"no ZooKeeper session within {limit_s:g} s", where=where,
                 remedy="check the addresses and that the servers are up, or raise "
                 "zookeeper.connection.timeout.ms",
-            ) from error
+            )
         try:
             self._check_server(where)
         except BaseException:

@@ -1,0 +1,42 @@
+"""What a user of the command line is told when something is wrong, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zkconsumer.sandbox import Sandbox
+
+Run = Callable[..., tuple[int, str, str]]
+Unique = Callable[[str], str]
+
+
+def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
+    """A chroot that does not exist is one line that names it, and exit code 3."""
+    connect = f"{sandbox.zookeeper_connect}/nowhere"
+    code, out, err = run("consume", "--zookeeper", connect, "--group", "g", "--topic", "t")
+    assert (code, out) == (3, "")
+    assert err.startswith("zkconsumer: the chroot /nowhere does not exist")
+    assert err.count("\n") == 1
+
+
+def test_a_trace_that_cannot_be_written(
+    sandbox: Sandbox, run: Run, unique: Unique, tmp_path: Path
+) -> None:
+    """It is wrong configuration, one line, and exit code 2."""
+    path = tmp_path / "absent" / "trace"
+    connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", unique("g"), "--topic", "t")
+    code, out, err = run("consume", *connect, "--trace", str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith("zkconsumer: the trace cannot be written: No such file or directory")
+    assert str(path) in err
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
+    """It is waited for, and standard error says so."""
+    topic = unique("unknown")
+    connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+    code, out, err = run("consume", *connect, "--timeout", "1")
+    assert (code, out) == (0, "")
+    assert f"topic {topic} does not exist" in err
