@@ -6,6 +6,7 @@ from memberdriver import member_in, tps
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
+from zkconsumer.core.machine import awaits
 from zkconsumer.core.model import Blocker
 from zkconsumer.core.state import Phase
 
@@ -20,3 +21,29 @@ def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
     assert [c.partitions.keys() for c in commands if isinstance(c, cmd.Claim)] == [wanted]
     assert member.state.phase is Phase.CLAIMING
     assert wanted == tps(0, 1, 2, 3)
+
+
+def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
+    """Our id znode goes while we claim: the claim's next request would escape the read-back."""
+    member = member_in(Phase.CLAIMING)
+    claim = member.state.op
+    assert claim is not None
+    assert awaits(member.state, claim)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    assert not awaits(member.state, claim)
+    assert member.state.phase is Phase.REGISTERING
+
+
+def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> None:
+    """The commit waits for the lease, and then finds nothing to write: release all the same."""
+    member = member_in(Phase.STOPPING)
+    member.now += 100.0  # the lease is over
+    member.send(ev.ReleaseReady, partitions=member.state.moving)
+    assert member.state.phase is Phase.COMMITTING
+    member.finished.clear()
+    member.send(ev.Tick)
+    member.answer_sync()
+    assert member.state.phase in (Phase.COMMITTING, Phase.RELEASING)
+    if member.state.commit is not None:
+        member.answer_commit()
+    assert member.state.phase is Phase.RELEASING

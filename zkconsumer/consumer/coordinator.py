@@ -22,7 +22,7 @@ from zkconsumer.consumer.notices import error_for, level_of
 from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
-from zkconsumer.core.machine import next_deadline, step
+from zkconsumer.core.machine import awaits, next_deadline, step
 from zkconsumer.core.model import Positions, Purpose, Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.errors import CommitError, ZkConsumerError
@@ -147,6 +147,9 @@ class Coordinator(threading.Thread):
                 return item
             case Resume():
                 assert self._executor is not None
+                if not awaits(self.state, item.op):
+                    item.running.close()
+                    return None
                 return self._executor.resume(item)
             case WatchFired():
                 return meaning(item, self._settings, now)

@@ -67,6 +67,18 @@ def next_deadline(state: State) -> float:
     return min((t for t in times if t is not None), default=float("inf"))
 
 
+def awaits(state: State, op: int) -> bool:
+    """Is this operation still of use? One that is not must not send anything more.
+
+    What it has sent is executed before anything that is sent from now on, so the read-back of a
+    recovery sees it. Sent later, it would escape: 1. a claim lists the owners; 2. our id znode is
+    deleted, we register again and read back what we own; 3. the claim creates its znodes, bound to
+    an id znode that is there again; 4. its end is stale: owner znodes that nobody knows to be ours.
+    """
+    running = {state.op, state.lease.op, state.commit.op if state.commit else None, 0}
+    return op in running and state.phase is not Phase.CLOSED
+
+
 # ---- streams ------------------------------------------------------------------------------------
 
 

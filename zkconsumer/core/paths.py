@@ -16,6 +16,7 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import InvalidNameError
 
 CONSUMERS = "/consumers"
+BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 
