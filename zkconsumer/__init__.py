@@ -3,18 +3,24 @@
     from zkconsumer import ConsumerConfig, ConsumerConnector
 """
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.consumer.connector import ConsumerConnector, Status
-from zkconsumer.consumer.message import Batch, Message
-from zkconsumer.consumer.stream import Stream
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.errors import (
-    CommitError,
-    ConsumerTimeoutError,
-    DecodeError,
-    RebalanceBlockedError,
-    ZkConsumerError,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.consumer.connector import ConsumerConnector, Status
+    from zkconsumer.consumer.message import Batch, Message
+    from zkconsumer.consumer.stream import Stream
+    from zkconsumer.core.model import TopicPartition
+    from zkconsumer.errors import (
+        CommitError,
+        ConsumerTimeoutError,
+        DecodeError,
+        RebalanceBlockedError,
+        ZkConsumerError,
+    )
 
 __version__ = "0.1.0"
 
@@ -32,3 +38,25 @@ __all__ = [
     "CommitError",
     "DecodeError",
 ]
+
+# A name is imported when it is first asked for: the command line must not load both client
+# libraries (0.1 s) to print a help text.
+_HOMES = {
+    "ConsumerConfig": "zkconsumer.config",
+    "ConsumerConnector": "zkconsumer.consumer.connector",
+    "Status": "zkconsumer.consumer.connector",
+    "Stream": "zkconsumer.consumer.stream",
+    "Message": "zkconsumer.consumer.message",
+    "Batch": "zkconsumer.consumer.message",
+    "TopicPartition": "zkconsumer.core.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "zkconsumer.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
