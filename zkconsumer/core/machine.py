@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from zkconsumer.core import (
+    blocking,
     committing,
     connection,
     events,
@@ -30,7 +31,7 @@ from zkconsumer.core.commands import (
     Withdraw,
 )
 from zkconsumer.core.events import Event, Finished, Interrupted
-from zkconsumer.core.model import Purpose
+from zkconsumer.core.model import UNNAMED, Purpose
 from zkconsumer.core.offsets import reset
 from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
 
@@ -133,28 +134,9 @@ def _phase_tick(state: State, now: float) -> Step:
         return state, ()
     state = replace(state, retry_at=None)
     if state.phase is Phase.WAITING:
-        return then(_report_blocked(state, now), rebalance.read)
+        return then(blocking.report(state, now), rebalance.read)
     again = {Phase.REGISTERING: rebalance.register, Phase.RECOVERING: rebalance.recover}
     return again[state.phase](state) if state.phase in again else (state, ())
-
-
-def _report_blocked(state: State, now: float) -> Step:
-    """After retries x back-off (where the JVM gives up for good) name the blocker, and go on."""
-    since = state.blocked_since
-    if state.blocked_reported or since is None or now - since < peers.patience_s(state):
-        return state, ()
-    notices = tuple(
-        Notice(
-            NoticeKind.BLOCKED,
-            str(tp),
-            f"held by {who.thread} (session {who.session:#x}) for {now - since:.0f} s",
-            "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
-            if not who.session
-            else "stop that consumer, or wait for its session to end",
-        )
-        for tp, who in sorted(state.blocked.items())
-    )
-    return replace(state, blocked_reported=True), notices
 
 
 # ---- leaving ------------------------------------------------------------------------------------
@@ -260,3 +242,21 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (None, events.MemberNodeGone): connection.member_node_gone,
     (None, events.Denied): _denied,
 }
+
+# ---- Non-obvious --------------------------------------------------------------------------------
+#
+# Each of these has bitten somebody; the test that guards it stands behind it (tests/core).
+#
+# - LOST and CONNECTED can be 5 ms apart, and kazoo may never report LOST: only the session's id
+#   tells. test_machine: the_identity_of_the_session_tells_not_its_state
+# - `OwnersChanged` may come while the claim that armed the watch is still under way.
+#   test_machine_races: a_blocker_that_goes_while_we_claim_is_not_overlooked
+# - An operation that was given up must not send its next request: it would escape the read-back.
+#   test_machine_races: an_operation_that_was_given_up_sends_nothing_more
+# - A commit can end without a request (nothing to write) when the lease comes back, and a phase may
+#   be waiting for it. test_machine_races: a_hand_over_with_nothing_to_commit_goes_on_...
+# - An explicit commit covers the message in hand, the automatic one after it does not: a commit
+#   only ever raises what is stored. test_offsets: our_own_commits_never_go_back
+# - Our own release fires the watch on our own owner znode. test_machine_rebalance
+# - Without brokers nothing is released: a ZooKeeper that has lost its brokers' sessions must not
+#   stop a group that can still read. test_machine_rebalance
