@@ -254,9 +254,11 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
 # - An operation that was given up must not send its next request: it would escape the read-back.
 #   test_machine_races: an_operation_that_was_given_up_sends_nothing_more
 # - A commit can end without a request (nothing to write) when the lease comes back, and a phase may
-#   be waiting for it. test_machine_races: a_hand_over_with_nothing_to_commit_goes_on_...
+#   be waiting for it. test_machine_races:
+#   a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back
 # - An explicit commit covers the message in hand, the automatic one after it does not: a commit
 #   only ever raises what is stored. test_offsets: our_own_commits_never_go_back
-# - Our own release fires the watch on our own owner znode. test_machine_rebalance
+# - Our own release fires the watch on our own owner znode.
+#   test_machine_rebalance: our_own_release_is_no_loss
 # - Without brokers nothing is released: a ZooKeeper that has lost its brokers' sessions must not
-#   stop a group that can still read. test_machine_rebalance
+#   stop a group that can still read. test_machine_rebalance: no_brokers_is_a_waiting_state
