@@ -60,6 +60,25 @@ def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
     crew.finish()
 
 
+def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
+    """A connection that stands proves nothing: without the leader's word the lease runs out."""
+    first, second = crew.join(), crew.join_here(zookeeper=trap.address)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    silent_at, connections = boottime(), trap.connections
+    trap.pings_only.set()
+    wait_for(lambda: boottime() > silent_at + SESSION_S, "a session's time to pass")
+    last = max(one.t for one in second.delivered)
+    assert last < silent_at + SESSION_S * 2 / 3 + HAND_OVER_S
+    assert trap.connections == connections
+    assert second.connector._session._client.connected
+    trap.pings_only.clear()
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish()
+
+
 def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
     """A claim without a reply is recognised as our own: no owner znode is made twice."""
     trap.set(b"/owners/")
@@ -74,6 +93,20 @@ def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
     assert not member.metrics().keys() & set(TROUBLE)
     crew.flowing(member)
     assert {one.token for one in member.delivered} <= {info.epoch for info in owners.values()}
+    assert crew.finish().duplicates() == 0
+
+
+def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap) -> None:
+    """What was claimed without a reply, and moves away before the reconnect, is released."""
+    trap.set(b"/owners/")
+    first = crew.join_here(zookeeper=trap.address)
+    assert trap.sprung.wait(LIMIT_S)
+    wait_for(lambda: len(crew.observer.snapshot().owners) == 8, "the claim to be done")
+    second = crew.join()
+    wait_for(lambda: second.phase == "waiting", "the second member to be blocked")
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
     assert crew.finish().duplicates() == 0
 
 

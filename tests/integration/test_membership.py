@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from crew import SESSION_S, Crew, frozen, wait_for
+from crew import LIMIT_S, SESSION_S, Crew, frozen, wait_for
 
 from zkconsumer.sandbox import Sandbox
 
@@ -45,12 +45,38 @@ def test_a_member_is_killed(crew: Crew) -> None:
     crew.finish()
 
 
+def test_a_member_is_killed_at_work(crew: Crew) -> None:
+    """What the user was working on when the member died is delivered again, committed or not."""
+    first = crew.join(work_s=10 * LIMIT_S)
+    wait_for(lambda: first.delivered, "a message")
+    (in_hand,) = first.delivered
+    wait_for(lambda: in_hand.partition in crew.observer.snapshot().offsets, "an auto-commit")
+    first.kill()
+    second = crew.join()
+    crew.settle(second)
+    evidence = crew.finish()
+    again = [d.offset for d in evidence.deliveries if d.partition == in_hand.partition]
+    assert again.count(in_hand.offset) == 2
+
+
+def test_a_slow_user(crew: Crew) -> None:
+    """A hand-over waits for the user no longer than release.grace; then it repeats one message."""
+    first = crew.join(work_s=2.0, release_grace_s=0.3)
+    wait_for(lambda: first.delivered, "a message")
+    second = crew.join()
+    wait_for(lambda: len(second.owned) == 4, "the second member to own its half")
+    assert len(first.delivered) <= 2
+    first.kill()
+    crew.settle(second)
+    crew.finish(in_hand={first.name: 1})
+
+
 def test_a_frozen_member(crew: Crew) -> None:
     """Frozen beyond its session amid work, then thawed: at most the message in hand comes late."""
-    first, second = crew.join(), crew.join(work_s=0.003)
+    first, second = crew.join(), crew.join(work_s=0.0003)
     crew.settle(first, second)
     for partition in sorted(second.owned):
-        crew.traffic.burst(partition, 100)
+        crew.traffic.burst(partition, 500)
     crew.flowing(first, second)
     with frozen(second):
         crew.settle(first)

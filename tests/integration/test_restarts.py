@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from crew import SESSION_S, Crew, MemberProcess, wait_for
 
+from zkconsumer.consumer.gate import boottime
 from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
 from zkconsumer.sandbox.topics import create_topic
 
 TICK_S = 0.1
+# A lease of four seconds: what pauses earlier does not pause because of the lease.
+LONG_SESSION_S = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +45,19 @@ def _quiet(crew: Crew) -> None:
     wait_for(same, "deliveries to pause")
 
 
-def test_zookeeper_restarts(
-    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
-) -> None:
-    """Stopped and started again: the sessions survive, and so does what everybody owns."""
+@pytest.mark.usefixtures("topic")
+def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
+    """While ZooKeeper is away everybody pauses at once; with it they go on where they were."""
+    pair = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
+    crew.settle(*pair)
+    crew.flowing(*pair)
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in pair]
-    sandbox.zookeeper.restart()
+    sandbox.zookeeper.stop()
+    stopped_at = boottime()
+    _quiet(crew)
+    assert max(d.t for d in crew.evidence().deliveries) < stopped_at + LONG_SESSION_S / 6
+    sandbox.zookeeper.start()
     crew.flowing(*pair)
     crew.settle(*pair)
     assert [one.last("session") for one in pair] == sessions

@@ -1,4 +1,4 @@
-"""A proxy before ZooKeeper that lets one chosen request pass and loses every reply after it."""
+"""A proxy before ZooKeeper that loses chosen replies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from proxy import Proxy, Wire
 
 # ZooKeeper's number for a transaction.
 MULTI = 14
+# The number of a ping and of its reply, in place of a request's own.
+PING = -2
 # No frame is as large, in bytes: a four letter word instead of a length.
 NO_FRAME = 1 << 26
 
@@ -16,13 +18,15 @@ NO_FRAME = 1 << 26
 class Trap(Proxy):
     """Once `set` for a transaction, its connection hears nothing any more; `cut` ends it.
 
-    New connections are not affected. `connections` counts them all.
+    New connections are not affected. `connections` counts them all. While `pings_only` is set,
+    all connections hear nothing but replies to pings, as from a server that lost its leader.
     """
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self.sprung = threading.Event()
         self.connections = 0
+        self.pings_only = threading.Event()
         self._bait: bytes | None = None
         self._muted: set[socket.socket] = set()
 
@@ -58,11 +62,25 @@ class Trap(Proxy):
         return True
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        pending, is_handshake = b"", True
         while chunk := self._receive(server):
-            if client not in self._muted and self.wire is Wire.PASS:
-                self._send(client, chunk)
+            pending += chunk
+            while len(pending) >= 4:
+                size = _length(pending)
+                if len(pending) < size < NO_FRAME:
+                    break
+                frame, pending = pending[:size], pending[size:]
+                if is_handshake or self._is_heard(client, frame):
+                    self._send(client, frame)
+                is_handshake = False
         self._shut(client)
         self._shut(server)
+
+    def _is_heard(self, client: socket.socket, frame: bytes) -> bool:
+        if client in self._muted or self.wire is not Wire.PASS:
+            return False
+        number = int.from_bytes(frame[4:8], "big", signed=True)
+        return number == PING or not self.pings_only.is_set()
 
 
 def _length(frame: bytes) -> int:
