@@ -20,12 +20,20 @@ _ERRORS: dict[NoticeKind, type[ZkConsumerError]] = {
     NoticeKind.ID_TAKEN: ConsumerIdTakenError,
     NoticeKind.DENIED: AccessDeniedError,
     NoticeKind.MALFORMED_PEER: MalformedZnodeError,
+    NoticeKind.MALFORMED_TOPIC: MalformedZnodeError,
     NoticeKind.UNSUPPORTED_PEER: UnsupportedPeerError,
     NoticeKind.OFFSET_MALFORMED: MalformedZnodeError,
     NoticeKind.COMMIT_FAILED: CommitError,
 }
 _ORDINARY = frozenset({NoticeKind.UNBLOCKED, NoticeKind.OFFSET_EDITED})
-_GRAVE = frozenset({NoticeKind.DENIED, NoticeKind.OFFSET_MALFORMED, NoticeKind.MALFORMED_PEER})
+_GRAVE = frozenset(
+    {
+        NoticeKind.DENIED,
+        NoticeKind.OFFSET_MALFORMED,
+        NoticeKind.MALFORMED_PEER,
+        NoticeKind.MALFORMED_TOPIC,
+    }
+)
 
 
 def error_for(notice: Notice) -> ZkConsumerError:

@@ -40,11 +40,12 @@ class Release(Command):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Command):
-    """Claim `partitions`; those of `known` are already known to be held and are not read again."""
+    """Claim `partitions`; `known` says who holds some of them, `ask` of which to find it out."""
 
     op: int
     partitions: Mapping[TopicPartition, ThreadId]
     known: Mapping[TopicPartition, Blocker]
+    ask: frozenset[TopicPartition]
     mode_all_or_nothing: bool
 
 
@@ -142,6 +143,7 @@ class NoticeKind(Enum):
     DENIED = "denied"
     OWNERSHIP_LOST = "ownership_lost"
     MALFORMED_PEER = "malformed_peer"
+    MALFORMED_TOPIC = "malformed_topic"
     UNSUPPORTED_PEER = "unsupported_peer"
     WAITING = "waiting"
     TOPIC_DELETED = "topic_deleted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core import rebalance
+from zkconsumer.core import blocking, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind
 from zkconsumer.core.events import ViewRead
 from zkconsumer.core.model import RebalanceMode
@@ -16,14 +16,21 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     """Compute our part; without brokers, or with a peer we cannot evaluate, keep what we have."""
     view, settings = outcome.view, state.settings
     notices = _new_peers(state.view, view)
-    again = recreated(state.view, view)
+    again = recreated(state.topics, view)
     state = replace(
-        state, view=view, refused={}, claim_due=True, unverified=frozenset(state.owned)
+        state,
+        view=view,
+        topics={**state.topics, **{name: topic.czxid for name, topic in view.topics.items()}},
+        refused={},
+        claim_due=True,
+        unverified=frozenset(state.owned),
+        # Every rebalance looks at unreadable offsets again: somebody may have mended them.
+        malformed=frozenset(tp for tp in state.malformed if tp.topic not in view.topics),
     )
     held = {tp: mine.thread for tp, mine in state.owned.items()}
     subject, reason = undecidable(view)
     if not view.brokers:
-        wanted, waiting_for = held, "no brokers are registered in ZooKeeper"
+        wanted, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
     elif reason:
         wanted, waiting_for = held, f"{subject}: {reason}"
     else:
@@ -42,10 +49,13 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         for topic in sorted(again)
     )
     if waiting_for and waiting_for != state.waiting_for:
-        kind = NoticeKind.UNSUPPORTED_PEER if subject else NoticeKind.WAITING
+        kind = NoticeKind.WAITING
+        if subject:
+            topic = subject in view.malformed_topics
+            kind = NoticeKind.MALFORMED_TOPIC if topic else NoticeKind.UNSUPPORTED_PEER
         notices += (Notice(kind, subject, waiting_for),)
     state = replace(state, wanted=wanted, waiting_for=waiting_for, restart=restart)
-    state, unblocked = rebalance.keep_blocked(state)
+    state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
 
 

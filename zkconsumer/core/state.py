@@ -37,7 +37,7 @@ class Phase(Enum):
     RELEASING = "releasing"  # deleting its owner znodes: Released
     CLAIMING = "claiming"  # creating ours: Claimed
     LOADING = "loading"  # reading offsets of what was claimed: OffsetsLoaded, then fetching starts
-    VERIFYING = "verifying"  # re-reading the owner znodes we kept: Verified
+    VERIFYING = "verifying"  # re-reading and watching the owner znodes we hold: Verified
     WAITING = "waiting"  # something is missing or held by another: a watch, or the back-off
     SETTLED = "settled"  # owns and serves all that it should
     LEAVING = "leaving"  # committing for the last time
@@ -86,12 +86,13 @@ class State:
         fenced: nothing may be delivered or committed until what we own was read back.
         owned: owner znodes of ours; `serving` are those among them that a stream fetches.
         doubtful: claims whose reply was lost; read back on reconnect.
+        topics: the czxid of every topic ever seen, so that a re-created one is known.
         wanted: our part of the assignment by the last view.
         moving: what the rebalance under way gives up; `ready` is what the user has finished of it.
         restart: partitions of re-created topics: given up and claimed anew.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
-        unverified: what we kept in this rebalance and have not yet re-read.
+        unverified: what we kept or claimed in this rebalance and have not yet re-read.
         blocked: who holds what we want, since when, and whether that was reported.
         idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
         stale: something changed since the view was read.
@@ -107,6 +108,7 @@ class State:
     fenced: bool = True
     wall_ms: int = 0
     view: GroupView | None = None
+    topics: Mapping[str, int] = field(default_factory=dict)
     waiting_for: str = ""
     wanted: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)

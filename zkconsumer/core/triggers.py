@@ -27,6 +27,10 @@ def triggered(state: State, event: events.Triggered) -> Step:
 def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
     """An owner znode of ours went or changed, and not by our own release: it is ours no more."""
     tp = event.partition
+    if tp in state.doubtful:
+        # 1. A claim creates the node and reads it back; 2. somebody deletes it, the watch fires;
+        # 3. the claim ends, as if the node were there. So everything is read again after it.
+        return replace(state, stale=True), ()
     if tp not in state.owned or tp in state.moving:
         return state, ()
     state, commands = rebalance.lose(state, frozenset({tp}))
@@ -55,6 +59,9 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
     """Fetching stops; the owner znodes stay until the next rebalance, as in the JVM."""
     gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
-    # Not served and not to be served again before the next view: as with a malformed offset.
-    state = replace(state, serving=state.serving - gone, malformed=state.malformed | gone)
+    # Not served and not to be served again before the next view: as with a malformed offset. What
+    # is being claimed or loaded will be served by a view that may be older than this.
+    stale = state.stale or state.phase not in RESTING
+    serving, malformed = state.serving - gone, state.malformed | gone
+    state = replace(state, serving=serving, malformed=malformed, stale=stale)
     return state, (Withdraw(gone), RearmTopic(event.topic), notice)

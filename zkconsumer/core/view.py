@@ -88,12 +88,10 @@ def _whole(view: GroupView, strategy: Strategy) -> dict[TopicPartition, ThreadId
     )
 
 
-def recreated(before: GroupView | None, after: GroupView) -> frozenset[str]:
-    """Topics that were deleted and created again between two readings."""
-    if before is None:
-        return frozenset()
+def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
+    """Topics that were deleted and created again since; `known` holds their latest czxid."""
     return frozenset(
         name
-        for name, topic in after.topics.items()
-        if name in before.topics and before.topics[name].czxid != topic.czxid
+        for name, topic in view.topics.items()
+        if known.get(name, topic.czxid) != topic.czxid
     )

@@ -1,0 +1,47 @@
+"""What another session holds: told once, after the time in which a JVM member would give up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zkconsumer.core.commands import Notice, NoticeKind
+from zkconsumer.core.state import State, Step
+
+MAX_NAMED = 20
+"""How many partitions one report names; a log line is read by people, the rest is counted."""
+
+
+def report(state: State, now: float) -> Step:
+    """After retries x back-off name what is blocked and by whom, in one notice, and go on."""
+    patience = state.settings.retries * state.settings.backoff_s
+    since = state.blocked_since
+    if state.blocked_reported or since is None or now - since < patience:
+        return state, ()
+    holders = sorted({(who.thread, who.session) for who in state.blocked.values()})
+    names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
+    persistent = any(not session for _, session in holders)
+    partitions = [str(tp) for tp in sorted(state.blocked)]
+    more = len(partitions) - MAX_NAMED
+    where = ", ".join(partitions[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    notice = Notice(
+        NoticeKind.BLOCKED,
+        where,
+        f"held by {names} for {now - since:.0f} s",
+        "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
+        if persistent
+        else "stop that consumer, or wait for its session to end",
+    )
+    return replace(state, blocked_reported=True), (notice,)
+
+
+def keep(state: State) -> Step:
+    """Forget blockers of what is no longer wanted, and say when the last is gone."""
+    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.wanted}
+    if blocked:
+        return replace(state, blocked=blocked), ()
+    said = (
+        (Notice(NoticeKind.UNBLOCKED, "", "everything that blocked this member is gone"),)
+        if state.blocked_reported
+        else ()
+    )
+    return replace(state, blocked={}, blocked_since=None, blocked_reported=False), said
