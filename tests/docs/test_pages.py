@@ -13,8 +13,9 @@ from zkconsumer.consumer.connector import Status
 from zkconsumer.consumer.feed import ReportKind
 from zkconsumer.core import commands, events
 from zkconsumer.core.commands import NoticeKind
-from zkconsumer.core.state import Phase
-from zkconsumer.trace import VERSION
+from zkconsumer.core.machine import step
+from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.trace import VERSION, transition
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
@@ -78,3 +79,12 @@ def test_every_kind_is_listed(heading: str, base: type) -> None:
 def test_the_version_of_the_trace() -> None:
     """The trace's page describes the version that is written."""
     assert TRACE.startswith(f"# The trace, format {VERSION}\n")
+
+
+def test_the_line_of_a_trace() -> None:
+    """The line that the trace's page shows is what the machine's step really writes."""
+    (shown,) = re.findall(r"^```json\n(.*)\n```$", TRACE, re.MULTILINE)
+    settings = Settings("billing", "billing_c1", {"orders": 1})
+    before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
+    event = events.Triggered(now=5123.250417, trigger=events.Trigger.MEMBERS)
+    assert transition(before, event, *step(before, event)) == shown
