@@ -182,6 +182,7 @@ class Member:
         self.read(group)
         self.claim()
         self.load()
+        self.verify()
         assert self.state.phase is Phase.SETTLED
 
     def drive(self, group: GroupView | None = None) -> None:
@@ -267,6 +268,7 @@ def member_in(phase: Phase, **settings: Any) -> Member:
     if phase is Phase.LOADING:
         return member
     member.load()
+    member.verify()
     if phase not in (Phase.WAITING, Phase.SETTLED):
         _leave_rest(member, phase)
     assert member.state.phase is phase

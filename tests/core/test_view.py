@@ -1,0 +1,61 @@
+"""From a reading of the group to who should own what."""
+
+from __future__ import annotations
+
+from memberdriver import ME, PEER, view
+
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.view import assignment, needed_topics, recreated, undecidable
+
+OWN = {"t": 1}
+
+
+def test_range_needs_our_own_topics_only() -> None:
+    """The range assignment looks at the topics that this member subscribes to."""
+    members = {"g_z": Registration({"u": 1})}
+    assert needed_topics(members, OWN, Strategy.RANGE) == ("t",)
+
+
+def test_round_robin_needs_every_topic_of_the_group() -> None:
+    """Round-robin, as from 0.10.2 on, depends on all topics that any member subscribes to."""
+    members = {
+        "g_z": Registration({"u": 1, "t": 2}),
+        "g_w": Registration({"x.*": 1}, Pattern.WHITE_LIST),
+    }
+    assert needed_topics(members, OWN, Strategy.ROUND_ROBIN) == ("t", "u")
+
+
+def test_our_part_is_what_the_others_leave_us() -> None:
+    """Two members that read the same group take disjoint parts that make up the whole."""
+    group = view([ME, PEER], {"t": 5})
+    parts = [
+        assignment(group, consumer=name, own=OWN, strategy=strategy)
+        for strategy in Strategy
+        for name in (ME, PEER)
+    ]
+    whole = {TopicPartition("t", n) for n in range(5)}
+    for mine, theirs in (parts[:2], parts[2:]):
+        assert not mine.keys() & theirs.keys()
+        assert mine.keys() | theirs.keys() == whole
+
+
+def test_a_wildcard_member_cannot_be_evaluated() -> None:
+    """A member with a pattern is named, with the kind of the pattern."""
+    who, why = undecidable(view(wildcards=["g_w"]))
+    assert who == "g_w"
+    assert "white_list" in why
+    assert undecidable(view()) == ("", "")
+
+
+def test_a_malformed_topic_cannot_be_evaluated() -> None:
+    """A topic node that would fail the JVM is named with its reason."""
+    assert undecidable(view(topics={}, malformed_topics={"t": "no payload"})) == ("t", "no payload")
+
+
+def test_a_recreated_topic_is_known_by_its_czxid() -> None:
+    """Another czxid than the latest known means created again; a new topic is none."""
+    assert recreated({"t": 1}, view(czxid=2)) == {"t"}
+    assert recreated({"t": 1}, view(czxid=1)) == frozenset()
+    assert recreated({}, view(czxid=2)) == frozenset()
