@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zkconsumer.core.commands import Notice, NoticeKind
+from zkconsumer.core.model import UNNAMED
 from zkconsumer.core.state import State, Step
 
 MAX_NAMED = 20
@@ -17,10 +18,13 @@ def report(state: State, now: float) -> Step:
     since = state.blocked_since
     if state.blocked_reported or since is None or now - since < patience:
         return state, ()
-    holders = sorted({(who.thread, who.session) for who in state.blocked.values()})
+    named = {tp: who for tp, who in state.blocked.items() if who != UNNAMED}
+    if not named:
+        return state, ()  # the claim that follows asks
+    holders = sorted({(who.thread, who.session) for who in named.values()})
     names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
     persistent = any(not session for _, session in holders)
-    partitions = [str(tp) for tp in sorted(state.blocked)]
+    partitions = [str(tp) for tp in sorted(named)]
     more = len(partitions) - MAX_NAMED
     where = ", ".join(partitions[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
     notice = Notice(

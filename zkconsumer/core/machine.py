@@ -31,7 +31,7 @@ from zkconsumer.core.commands import (
     Withdraw,
 )
 from zkconsumer.core.events import Event, Finished, Interrupted
-from zkconsumer.core.model import UNNAMED, Purpose
+from zkconsumer.core.model import Purpose
 from zkconsumer.core.offsets import reset
 from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
 

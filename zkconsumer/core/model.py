@@ -55,6 +55,10 @@ class Blocker:
     session: int
 
 
+UNNAMED = Blocker("a member that has not been looked up yet", -1)
+"""Most blockers go within milliseconds: who it is is asked when the back-off is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
     """An offset znode as read: `value` None when the node is missing or holds a negative number.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zkconsumer.core import committing
+from zkconsumer.core import blocking, committing
 from zkconsumer.core.commands import (
     AskRelease,
     Claim,
@@ -29,7 +29,7 @@ from zkconsumer.core.commands import (
     Withdraw,
 )
 from zkconsumer.core.events import Claimed, OffsetsLoaded, Released, Verified
-from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
+from zkconsumer.core.model import UNNAMED, Purpose, RebalanceMode, TopicPartition
 from zkconsumer.core.offsets import track
 from zkconsumer.core.peers import patience_s
 from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
@@ -47,7 +47,7 @@ def advance(state: State, now: float) -> Step:
         return stop(state, go, now)
     missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
     if missing and state.claim_due:
-        return claim(state, missing)
+        return claim(state, missing, now)
     unserved = frozenset(
         tp
         for tp in owned
@@ -186,15 +186,19 @@ def close(state: State) -> Step:
 # ---- taking -------------------------------------------------------------------------------------
 
 
-def claim(state: State, missing: list[TopicPartition]) -> Step:
+def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     threads = {tp: state.wanted[tp] for tp in missing}
     # A try that a watch brought looks at what has changed only; any other looks at everything.
     known = state.blocked if state.phase is Phase.WAITING else {}
+    known = {tp: who for tp, who in known.items() if who != UNNAMED}
+    since = state.blocked_since
+    overdue = since is not None and now - since >= state.settings.backoff_s
+    ask = frozenset(missing).difference(known) if overdue else frozenset()
     state, op = start_op(
         replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False)
     )
     eager = state.settings.mode is RebalanceMode.EAGER
-    return state, (Claim(op, threads, known, eager),)
+    return state, (Claim(op, threads, known, ask, eager),)
 
 
 def claimed(state: State, outcome: Claimed, now: float) -> Step:
@@ -202,6 +206,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     state = replace(
         state,
         owned={**state.owned, **outcome.claimed},
+        unverified=state.unverified.union(outcome.claimed),
         doubtful={},
         blocked=outcome.blocked,
         blocked_since=since if outcome.blocked else None,
@@ -211,20 +216,23 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
         Notice(NoticeKind.DENIED, str(tp), f"cannot claim: {reason}")
         for tp, reason in outcome.denied.items()
     )
-    state, unblocked = keep_blocked(state)
+    state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: advance(s, now))
 
 
 def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     """Offsets are read after the claim, so nothing the old owner stored is missed."""
     ledger, grants, bad = dict(state.ledger), {}, {}
+    told: set[TopicPartition] = set()
     for tp, stored in outcome.offsets.items():
         mine = state.owned.get(tp)
         if mine is None:
             continue
+        known = ledger.get(tp)
         ledger[tp] = track(stored, mine.epoch)
         if stored.error:
             bad[tp] = stored.error
+            told |= {tp} if known is not None and known.error == stored.error else set()
         else:
             grants[tp] = (mine, stored.value)
     state = replace(
@@ -238,6 +246,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         Notice(NoticeKind.OFFSET_MALFORMED, str(tp), f"claimed but not fetched: {reason}",
                "mend or delete the offset znode")
         for tp, reason in bad.items()
+        if tp not in told
     )
     return then((state, commands), lambda s: advance(s, now))
 
@@ -248,9 +257,15 @@ def verified(state: State, outcome: Verified, now: float) -> Step:
 
 def take_back(state: State, outcome: Verified) -> Step:
     """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
+    # What was lost while it was being read stays lost.
+    held = {
+        tp: mine
+        for tp, mine in outcome.held.items()
+        if tp in state.owned or tp in state.doubtful
+    }
     # A re-created node of ours has another epoch: its fetching starts afresh with the new token.
     changed = frozenset(
-        tp for tp, mine in outcome.held.items() if tp in state.owned and state.owned[tp] != mine
+        tp for tp, mine in held.items() if tp in state.owned and state.owned[tp] != mine
     )
     notices = tuple(
         Notice(
@@ -264,25 +279,12 @@ def take_back(state: State, outcome: Verified) -> Step:
     state, commands = lose(state, changed.union(outcome.lost))
     state = replace(
         state,
-        owned={**state.owned, **outcome.held},
+        owned={**state.owned, **held},
         doubtful={},
         unverified=frozenset(),
         claim_due=state.claim_due or bool(outcome.lost),
     )
     return state, commands + notices
-
-
-def keep_blocked(state: State) -> Step:
-    """Forget blockers of what is no longer wanted, and say when the last is gone."""
-    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.wanted}
-    if blocked:
-        return replace(state, blocked=blocked), ()
-    said = (
-        (Notice(NoticeKind.UNBLOCKED, "", "everything that blocked this member is gone"),)
-        if state.blocked_reported
-        else ()
-    )
-    return replace(state, blocked={}, blocked_since=None, blocked_reported=False), said
 
 
 def lose(state: State, lost: frozenset[TopicPartition]) -> Step:

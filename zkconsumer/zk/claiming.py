@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zkconsumer.core import paths, records
 from zkconsumer.core.events import Claimed, MemberNodeGone, Outcome
-from zkconsumer.core.model import Blocker, ThreadId, TopicPartition
+from zkconsumer.core.model import UNNAMED, Blocker, Ownership, ThreadId, TopicPartition
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.operations import (
     Member,
@@ -17,12 +17,10 @@ from zkconsumer.zk.operations import (
     create_parents,
     read_owners,
     reason,
+    refused,
     transact,
 )
-from zkconsumer.zk.requests import Batch, Code
-
-MAX_ROUNDS = 5
-"""How often one claim looks again because nodes vanished meanwhile; then the watch tells."""
+from zkconsumer.zk.requests import Batch, Code, Reply
 
 
 class _MemberNodeGoneError(Exception):
@@ -31,12 +29,12 @@ class _MemberNodeGoneError(Exception):
 
 @dataclass
 class _Claim:
-    """One claim under way."""
+    """One claim under way; `created` holds None for what must still be read back."""
 
     member: Member
     threads: Mapping[TopicPartition, ThreadId]
     known: dict[TopicPartition, Blocker]
-    created: set[TopicPartition] = field(default_factory=set)
+    created: dict[TopicPartition, Ownership | None] = field(default_factory=dict)
     denied: dict[TopicPartition, str] = field(default_factory=dict)
 
     def missing(self) -> list[TopicPartition]:
@@ -48,74 +46,70 @@ def claim(
     threads: Mapping[TopicPartition, ThreadId],
     known: Mapping[TopicPartition, Blocker],
     *,
+    ask: frozenset[TopicPartition],
     all_or_nothing: bool,
 ) -> Running:
     """Create the owner znodes of `threads` (JVM: createEphemeralPathExpectConflict).
 
     What is free is created in transactions that are all or nothing each; what another session holds
-    is returned as blocked, with a watch on its siblings. With `all_or_nothing` (eager) nothing
-    stays created unless everything is. A claim counts once its znode was read back: that arms the
-    watch on it and gives the epoch.
+    is returned as blocked, and the next change of the owners is told by a watch. Of those in `ask`
+    it is found out who holds them. With `all_or_nothing` (eager) nothing stays created unless
+    everything is. The claimed znodes are not watched yet: that is for `verify`, when the partitions
+    are served.
     """
     work = _Claim(member, threads, dict(known))
     try:
-        return (yield from _claim(work, all_or_nothing))
+        return (yield from _claim(work, ask, all_or_nothing))
     except _MemberNodeGoneError:
         return MemberNodeGone()
 
 
-def _claim(work: _Claim, all_or_nothing: bool) -> Generator[Batch, Replies, Outcome]:
-    held = yield from _list(work, rq.Children)
-    for _ in range(MAX_ROUNDS):
-        free = [tp for tp in work.missing() if tp not in held]
-        if free and not (all_or_nothing and held):
-            yield from _create(work, free)
-        missing = work.missing()
-        if all_or_nothing and work.created and (missing or work.denied):
-            yield from _roll_back(work)
-        if not missing:
-            break
-        held = yield from _list(work, _watched_children)
-        yield from _identify(work, held)
-        if held >= set(work.missing()) or (all_or_nothing and held):
-            break
-    claimed, lost = yield from read_owners(
-        work.member, {tp: work.threads[tp] for tp in work.created}
-    )
-    blocked = {tp: work.known.get(tp, _UNSEEN) for tp in work.missing()}
-    blocked |= {tp: who or _UNSEEN for tp, who in lost.items()}
+def _claim(
+    work: _Claim, ask: frozenset[TopicPartition], all_or_nothing: bool
+) -> Generator[Batch, Replies, Outcome]:
+    held = yield from _list(work)
+    held -= yield from _identify(work, held & ask)
+    held.intersection_update(work.missing())
+    free = [tp for tp in work.missing() if tp not in held]
+    if free and not (all_or_nothing and held):
+        yield from _create(work, free)
+    if all_or_nothing and work.created and (work.missing() or work.denied):
+        yield from _roll_back(work)
+    claimed = {tp: mine for tp, mine in work.created.items() if mine is not None}
+    doubtful = {tp: work.threads[tp] for tp in work.created.keys() - claimed.keys()}
+    if doubtful:
+        found, lost = yield from read_owners(work.member, doubtful)
+        claimed |= found
+        work.known |= {tp: who for tp, who in lost.items() if who is not None}
+    blocked = {tp: work.known.get(tp, UNNAMED) for tp in work.missing()}
+    blocked |= {tp: work.known.get(tp, UNNAMED) for tp in doubtful if tp not in claimed}
     return Claimed(claimed, blocked, work.denied)
 
 
-_UNSEEN = Blocker("somebody who was gone before we could look", 0)
-
-
-def _watched_children(path: str) -> rq.Children:
-    return rq.Children(path, watch=True)
-
-
-def _list(
-    work: _Claim, request: Callable[[str], rq.Children]
-) -> Generator[Batch, Replies, set[TopicPartition]]:
-    """Which of the missing partitions have an owner znode."""
+def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
+    """Which of the missing partitions have an owner znode; a watch tells when that changes."""
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
-    replies = yield [request(paths.owners_of(group, topic)) for topic in topics]
     present: set[TopicPartition] = set()
-    absent: list[str] = []
-    for topic, reply in zip(topics, replies, strict=True):
-        if reply.code is Code.OK:
-            names = set(reply.value)
-            present |= {tp for tp in work.missing() if tp.topic == topic and str(tp[1]) in names}
-        elif reply.code is Code.NO_NODE:
-            absent.append(topic)
-        else:
-            _deny(work, topic, reason(reply))
-    if absent:
+    for _ in range(2):  # again where the parent was missing: what is not there cannot be watched
+        replies = yield [rq.Children(paths.owners_of(group, t), watch=True) for t in topics]
+        absent: list[str] = []
+        for topic, reply in zip(topics, replies, strict=True):
+            if reply.code is Code.OK:
+                names = set(reply.value)
+                missing = (tp for tp in work.missing() if tp.topic == topic)
+                present |= {tp for tp in missing if str(tp.partition) in names}
+            elif reply.code is Code.NO_NODE:
+                absent.append(topic)
+            else:
+                _deny(work, topic, reason(reply))
+        if not absent:
+            break
         made = yield create_parents(paths.owners(group), absent)
         for topic, reply in zip(absent, made[1:], strict=True):
             if reply.code not in (Code.OK, Code.NODE_EXISTS):
                 _deny(work, topic, reason(reply))
+        topics = absent
     return present
 
 
@@ -135,40 +129,59 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
     }
     for chunk in chunks(creates):
         while chunk:
-            failed = yield from transact(work.member, chunk)
+            failed = yield from _create_all(work, chunk)
             if failed is None:
-                work.created |= chunk.keys()
                 break
             tp, reply = failed
             if tp is None:
                 raise _MemberNodeGoneError
             if reply.code is Code.NODE_EXISTS:
-                held = yield from _list(work, rq.Children)
+                held = yield from _list(work)
                 chunk = {tp: c for tp, c in chunk.items() if tp not in held}  # noqa: PLW2901
             else:
                 work.denied[tp] = reason(reply)
                 del chunk[tp]
 
 
-def _identify(work: _Claim, held: set[TopicPartition]) -> Generator[Batch, Replies, None]:
-    """Find out who holds what we want; what our own session holds is ours.
+def _create_all(
+    work: _Claim, chunk: Mapping[TopicPartition, rq.Write]
+) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
+    """All of `chunk` or none, as `transact`; with the epoch that one of the znodes tells of all.
 
-    Same thread: our own create, whose reply was lost. Another thread: a move within the member,
-    one transaction of delete and create, so that the node gets a new epoch. Another session, even
-    with equal data: in the way.
+    What one transaction creates has one czxid: its own zxid. If the one read is not ours any more,
+    all must be read back.
     """
-    new = {tp: work.threads[tp] for tp in held if tp not in work.known and tp not in work.denied}
-    if not new:
-        return
-    ours, others = yield from read_owners(work.member, new)
-    work.created |= ours.keys()
+    first = paths.owner(work.member.group, next(iter(chunk)))
+    made, seen = yield [rq.Multi((work.member.check, *chunk.values())), rq.Exists(first)]
+    if made.code is not Code.OK:
+        return refused(chunk, made)
+    ours = seen.code is Code.OK and seen.value and seen.value.owner == work.member.session
+    for tp in chunk:
+        work.created[tp] = Ownership(work.threads[tp], seen.value.czxid) if ours else None
+    return None
+
+
+def _identify(
+    work: _Claim, asked: set[TopicPartition]
+) -> Generator[Batch, Replies, set[TopicPartition]]:
+    """Find out who holds what we want, and return what nobody holds any more.
+
+    Our own session, same thread: our own create, whose reply was lost. Another thread: a move
+    within the member, one transaction of delete and create, so that the node gets a new epoch.
+    Another session, even with equal data: in the way.
+    """
+    if not asked:
+        return set()
+    ours, others = yield from read_owners(
+        work.member, {tp: work.threads[tp] for tp in asked}, rq.Get
+    )
+    work.created |= ours
     for tp, who in others.items():
-        if who is None:
-            held.discard(tp)
-        elif who.session == work.member.session:
+        if who is not None and who.session == work.member.session:
             yield from _move(work, tp)
-        else:
+        elif who is not None:
             work.known[tp] = who
+    return {tp for tp, who in others.items() if who is None}
 
 
 def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
@@ -177,7 +190,7 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
     writes = (work.member.check, rq.Delete(path), rq.Create(path, data, ephemeral=True))
     (reply,) = yield [rq.Multi(writes)]
     if reply.code is Code.OK:
-        work.created.add(tp)
+        work.created[tp] = None
     elif reply.code is Code.NO_AUTH:
         work.denied[tp] = reason(reply)
 

@@ -99,8 +99,8 @@ def operation(command: commands.Command, me: Member, now: float) -> tuple[int, O
             return op, operations.verify(me, partitions)
         case commands.Release(op, partitions):
             return op, operations.release(me, partitions)
-        case commands.Claim(op, threads, known, eager):
-            return op, claiming.claim(me, threads, known, all_or_nothing=eager)
+        case commands.Claim(op, threads, known, ask, eager):
+            return op, claiming.claim(me, threads, known, ask=ask, all_or_nothing=eager)
         case commands.LoadOffsets(op, partitions):
             return op, operations.load_offsets(me, partitions)
         case commands.CommitOffsets(op, plan):

@@ -7,7 +7,7 @@ a claim that meets a znode compares `ephemeralOwner` with the session, never the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 
@@ -226,15 +226,22 @@ def verify(member: Member, partitions: Mapping[TopicPartition, ThreadId]) -> Run
     return Verified(held, lost)
 
 
+def watched(path: str) -> rq.Get:
+    """A read that arms the watch on what it reads."""
+    return rq.Get(path, watch=True)
+
+
 def read_owners(
-    member: Member, partitions: Mapping[TopicPartition, ThreadId]
+    member: Member,
+    partitions: Mapping[TopicPartition, ThreadId],
+    read: Callable[[str], rq.Get] = watched,
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
     """Owner znodes that are ours for the given thread, and who or nobody has the others."""
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
-    replies = yield [rq.Get(paths.owner(member.group, tp), watch=True) for tp in partitions]
+    replies = yield [read(paths.owner(member.group, tp)) for tp in partitions]
     for (tp, thread), reply in zip(partitions.items(), replies, strict=True):
         if reply.code is Code.NO_NODE:
             other[tp] = None
@@ -318,8 +325,13 @@ def transact(
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """All of `writes` or none. None when done; else which one failed, None for our own check."""
     (reply,) = yield [rq.Multi((member.check, *writes.values()))]
-    if reply.code is Code.OK:
-        return None
+    return None if reply.code is Code.OK else refused(writes, reply)
+
+
+def refused(
+    writes: Mapping[TopicPartition, rq.Write], reply: Reply
+) -> tuple[TopicPartition | None, Reply]:
+    """Which of a refused transaction's writes failed; None for the check of our id node."""
     index = reply.value if isinstance(reply.value, int) else 0
     if index == 0 and reply.code is Code.NO_NODE:
         return None, reply
