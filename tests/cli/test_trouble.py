@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from zkconsumer.sandbox import Sandbox
 
 Run = Callable[..., tuple[int, str, str]]
@@ -40,3 +42,21 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     code, out, err = run("consume", *connect, "--timeout", "1")
     assert (code, out) == (0, "")
     assert f"topic {topic} does not exist" in err
+
+
+def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
+    """A topic's znode that no member can read ends the command with the znode's name."""
+    topic = unique("malformed")
+    path = f"/brokers/topics/{topic}"
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    try:
+        client.create(path, b"[]")
+        connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+        code, out, err = run("consume", *connect, "--timeout", "5")
+        assert (code, out) == (1, "")
+        assert f"{topic}: a topic is no object" in err.splitlines()[-1]
+    finally:
+        client.delete(path)
+        client.stop()
+        client.close()

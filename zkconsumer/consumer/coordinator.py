@@ -335,5 +335,10 @@ class Coordinator(threading.Thread):
 
 
 _FOR_IDLE = frozenset(
-    {cmd.NoticeKind.BLOCKED, cmd.NoticeKind.UNSUPPORTED_PEER, cmd.NoticeKind.DENIED}
+    {
+        cmd.NoticeKind.BLOCKED,
+        cmd.NoticeKind.UNSUPPORTED_PEER,
+        cmd.NoticeKind.MALFORMED_TOPIC,
+        cmd.NoticeKind.DENIED,
+    }
 )
