@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from tests.cli.conftest import Spawn
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import Observer
 
 Run = Callable[..., tuple[int, str, str]]
 Unique = Callable[[str], str]
@@ -36,12 +38,31 @@ def test_a_trace_that_cannot_be_written(
 
 
 def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
-    """It is waited for, and standard error says so."""
+    """It is waited for, and standard error says so, at once and at the end."""
     topic = unique("unknown")
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     code, out, err = run("consume", *connect, "--timeout", "1")
     assert (code, out) == (0, "")
-    assert f"topic {topic} does not exist" in err
+    assert f"WARNING zkconsumer.consumer.coordinator: {topic}_" in err
+    assert err.endswith(f"zkconsumer: 0 messages (topic {topic} does not exist)\n")
+
+
+def test_more_consumers_than_partitions(
+    sandbox: Sandbox, spawn: Spawn, run: Run, unique: Unique
+) -> None:
+    """A consumer that got no partition says why it had nothing to write."""
+    topic = unique("full")
+    sandbox.create_topic(topic, partitions=1)
+    connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+    # The assignor takes consumers in the order of their ids.
+    spawn("consume", *connect, "--property", "consumer.id=a")
+    with Observer(sandbox.zookeeper_connect, topic) as observer:
+        while not observer.count_owners(topic):
+            pass
+    code, out, err = run("consume", *connect, "--property", "consumer.id=b", "--timeout", "3")
+    assert (code, out) == (0, "")
+    reason = "the group has more consumer threads than the topic has partitions"
+    assert err == f"zkconsumer: 0 messages ({reason})\n"
 
 
 def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:

@@ -187,6 +187,7 @@ class Run:
                 for worker in workers:
                     worker.start()
                 ended = self._wait(len(workers))
+                reasons = {stream.waiting_for for stream in streams}
             finally:
                 self._stopping = True
                 self._budget.close()
@@ -195,7 +196,9 @@ class Run:
             if any(worker.is_alive() for worker in workers):
                 # Nobody reads the pipe. Leaving by an exception commits nothing unwritten.
                 raise KeyboardInterrupt
-        typer.echo(f"zkconsumer: {self._written} messages", err=True)
+        # Of a member that had nothing to read the user wants to know why.
+        why = "" if self._written or "" in reasons else f" ({'; '.join(sorted(reasons))})"
+        typer.echo(f"zkconsumer: {self._written} messages{why}", err=True)
         return ended
 
     def _wait(self, workers: int) -> Ended:
