@@ -113,3 +113,10 @@ class CommitError(ZkConsumerError):
 
 class SandboxError(ZkConsumerError):
     """A server of the sandbox could not be fetched, started or stopped."""
+
+
+# ---- traces -------------------------------------------------------------------------------------
+
+
+class TraceError(ZkConsumerError):
+    """A trace cannot be read, or the machine does something else; `where` is file and line."""

@@ -1,8 +1,10 @@
 """One format for what happens to a member: JSON lines, one for each transition of the machine.
 
-`{"v": 1, "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase,
-"commands": […]}`. A value is `{"is": class name, field: value, …}`, a partition "topic-number", an
-enum its value, a mapping a list of [key, value]. Payloads of messages never appear.
+The first line says how the member was set up: `{"v": 1, "settings": …}`. Every other one is
+`{"v": 1, "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands":
+[…], "state": digest}`. A value is `{"is": class name, field: value, …}`, a partition
+"topic-number", an enum its value, a mapping a list of [key, value]. Payloads of messages never
+appear.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from hashlib import sha256
 from typing import Any
 
 from zkconsumer.core.commands import Command
 from zkconsumer.core.events import Event
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import State
+from zkconsumer.core.state import Settings, State
 from zkconsumer.errors import ConfigError
 
 VERSION = 1
+
+DIGEST_LENGTH = 16
+"""Hexadecimal digits of a state's digest: enough to tell states apart, not to prove anything."""
 
 
 def encode(value: Any) -> Any:
@@ -41,9 +47,39 @@ def encode(value: Any) -> Any:
     return value
 
 
-def transition(before: State, event: Event, after: State, commands: Iterable[Command]) -> str:
-    """One line of a trace, without its end."""
-    return json.dumps(
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class Digest:
+    """One member's states in a few characters each; only fields that have changed are read anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, bytes]] = {}
+
+    def of(self, state: State) -> str:
+        whole = sha256()
+        for one in fields(state):
+            value = getattr(state, one.name)
+            known = self._known.get(one.name)
+            # States share what they have in common, and none of it is ever changed in place.
+            if known is None or known[0] is not value:
+                known = value, sha256(_text(encode(value)).encode()).digest()
+                self._known[one.name] = known
+            whole.update(known[1])
+        return whole.hexdigest()[:DIGEST_LENGTH]
+
+
+def header(settings: Settings) -> str:
+    """The first line of a member's trace, without its end."""
+    return _text({"v": VERSION, "settings": encode(settings)})
+
+
+def transition(
+    before: State, event: Event, after: State, commands: Iterable[Command], *, digest: str
+) -> str:
+    """One line of a trace, without its end; `digest` is that of `after`."""
+    return _text(
         {
             "v": VERSION,
             "t": round(event.now, 6),
@@ -52,13 +88,13 @@ def transition(before: State, event: Event, after: State, commands: Iterable[Com
             "from": before.phase.value,
             "to": after.phase.value,
             "commands": [encode(command) for command in commands],
-        },
-        separators=(",", ":"),
+            "state": digest,
+        }
     )
 
 
 class TraceFile:
-    """Appends transitions to a file; each line is whole when it is written.
+    """Appends a member's transitions to a file; each line is whole when it is written.
 
     Raises ConfigError when the file cannot be opened.
     """
@@ -71,11 +107,16 @@ class TraceFile:
                 f"the trace cannot be written: {error.strerror}", where=f"trace.file={path}",
                 remedy="name a file that can be made and written",
             ) from error
+        self._digest: Digest | None = None
 
     def write(
         self, before: State, event: Event, after: State, commands: Iterable[Command]
     ) -> None:
-        self._file.write(transition(before, event, after, commands) + "\n")
+        if self._digest is None:
+            self._digest = Digest()
+            self._file.write(header(before.settings) + "\n")
+        digest = self._digest.of(after)
+        self._file.write(transition(before, event, after, commands, digest=digest) + "\n")
 
     def close(self) -> None:
         self._file.close()
