@@ -18,7 +18,7 @@ from zkconsumer.zk.operations import (
     read_owners,
     reason,
     refused,
-    transact,
+    release,
 )
 from zkconsumer.zk.requests import Batch, Code, Reply
 
@@ -196,10 +196,8 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
 
 
 def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
-    """Eager: no claim outlives the attempt that failed."""
-    deletes = {tp: rq.Delete(paths.owner(work.member.group, tp)) for tp in work.created}
-    for chunk in chunks(deletes):
-        failed = yield from transact(work.member, chunk)
-        if failed is not None and failed[0] is None:
-            raise _MemberNodeGoneError
+    """Eager: no claim outlives the attempt that failed; what somebody took meanwhile is his."""
+    outcome = yield from release(work.member, work.created)
+    if isinstance(outcome, MemberNodeGone):
+        raise _MemberNodeGoneError
     work.created.clear()

@@ -1,0 +1,31 @@
+"""A member's session on a real ZooKeeper, and another client beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from zkdriver import Client, peer_of
+
+from zkconsumer.sandbox import ZooKeeperServer
+
+
+@pytest.fixture
+def peer(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """Another client of the server."""
+    with peer_of(zookeeper.connect) as client:
+        yield client
+
+
+@pytest.fixture
+def client(
+    zookeeper: ZooKeeperServer, peer: KazooClient, unique: Callable[[str], str]
+) -> Iterator[Client]:
+    """A registered member of a group of its own."""
+    one = Client(zookeeper.connect, unique("ops"), peer, "g_m")
+    try:
+        one.register()
+        yield one
+    finally:
+        one.session.stop()

@@ -1,0 +1,253 @@
+"""Registering, reading the group, reading back, releasing: on a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kazoo.client import KazooClient
+from zkdriver import CLOSED, READ_ONLY, Client, tps
+
+from zkconsumer.core import paths
+from zkconsumer.core.events import (
+    Denied,
+    IdTaken,
+    MemberNodeGone,
+    OffsetsLoaded,
+    Registered,
+    Released,
+    Verified,
+    ViewRead,
+)
+from zkconsumer.core.model import Blocker, StoredOffset, TopicPartition
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk import operations as ops
+from zkconsumer.zk.claiming import claim
+
+T0, T1, T2 = tps(0, 1, 2)
+
+
+def owning(client: Client, *partitions: TopicPartition) -> None:
+    """The member claims these."""
+    threads = dict.fromkeys(partitions, client.thread)
+    client.run(claim(client.me, threads, {}, ask=frozenset(), all_or_nothing=False))
+    assert client.owners().keys() >= set(partitions)
+
+
+# ---- registering --------------------------------------------------------------------------------
+
+
+def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
+    """The id node is ours, ephemeral, with the JVM's bytes; its parents are persistent."""
+    data, stat = client.peer.get(client.me.path)
+    assert data == (
+        b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1400000000000"}'
+    )
+    assert stat.ephemeralOwner == client.me.session
+    assert client.peer.exists(paths.ids(client.group)).ephemeralOwner == 0
+
+
+def test_registering_twice_in_one_session_is_a_lost_reply(client: Client) -> None:
+    """The id node exists and is this session's: registered, under the same czxid."""
+    assert client.register() == client.register()
+
+
+def test_an_id_of_another_session_is_taken(
+    zookeeper: ZooKeeperServer, client: Client, peer: KazooClient
+) -> None:
+    """Another live session under the same id is named, and its node is left alone."""
+    rival = Client(zookeeper.connect, client.group, peer, "g_m")
+    try:
+        outcome = rival.run(ops.register(rival.me, 1))
+        assert outcome == IdTaken(client.me.session)
+        assert client.peer.exists(client.me.path).ephemeralOwner == client.me.session
+    finally:
+        rival.session.stop()
+
+
+def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> None:
+    """The other session's node vanishes between create and look: created on the next turn."""
+    client.peer.delete(client.me.path)
+    client.peer.create(client.me.path, b"{}", ephemeral=True)
+    operation = ops.register(client.me, 1)
+    outcome = client.run(operation, before={0: lambda: client.peer.delete(client.me.path)})
+    assert isinstance(outcome, Registered)
+
+
+def test_without_rights_registering_is_denied(client: Client) -> None:
+    """No right to create below ids: denied, with the znode and the reason."""
+    client.peer.delete(client.me.path)
+    client.peer.set_acls(paths.ids(client.group), READ_ONLY)
+    outcome = client.run(ops.register(client.me, 1))
+    assert isinstance(outcome, Denied)
+    assert outcome.where == client.me.path
+    assert "access control" in outcome.reason
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> None:
+    """Our id node is gone, or is another session's: the reading says so."""
+    client.peer.delete(client.me.path)
+    assert client.run(ops.read_view(client.me)) == MemberNodeGone()
+    client.peer.create(client.me.path, b"{}", ephemeral=True)
+    assert client.run(ops.read_view(client.me)) == MemberNodeGone()
+
+
+def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
+    """A member that goes between the listing and its reading is not in the view, and no error."""
+    guest = paths.member(client.group, "g_guest")
+    client.peer.create(guest, b"{}", ephemeral=True)
+    last = {2: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
+    outcome = client.run(ops.read_view(client.me), before=last)
+    assert isinstance(outcome, ViewRead)
+    assert set(outcome.view.members) | set(outcome.view.malformed) <= {"g_m", "g_guest"}
+    again = client.run(ops.read_view(client.me))
+    assert isinstance(again, ViewRead)
+    assert set(again.view.members) == {"g_m"}
+
+
+def test_a_malformed_registration_is_named(client: Client) -> None:
+    """A peer whose registration cannot be read is in the view as such, with the reason."""
+    client.peer.create(paths.member(client.group, "g_bad"), b"[" * 100_000, ephemeral=True)
+    outcome = client.run(ops.read_view(client.me))
+    assert isinstance(outcome, ViewRead)
+    assert set(outcome.view.malformed) == {"g_bad"}
+
+
+def test_an_unreadable_peer_is_denied(client: Client) -> None:
+    """No right to read a peer's registration: the reading is denied, naming the node."""
+    path = paths.member(client.group, "g_shut")
+    client.peer.create(path, b"{}", ephemeral=True, acl=CLOSED)
+    outcome = client.run(ops.read_view(client.me))
+    assert isinstance(outcome, Denied)
+    assert outcome.where == path
+
+
+def test_topics_are_watched_whether_they_exist_or_not(
+    client: Client, unique: Callable[[str], str]
+) -> None:
+    """A change of a topic's data, its creation and its deletion each fire the watch."""
+    topic = unique("topic")
+    me = ops.Member(client.group, "g_m", {topic: 1}, client.me.strategy, client.me.session)
+    path = paths.topic(topic)
+    client.peer.ensure_path(paths.TOPICS)
+    fired = []
+    for change in (
+        lambda: client.peer.create(path, b'{"version":1,"partitions":{"0":[0]}}'),
+        lambda: client.peer.set(path, b'{"version":1,"partitions":{"0":[0],"1":[0]}}'),
+        lambda: client.peer.delete(path),
+    ):
+        outcome = client.run(ops.read_view(me))
+        assert isinstance(outcome, ViewRead)
+        fired.append(outcome.view.topics[topic].partitions if outcome.view.topics else ())
+        change()
+    client.run(ops.read_view(me))
+    assert fired == [(), (0,), (0, 1)]
+    assert [kind for kind, at in client.watches if at == path] == ["CREATED", "CHANGED", "DELETED"]
+
+
+# ---- reading back -------------------------------------------------------------------------------
+
+
+def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
+    """Ours for the same thread, ours for another thread, another session's, nobody's."""
+    owning(client, T0, T1)
+    client.take(T2, client.thread)
+    asked = {T0: client.thread, T1: "g_m-1", T2: client.thread, TopicPartition("t", 3): "g_m-0"}
+    outcome = client.run(ops.verify(client.me, asked))
+    assert isinstance(outcome, Verified)
+    assert outcome.held.keys() == {T0}
+    assert outcome.held[T0].epoch == client.peer.exists(client.owner(T0)).czxid
+    assert outcome.lost[T1] == Blocker(client.thread, client.me.session)
+    assert outcome.lost[T2] == Blocker(client.thread, client.peer.client_id[0])
+    assert outcome.lost[TopicPartition("t", 3)] is None
+
+
+def test_verify_arms_the_watch_of_what_is_ours(client: Client) -> None:
+    """Another client that deletes an owner node of ours is noticed at once."""
+    owning(client, T0)
+    client.run(ops.verify(client.me, {T0: client.thread}))
+    client.peer.delete(client.owner(T0))
+    client.run(ops.verify(client.me, {T0: client.thread}))
+    assert ("DELETED", client.owner(T0)) in client.watches
+
+
+def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:
+    """An owner node whose payload is no text is in the way, and does no harm."""
+    client.peer.create(client.owner(T0), b"\xff\xfe" * 100, ephemeral=True, makepath=True)
+    outcome = client.run(ops.verify(client.me, {T0: client.thread}))
+    assert isinstance(outcome, Verified)
+    assert outcome.lost[T0] is not None
+
+
+# ---- releasing ----------------------------------------------------------------------------------
+
+
+def test_a_release_deletes_ours(client: Client) -> None:
+    """Released owner nodes are gone; the others stay."""
+    owning(client, T0, T1, T2)
+    assert client.run(ops.release(client.me, [T0, T1])) == Released({})
+    assert client.owners().keys() == {T2}
+
+
+def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
+    """An owner node that is another session's by now stays, even with our own data in it."""
+    owning(client, T0, T1)
+    client.peer.delete(client.owner(T0))
+    client.take(T0, client.thread)
+    assert client.run(ops.release(client.me, [T0, T1])) == Released({})
+    assert client.owners().keys() == {T0}
+
+
+def test_a_release_goes_on_without_what_vanished(client: Client) -> None:
+    """A node that goes between look and delete does not keep the others from being released."""
+    owning(client, T0, T1, T2)
+    gone = {1: lambda: client.peer.delete(client.owner(T1))}
+    assert client.run(ops.release(client.me, [T0, T1, T2]), before=gone) == Released({})
+    assert not client.owners()
+
+
+def test_a_release_is_bound_to_our_id_node(client: Client) -> None:
+    """Without our id node, which a new session has not made yet, a release deletes nothing."""
+    owning(client, T0)
+    gone = {1: lambda: client.peer.delete(client.me.path)}
+    assert client.run(ops.release(client.me, [T0]), before=gone) == MemberNodeGone()
+    assert client.owners().keys() == {T0}
+
+
+def test_more_than_a_thousand_owner_nodes_go_and_come(client: Client) -> None:
+    """2,500 partitions are claimed and released, in several transactions each."""
+    many = tps(*range(2500))
+    owning(client, *many)
+    assert client.run(ops.release(client.me, many)) == Released({})
+    assert not client.owners()
+
+
+# ---- offsets ------------------------------------------------------------------------------------
+
+
+def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
+    """A number, a negative number, no node, and an unreadable one, each as what it is."""
+    client.write(T0, b"42")
+    client.write(T1, b"-1")
+    client.write(T2, b"4 2")
+    outcome = client.run(ops.load_offsets(client.me, tps(0, 1, 2, 3)))
+    assert isinstance(outcome, OffsetsLoaded)
+    found = outcome.offsets
+    assert (found[T0].value, found[T0].version) == (42, 1)
+    assert (found[T1].value, found[T1].version) == (None, 1)
+    assert found[TopicPartition("t", 3)] == StoredOffset(None, None)
+    assert client.offset(T2) in found[T2].error
+    assert found[T2].value is None
+
+
+def test_an_offset_without_rights_is_an_error_of_that_partition(client: Client) -> None:
+    """No right to read one offset: named for that partition; the others are read."""
+    client.write(T0, b"1")
+    client.write(T1, b"2")
+    client.peer.set_acls(client.offset(T0), CLOSED)
+    outcome = client.run(ops.load_offsets(client.me, [T0, T1]))
+    assert isinstance(outcome, OffsetsLoaded)
+    assert "access control" in outcome.offsets[T0].error
+    assert outcome.offsets[T1].value == 2

@@ -1,0 +1,178 @@
+"""Claiming: what is free at once, what is held never, all or nothing, and who is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from zkdriver import READ_ONLY, Client, tps
+
+from zkconsumer.core import paths
+from zkconsumer.core.events import Claimed, MemberNodeGone, Outcome
+from zkconsumer.core.model import UNNAMED, Blocker, TopicPartition
+from zkconsumer.zk.claiming import claim
+
+T0, T1, T2 = tps(0, 1, 2)
+Races = Mapping[int, Callable[[], object]]
+
+
+def run_claim(
+    client: Client,
+    *partitions: TopicPartition,
+    thread: str = "",
+    ask: bool = True,
+    whole: bool = False,
+    before: Races | None = None,
+) -> Outcome:
+    """Claim for one thread; asking who holds what is held, unless told otherwise."""
+    threads = dict.fromkeys(partitions, thread or client.thread)
+    asked = frozenset(partitions) if ask else frozenset()
+    return client.run(
+        claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before
+    )
+
+
+def claimed(outcome: Outcome) -> Claimed:
+    assert isinstance(outcome, Claimed)
+    return outcome
+
+
+def with_parents(client: Client) -> None:
+    """The owners' parents exist, so that the first batch lists and the next one creates."""
+    client.peer.ensure_path(paths.owners_of(client.group, "t"))
+
+
+def test_what_is_free_is_claimed_with_missing_parents(client: Client) -> None:
+    """Owner nodes appear as the JVM makes them: our thread id, ephemeral, persistent parents."""
+    outcome = claimed(run_claim(client, T0, T1))
+    assert client.owners() == dict.fromkeys((T0, T1), (client.thread.encode(), client.me.session))
+    assert (outcome.blocked, outcome.denied) == ({}, {})
+    for tp in (T0, T1):
+        assert outcome.claimed[tp].epoch == client.peer.exists(client.owner(tp)).czxid
+    assert client.peer.exists(paths.owners_of(client.group, "t")).ephemeralOwner == 0
+
+
+def test_what_is_held_does_not_hold_up_what_is_free(client: Client) -> None:
+    """One partition in another session's hands: the others are claimed, and it is named."""
+    client.take(T1)
+    outcome = claimed(run_claim(client, T0, T1, T2))
+    assert outcome.claimed.keys() == {T0, T2}
+    assert outcome.blocked == {T1: Blocker("g_other-0", client.peer.client_id[0])}
+
+
+def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
+    """Another session's node with our own thread id in it is not ours (the JVM takes it)."""
+    client.take(T0, client.thread)
+    outcome = claimed(run_claim(client, T0))
+    assert outcome.claimed == {}
+    assert outcome.blocked == {T0: Blocker(client.thread, client.peer.client_id[0])}
+
+
+def test_a_node_of_our_session_and_thread_is_ours(client: Client) -> None:
+    """A claim whose reply was lost: the node is there, it is ours, and its czxid is the epoch."""
+    first = claimed(run_claim(client, T0))
+    again = claimed(run_claim(client, T0))
+    assert again.claimed == first.claimed
+
+
+def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
+    """Our session, another thread: delete and create at once, with a new epoch."""
+    first = claimed(run_claim(client, T0))
+    moved = claimed(run_claim(client, T0, thread="g_m-1"))
+    assert client.owners()[T0] == (b"g_m-1", client.me.session)
+    assert moved.claimed[T0].thread == "g_m-1"
+    assert moved.claimed[T0].epoch > first.claimed[T0].epoch
+
+
+def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
+    """Somebody claims between our look and our create: the others are claimed all the same."""
+    with_parents(client)
+    outcome = claimed(
+        run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)})
+    )
+    assert outcome.claimed.keys() == {T0, T2}
+    assert outcome.blocked == {T1: UNNAMED}
+    assert client.owners()[T1][1] == client.peer.client_id[0]
+
+
+def test_a_blocker_is_watched(client: Client) -> None:
+    """What was in the way and goes is told by a watch on its siblings."""
+    client.take(T1)
+    run_claim(client, T0, T1)
+    client.watches.clear()
+    client.peer.delete(client.owner(T1))
+    assert claimed(run_claim(client, T1)).claimed.keys() == {T1}
+    assert ("CHILD", paths.owners_of(client.group, "t")) in client.watches
+
+
+def test_a_blocker_that_goes_on_the_way_is_not_missed(client: Client) -> None:
+    """A conflict whose node is gone by the next look: claimed now, or told by the watch."""
+    with_parents(client)
+    races = {1: lambda: client.take(T1), 2: lambda: client.peer.delete(client.owner(T1))}
+    outcome = claimed(run_claim(client, T0, T1, ask=False, before=races))
+    told = ("CHILD", paths.owners_of(client.group, "t")) in client.watches
+    assert T1 in outcome.claimed or told
+
+
+def test_a_topic_without_rights_is_denied_and_holds_up_no_other(client: Client) -> None:
+    """No right below one topic's owners: its partitions are denied by name, others are claimed."""
+    other = TopicPartition("u", 0)
+    with_parents(client)
+    client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
+    outcome = claimed(run_claim(client, T0, T1, other))
+    assert outcome.claimed.keys() == {other}
+    assert outcome.denied.keys() == {T0, T1}
+    assert all("access control" in why for why in outcome.denied.values())
+
+
+def test_a_claim_is_bound_to_our_id_node(client: Client) -> None:
+    """Without our id node, which a new session has not made yet, nothing is claimed."""
+    client.peer.delete(client.me.path)
+    assert run_claim(client, T0) == MemberNodeGone()
+    assert not client.owners()
+
+
+def test_all_or_nothing_claims_nothing_while_anything_is_held(client: Client) -> None:
+    """Eager: one partition is held, so none is claimed, and the holder is named."""
+    client.take(T1)
+    outcome = claimed(run_claim(client, T0, T1, T2, whole=True))
+    assert outcome.claimed == {}
+    assert outcome.blocked.keys() == {T0, T1, T2}
+    assert outcome.blocked[T1].thread == "g_other-0"
+    assert client.owners().keys() == {T1}
+
+
+def test_all_or_nothing_rolls_back_a_conflict_on_the_way(client: Client) -> None:
+    """Eager: somebody claims in the middle of it, and nothing of ours stays."""
+    with_parents(client)
+    races = {1: lambda: client.take(T1)}
+    outcome = claimed(run_claim(client, T0, T1, T2, whole=True, before=races))
+    assert outcome.claimed == {}
+    assert client.owners().keys() == {T1}
+
+
+@pytest.mark.parametrize("then", ["gone", "retaken"])
+def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str) -> None:
+    """Eager, over several transactions: what others did meanwhile does not stop the roll-back."""
+    many = tps(*range(1200))
+    with_parents(client)
+
+    def interfere() -> None:
+        client.peer.delete(client.owner(T0))
+        if then == "retaken":
+            client.take(T0)
+
+    # 0 the list, 1 the first thousand, 2 the rest, which conflicts, 3 the list, 4 the rest less one
+    races = {2: lambda: client.take(many[-1]), 5: interfere}
+    outcome = claimed(run_claim(client, *many, whole=True, ask=False, before=races))
+    assert outcome.claimed == {}
+    left = {many[-1], T0} if then == "retaken" else {many[-1]}
+    assert client.owners().keys() == left
+    assert {owner for _, owner in client.owners().values()} == {client.peer.client_id[0]}
+
+
+def test_our_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
+    """Eager: a node of ours from a lost reply counts as claimed, with all the others."""
+    run_claim(client, T0)
+    outcome = claimed(run_claim(client, T0, T1, whole=True))
+    assert outcome.claimed.keys() == {T0, T1}

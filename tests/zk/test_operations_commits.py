@@ -1,0 +1,168 @@
+"""Committing: compare-and-set on real offset znodes, and what it finds when somebody else wrote."""
+
+from __future__ import annotations
+
+from kazoo.client import KazooClient
+from zkdriver import READ_ONLY, Client, tps
+
+from zkconsumer.core import paths
+from zkconsumer.core.events import Committed, MemberNodeGone, Outcome
+from zkconsumer.core.model import StoredOffset, TopicPartition
+from zkconsumer.core.offsets import CommitPlan
+from zkconsumer.zk.committing import commit
+
+T0, T1, T2 = tps(0, 1, 2)
+
+
+def write(client: Client, **offsets: tuple[int, int | None]) -> Outcome:
+    """Commit: t0=(10, 3) writes 10 to partition 0 over version 3."""
+    writes = {TopicPartition("t", int(name[1:])): what for name, what in offsets.items()}
+    return client.run(commit(client.me, CommitPlan(writes, {})))
+
+
+def committed(outcome: Outcome) -> Committed:
+    assert isinstance(outcome, Committed)
+    return outcome
+
+
+def stored(client: Client, tp: TopicPartition) -> tuple[bytes, int]:
+    data, stat = client.peer.get(client.offset(tp))
+    return data, stat.version
+
+
+def test_the_first_commit_makes_persistent_decimal_nodes(client: Client) -> None:
+    """Parents and nodes are created as the JVM makes them; the next commit replaces version 0."""
+    assert committed(write(client, t0=(10, None), t1=(0, None))).versions == {T0: 0, T1: 0}
+    assert stored(client, T0) == (b"10", 0)
+    assert client.peer.exists(client.offset(T0)).ephemeralOwner == 0
+    assert committed(write(client, t0=(12, 0))).versions == {T0: 1}
+    assert stored(client, T0) == (b"12", 1)
+
+
+def test_a_commit_is_all_or_nothing(client: Client) -> None:
+    """One offset that somebody else has written keeps all of the transaction from being written."""
+    write(client, t0=(10, None), t1=(10, None))
+    client.write(T1, b"5")
+    outcome = committed(write(client, t0=(12, 0), t1=(12, 0)))
+    assert outcome.versions == {}
+    assert outcome.foreign.keys() == {T1}
+    assert (outcome.foreign[T1].value, outcome.foreign[T1].version) == (5, 1)
+    assert stored(client, T0) == (b"10", 0)
+
+
+def test_an_unchanged_offset_is_checked(client: Client) -> None:
+    """A check finds a foreign write although nothing of that partition is to be written."""
+    write(client, t0=(10, None))
+    client.write(T0, b"99")
+    outcome = committed(client.run(commit(client.me, CommitPlan({}, {T0: 0}))))
+    assert outcome.foreign[T0].value == 99
+    assert outcome.marked == frozenset()
+
+
+def test_a_node_that_somebody_made_first_is_foreign(client: Client) -> None:
+    """A create that meets a node reads it back instead of writing over it."""
+    client.write(T0, b"7")
+    assert committed(write(client, t0=(10, None))).foreign[T0].value == 7
+    assert stored(client, T0)[0] == b"7"
+
+
+def test_a_node_that_somebody_deleted_is_foreign(client: Client) -> None:
+    """An offset node that is gone is told as such."""
+    write(client, t0=(10, None))
+    client.peer.delete(client.offset(T0))
+    assert committed(write(client, t0=(12, 0))).foreign == {T0: StoredOffset(None, None)}
+
+
+def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
+    """A node that somebody made anew starts at version 0, which is not the one we wrote."""
+    write(client, t0=(10, None))
+    write(client, t0=(11, 0))
+    client.peer.delete(client.offset(T0))
+    client.peer.create(client.offset(T0), b"3")
+    assert committed(write(client, t0=(12, 1))).foreign[T0].value == 3
+
+
+def test_a_commit_is_bound_to_our_id_node(client: Client) -> None:
+    """Without our id node, which a new session has not made yet, nothing is committed."""
+    write(client, t0=(10, None))
+    client.peer.delete(client.me.path)
+    assert write(client, t0=(12, 0)) == MemberNodeGone()
+    assert stored(client, T0) == (b"10", 0)
+
+
+def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
+    """The same commit again, after its reply was lost: our value, one version on."""
+    write(client, t0=(10, None))
+    write(client, t0=(12, 0))
+    found = committed(write(client, t0=(12, 0))).foreign[T0]
+    assert (found.value, found.version) == (12, 1)
+
+
+def test_a_marked_edit_is_told_from_an_unmarked_one(client: Client) -> None:
+    """Written in one transaction with a mark: an operator's; written without: anybody's."""
+    write(client, t0=(10, None), t1=(10, None))
+    client.edit(T0, 3)
+    client.write(T1, b"3")
+    outcome = committed(write(client, t0=(12, 0), t1=(12, 0)))
+    assert outcome.foreign.keys() == {T0, T1}
+    assert outcome.marked == {T0}
+
+
+def test_a_write_after_a_mark_is_not_marked(client: Client) -> None:
+    """A zombie that writes over an operator's edit does not inherit its mark."""
+    write(client, t0=(10, None))
+    client.edit(T0, 3)
+    client.write(T0, b"4")
+    outcome = committed(write(client, t0=(12, 0)))
+    assert outcome.foreign[T0].value == 4
+    assert outcome.marked == frozenset()
+
+
+def test_an_older_mark_is_no_mark(client: Client) -> None:
+    """Many edits, the latest of them ours to honour: only its own mark counts."""
+    write(client, t0=(10, None), t1=(10, None))
+    for offset in (1, 2, 3):
+        client.edit(T0, offset)
+    client.edit(T1, 5)
+    assert committed(write(client, t0=(12, 0), t1=(12, 0))).marked == {T0, T1}
+
+
+def test_a_malformed_offset_is_told_and_left(client: Client) -> None:
+    """What cannot be read is named, and nothing is written over it."""
+    write(client, t0=(10, None))
+    client.write(T0, b"ten")
+    outcome = committed(write(client, t0=(12, 0)))
+    assert client.offset(T0) in outcome.foreign[T0].error
+    assert stored(client, T0)[0] == b"ten"
+
+
+def test_an_offset_without_rights_holds_up_no_other(client: Client) -> None:
+    """No right to write one offset: it is denied by name; the others are stored."""
+    write(client, t0=(10, None), t1=(10, None), t2=(10, None))
+    client.peer.set_acls(client.offset(T1), READ_ONLY)
+    outcome = committed(write(client, t0=(12, 0), t1=(12, 0), t2=(12, 0)))
+    assert outcome.versions == {T0: 1, T2: 1}
+    assert "access control" in outcome.denied[T1]
+
+
+def test_offsets_without_a_right_to_make_them_are_denied(client: Client, peer: KazooClient) -> None:
+    """No right below the group: every offset is denied by name, and the commit ends."""
+    peer.set_acls(paths.ids(client.group).rpartition("/")[0], READ_ONLY)
+    outcome = committed(write(client, t0=(10, None), t1=(10, None)))
+    assert outcome.denied.keys() == {T0, T1}
+
+
+def test_thousands_of_offsets_take_several_transactions(client: Client) -> None:
+    """2,500 offsets are stored, and then replaced, in pieces that ZooKeeper takes."""
+    many = tps(*range(2500))
+    first = CommitPlan(dict.fromkeys(many, (1, None)), {})
+    assert committed(client.run(commit(client.me, first))).versions == dict.fromkeys(many, 0)
+    second = CommitPlan(dict.fromkeys(many, (2, 0)), {})
+    assert committed(client.run(commit(client.me, second))).versions == dict.fromkeys(many, 1)
+
+
+def test_long_names_stay_below_the_size_of_a_transaction(client: Client) -> None:
+    """Offsets of topics with names of 249 letters are cut by bytes, before ZooKeeper refuses."""
+    many = [TopicPartition("t" * 249, number) for number in range(3000)]
+    plan = CommitPlan(dict.fromkeys(many, (1, None)), {})
+    assert len(committed(client.run(commit(client.me, plan))).versions) == 3000

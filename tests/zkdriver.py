@@ -1,0 +1,128 @@
+"""Runs a member's operations against a real ZooKeeper, one after the other on the test's thread."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import paths
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.events import Outcome, Registered
+from zkconsumer.core.model import Session, TopicPartition
+from zkconsumer.zk import operations
+from zkconsumer.zk.requests import Code
+from zkconsumer.zk.session import ZooKeeperSession
+
+LIMIT_S = 20.0
+CLOSED = [make_acl("digest", "nobody:none", all=True)]
+READ_ONLY = [make_acl("world", "anyone", read=True)]
+
+
+def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in numbers]
+
+
+class Client:
+    """One member's session. `peer` is another client, for whatever others do."""
+
+    def __init__(self, connect: str, group: str, peer: KazooClient, consumer: str) -> None:
+        self.group, self.peer = group, peer
+        self.thread = f"{consumer}-0"
+        self.watches: list[tuple[str, str]] = []
+        self._sessions: list[Session | None] = []
+        config = ConsumerConfig(
+            group_id=group, zookeeper_connect=connect, zookeeper_session_timeout_s=10.0
+        )
+        self.session = ZooKeeperSession(
+            config,
+            on_state=self._sessions.append,
+            on_watch=lambda kind, path: self.watches.append((str(kind), path)),
+        )
+        self.session.start()
+        now = self._sessions[-1]
+        assert now is not None
+        self.me = operations.Member(group, consumer, {"t": 1}, Strategy.RANGE, now.id)
+
+    def run(
+        self,
+        operation: operations.Running,
+        *,
+        before: Mapping[int, Callable[[], object]] | None = None,
+    ) -> Outcome:
+        """The outcome; `before[n]` happens just before the n-th batch (from 0) is sent."""
+        batch, number = next(operation), 0
+        while True:
+            if before and number in before:
+                before[number]()
+            replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self.session.submit(batch, replies.put)
+            found = replies.get(timeout=LIMIT_S)
+            assert all(reply.code is not Code.BROKEN for reply in found)
+            try:
+                batch = operation.send(found)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            number += 1
+
+    def register(self) -> Registered:
+        outcome = self.run(operations.register(self.me, 1_400_000_000_000))
+        assert isinstance(outcome, Registered)
+        return outcome
+
+    # ---- what others do and see ------------------------------------------------------------------
+
+    def owner(self, tp: TopicPartition) -> str:
+        return paths.owner(self.group, tp)
+
+    def offset(self, tp: TopicPartition) -> str:
+        return paths.offset(self.group, tp)
+
+    def owners(self) -> dict[TopicPartition, tuple[bytes, int]]:
+        """What owner znodes there are: payload and session."""
+        room = paths.owners(self.group)
+        found = {}
+        for topic in self.peer.get_children(room) if self.peer.exists(room) else []:
+            for number in self.peer.get_children(paths.owners_of(self.group, topic)):
+                tp = TopicPartition(topic, int(number))
+                data, stat = self.peer.get(self.owner(tp))
+                found[tp] = (data, stat.ephemeralOwner)
+        return found
+
+    def take(self, tp: TopicPartition, thread: str = "g_other-0") -> None:
+        """Another session claims a partition."""
+        self.peer.create(self.owner(tp), thread.encode(), ephemeral=True, makepath=True)
+
+    def write(self, tp: TopicPartition, payload: bytes) -> None:
+        """Somebody writes an offset znode."""
+        path = self.offset(tp)
+        self.peer.ensure_path(path)
+        self.peer.set(path, payload)
+
+    def edit(self, tp: TopicPartition, offset: int) -> None:
+        """An operator's tool sets an offset: the write and its mark in one transaction."""
+        self.peer.ensure_path(paths.edits(self.group))
+        count = len(self.peer.get_children(paths.edits(self.group)))
+        transaction = self.peer.transaction()
+        transaction.set_data(self.offset(tp), str(offset).encode())
+        transaction.create(paths.edit(self.group, count))
+        results = transaction.commit()
+        assert not any(isinstance(result, Exception) for result in results), results
+
+
+@contextmanager
+def peer_of(connect: str) -> Iterator[KazooClient]:
+    """Another client of the server, for whatever others do."""
+    client = KazooClient(connect, timeout=10.0)
+    client.start(LIMIT_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
