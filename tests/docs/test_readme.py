@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import COMMANDS, Exit, app
 from zkconsumer.config import TABLE
 from zkconsumer.config_page import _default
 from zkconsumer.core.state import Phase
@@ -35,7 +35,8 @@ def _blocks(language: str) -> list[str]:
 
 
 def _commands() -> list[str]:
-    return [line for block in _blocks("sh") for line in block.splitlines() if line]
+    whole = "".join(_blocks("sh")).replace("\\\n", "")
+    return [line for line in whole.splitlines() if line]
 
 
 def _rows(heading: str) -> Iterator[list[str]]:
@@ -65,6 +66,11 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
 def test_every_command_parses(line: str) -> None:
     """The command line accepts each command of the README with just these options."""
     _parse(typer.main.get_command(app), shlex.split(line)[1:])
+
+
+def test_every_command_is_shown() -> None:
+    """The README shows each command of the command line."""
+    assert set(COMMANDS) <= {line.split()[1] for line in _commands()}
 
 
 def test_every_script_is_there() -> None:
