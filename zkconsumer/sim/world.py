@@ -14,13 +14,12 @@ from functools import partial
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths, records
 from zkconsumer.core.events import Event
-from zkconsumer.core.machine import next_deadline
 from zkconsumer.core.model import Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.sim import faults
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan
-from zkconsumer.sim.zookeeper import SimZooKeeper
+from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
+from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.executor import WatchFired
 from zkconsumer.zk.requests import Code, Reply
@@ -30,6 +29,11 @@ WALL_MS = 1_400_000_000_000
 
 STEP_S = 0.001
 """How far the clock moves with each action: a network's and a thread's pace."""
+
+PATIENCE = 2 / 3
+"""After so much of its session timeout in silence a client gives its connection up (kazoo)."""
+
+NEVER = float("inf")
 
 
 class Watcher:
@@ -43,6 +47,15 @@ class Watcher:
     def delivered(self, world: World, message: Delivered) -> None:
         """A user was given a message."""
 
+    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
+        """A user is done with all messages of a partition below this offset."""
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        """The server has executed a member's request; None: it does not answer."""
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        """A watch of a member's fired."""
+
     def acted(self, world: World, action: Action) -> None:
         """An action has ended."""
 
@@ -51,19 +64,24 @@ class World:
     """One run. `enabled` says what can happen, `act` makes it happen."""
 
     GROUP, TOPIC = "g", "t"
+    BROKER = b'{"host":"h","port":9092,"version":1,"timestamp":"0","jmx_port":-1}'
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
         self.plan = plan
         self.now = 0.0
+        self.step_s = STEP_S
         self.watcher = watcher or Watcher()
-        self.zookeeper = SimZooKeeper()
+        # The last replica is everybody else's, and never at fault.
+        self.zookeeper = SimZooKeeper(replicas=plan.replicas + 1)
         self.faults_left = dict(plan.faults)
         self.log_end: dict[TopicPartition, int] = {}
+        self.handed: dict[TopicPartition, int] = {}
         self.edits = 0
-        self._admin = self._connect_admin()
+        self.wrong = Wrong()
+        self._stranger = 0
         self._build_cluster()
         self.members = [SimMember(self._settings(n), self._transition) for n in range(plan.members)]
-        self.links = [Link() for _ in self.members]
+        self.links = [Link(replica=n % plan.replicas) for n in range(plan.members)]
 
     def _settings(self, number: int) -> Settings:
         return self.plan.settings(
@@ -75,17 +93,12 @@ class World:
             )
         )
 
-    def _connect_admin(self) -> int:
-        session = self.zookeeper.connect(now=self.now, timeout_s=1e9)
-        assert session is not None
-        return session
-
     def _build_cluster(self) -> None:
         for path in (paths.BROKERS, paths.BROKER_IDS, paths.TOPICS, paths.CONSUMERS):
-            self.admin(rq.Create(path))
-        broker = b'{"host":"h","port":9092,"version":1,"timestamp":"0","jmx_port":-1}'
-        self.admin(rq.Create(paths.broker(0), broker))
-        self.admin(rq.Create(paths.topic(self.TOPIC), self.topic_data(self.plan.partitions)))
+            self.zookeeper.write(rq.Create(path))
+        self.zookeeper.write(rq.Create(paths.broker(0), self.BROKER))
+        topic = self.topic_data(self.plan.partitions)
+        self.zookeeper.write(rq.Create(paths.topic(self.TOPIC), topic))
         for number in range(self.plan.partitions):
             self.log_end[TopicPartition(self.TOPIC, number)] = self.plan.messages
 
@@ -93,9 +106,16 @@ class World:
         entries = ",".join(f'"{n}":[0]' for n in range(partitions))
         return f'{{"version":1,"partitions":{{{entries}}}}}'.encode()
 
-    def admin(self, request: rq.Request) -> Reply:
-        """A request of somebody who is not a member."""
-        reply = self.zookeeper.request(self._admin, request, self.now)
+    def foreign(self, request: rq.Request) -> Reply:
+        """A request of a client that is not a member, in a session that never expires."""
+        if not self.zookeeper.is_connected(self._stranger):
+            replica = self.plan.replicas
+            session = self.zookeeper.connect(
+                now=self.now, timeout_s=1e9, replica=replica, session=self._stranger
+            )
+            assert session is not None
+            self._stranger = session
+        reply = self.zookeeper.request(self._stranger, request, self.now)
         assert reply is not None
         return reply
 
@@ -111,47 +131,60 @@ class World:
         """All that can happen now, in a fixed order; never empty before the world is at rest."""
         actions: list[Action] = []
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
-            if not link.joined:
+            if link.joined:
+                self._of_member(actions, who, member, link)
+            elif self._reachable(link):
                 actions.append(Action(Do.JOIN, who))
-            elif not link.dead:
-                actions += self._of_member(who, member, link)
-        if self._next_moment() < float("inf"):
+        if self._next_moment() < NEVER:
             actions.append(Action(Do.TIME))
         return actions
 
-    def _of_member(self, who: int, member: SimMember, link: Link) -> list[Action]:
-        actions: list[Action] = []
-        if link.connected and member.wire:
+    def _of_member(self, actions: list[Action], who: int, member: SimMember, link: Link) -> None:
+        if member.wire and link.connected and link.muted_at is None:
             actions.append(Action(Do.SERVE, who))
-        if link.frozen:
-            return [*actions, Action(Do.THAW, who)]
-        if not link.connected and not member.closed:
+        if link.frozen or link.dead:
+            return
+        if link.lost:
+            actions.append(Action(Do.NOTICE, who))
+        elif not link.connected and not member.closed and self._reachable(link):
             actions.append(Action(Do.CONNECT, who))
         if member.inbox:
             actions.append(Action(Do.RECEIVE, who))
-        if not member.closed and self._has_work(member):
+        if member.feeds and not link.slow and self._has_work(member):
             actions.append(Action(Do.ASK, who))
-        return actions
+
+    def _reachable(self, link: Link) -> bool:
+        wrong = self.wrong
+        return not (
+            wrong.no_quorum
+            or link.muted_at is not None
+            or len(wrong.isolated) == self.plan.replicas
+        )
 
     def _has_work(self, member: SimMember) -> bool:
         """Is there something to hand out, or something in hand to finish?"""
-        return any(
-            feed.in_hand or member.deliverable(tp, self.log_end[tp], self.now)
-            for tp, feed in member.feeds.items()
-        )
+        is_open = member.may_ask(self.now)
+        for tp, feed in member.feeds.items():
+            if feed.in_hand or (
+                is_open and not feed.asked and (feed.delivered or 0) < self.log_end[tp]
+            ):
+                return True
+        return False
 
     # ---- making it happen ------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
         """Let one thing happen; the clock moves a little with each."""
-        self.now += STEP_S
-        if action.do in self.faults_left:
-            self.faults_left[action.do] -= 1
-        own = getattr(self, f"_do_{action.do.value}", None)
-        handler = own or partial(getattr(faults, action.do.value), self)
+        self.now += self.step_s
+        do = action.do
+        if do in self.faults_left:
+            self.faults_left[do] -= 1
+        own = getattr(self, f"_do_{do.value}", None)
+        handler = own or partial(getattr(faults, do.value), self)
         subject = action.tp if action.tp is not None else action.who
         handler() if subject == -1 else handler(subject)
-        self._expire_silent()
+        self.zookeeper.tick(self.now)
+        self.distribute()
         self.watcher.acted(self, action)
 
     def _do_join(self, who: int) -> None:
@@ -159,24 +192,40 @@ class World:
         self._do_connect(who)
 
     def _do_connect(self, who: int) -> None:
+        """Try the replicas in turn; with the old session, if it still lives."""
         link, member = self.links[who], self.members[who]
+        for turn in range(self.plan.replicas):
+            replica = (link.replica + turn) % self.plan.replicas
+            try:
+                session = self._session_at(replica, link.session)
+            except NotConnected:
+                continue
+            link.session, link.replica, link.connected = session, replica, True
+            self.zookeeper.take_events(session)
+            member.connect(Session(session, self.plan.session_s), self.now, self._wall_ms())
+            break
+
+    def _session_at(self, replica: int, session: int) -> int:
         timeout_s = self.plan.session_s
-        session = self.zookeeper.connect(now=self.now, timeout_s=timeout_s, session=link.session)
-        if session is None:
-            session = self.zookeeper.connect(now=self.now, timeout_s=timeout_s)
-        assert session is not None
-        link.session, link.connected = session, True
-        self.zookeeper.take_events(session)
-        wall_ms = WALL_MS + int(self.now * 1000)
-        member.connect(Session(session, timeout_s), self.now, wall_ms)
+        for wanted in (session, 0):
+            got = self.zookeeper.connect(
+                now=self.now, timeout_s=timeout_s, replica=replica, session=wanted
+            )
+            if got is not None:
+                return got
+        raise AssertionError("a new session was refused")
+
+    def _wall_ms(self) -> int:
+        return WALL_MS + int(self.now * 1000)
 
     def _do_serve(self, who: int) -> None:
         """The server executes one request; watch events that it caused come before its reply."""
         link, member = self.links[who], self.members[who]
         op, request = member.wire.popleft()
         reply = self.zookeeper.request(link.session, request, self.now)
+        self.watcher.served(self, who, request, reply)
         self.distribute()
-        if reply is None:
+        if reply is None or link.dead:
             return
         if reply.code is Code.BROKEN:
             self.drop(who)
@@ -184,30 +233,42 @@ class World:
         member.inbox.append((op, reply))
 
     def distribute(self) -> None:
-        """Put watch events into the inboxes of connected members."""
-        for member, link in zip(self.members, self.links, strict=True):
-            if link.connected:
-                fired = self.zookeeper.take_events(link.session)
-                member.inbox.extend(WatchFired(kind, path) for kind, path in fired)
+        """Put watch events into the inboxes of connected members; see which servers hung up."""
+        zookeeper = self.zookeeper
+        for who, link in enumerate(self.links):
+            if not link.connected or link.muted_at is not None:
+                continue
+            for event in zookeeper.take_events(link.session):
+                fired = WatchFired(*event)
+                if not link.dead:
+                    self.members[who].inbox.append(fired)
+                self.watcher.notified(self, who, fired)
+            if not zookeeper.is_connected(link.session):
+                self.drop(who)
 
     def _do_receive(self, who: int) -> None:
         self.members[who].receive(self.now)
         self._after(who)
 
     def _after(self, who: int) -> None:
-        """A member that has closed ends its session."""
+        """A member that has closed ends its session, if it can."""
         link = self.links[who]
         if self.members[who].closed and not link.dead:
-            link.dead, link.connected = True, False
-            self.zookeeper.close(link.session, self.now)
-            self.distribute()
+            link.dead, link.lost = True, False
+            if link.connected and link.muted_at is None:
+                link.connected = False
+                self.zookeeper.close(link.session, self.now)
 
     def _do_ask(self, who: int) -> None:
         member = self.members[who]
+        for tp, feed in member.feeds.items():
+            if feed.in_hand:
+                self.watcher.finished(self, who, tp, feed.delivered or 0)
         member.finish_all(self.now)
         for tp in sorted(member.feeds):
             if member.deliverable(tp, self.log_end[tp], self.now):
                 offset, epoch = member.deliver(tp)
+                self.handed[tp] = max(self.handed.get(tp, 0), offset + 1)
                 self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
                 break
         self._after(who)
@@ -219,81 +280,95 @@ class World:
     def _do_commit(self, who: int) -> None:
         self.members[who].commit(self.now)
 
+    def notice(self, who: int) -> None:
+        """A member finds its connection gone."""
+        self.links[who].lost = False
+        self.members[who].disconnect(self.now)
+        self._after(who)
+
+    _do_notice = notice
+
     def _do_time(self) -> None:
         """Jump to the next moment at which something is due, and let it happen."""
         self.now = max(self.now, self._next_moment())
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
-            awake = link.joined and not link.dead and not link.frozen
-            if awake and link.connected:
+            if not link.joined or link.dead or link.frozen:
+                continue
+            if link.connected and link.muted_at is None:
                 self.zookeeper.ping(link.session, self.now)
-            if awake and next_deadline(member.state) <= self.now:
+            elif link.connected and self._given_up_at(link) <= self.now:
+                self.drop(who)
+            if member.due <= self.now:
                 member.tick(self.now)
                 self._after(who)
 
-    def _next_moment(self) -> float:
-        moments = [
-            next_deadline(member.state)
-            for member, link in zip(self.members, self.links, strict=True)
-            if link.joined and not link.dead and not link.frozen
-        ]
-        # A silent session ends with time alone.
-        silent = any(
-            link.session and (link.frozen or (link.dead and link.connected))
-            for link in self.links
-        )
-        if silent:
-            moments.append(self.now + self.plan.session_s / 2)
-        return min(moments, default=float("inf"))
+    def _given_up_at(self, link: Link) -> float:
+        assert link.muted_at is not None
+        return link.muted_at + self.plan.session_s * PATIENCE
 
-    def _expire_silent(self) -> None:
-        for expired in self.zookeeper.tick(self.now):
-            for who, link in enumerate(self.links):
-                if link.session == expired:
-                    self.drop(who)
-        self.distribute()
+    def _next_moment(self) -> float:
+        moment = NEVER
+        silent = False
+        for member, link in zip(self.members, self.links, strict=True):
+            if not link.joined:
+                continue
+            if not (link.dead or link.frozen):
+                moment = min(moment, member.due)
+                if link.connected and link.muted_at is None:
+                    continue
+                if link.connected:
+                    moment = min(moment, self._given_up_at(link))
+            silent = silent or link.session in self.zookeeper.sessions
+        # A silent session ends with time alone.
+        return min(moment, self.now + self.plan.session_s / 2) if silent else moment
 
     def drop(self, who: int) -> None:
-        """The connection is gone."""
+        """The connection is gone; what is under way is lost, and the member has yet to notice."""
         link = self.links[who]
-        was, link.connected = link.connected, False
-        if was and not link.dead:
+        if link.connected:
+            link.connected, link.lost = False, not link.dead
+            link.replica = (link.replica + 1) % self.plan.replicas
             self.zookeeper.disconnect(link.session)
-            self.members[who].disconnect(self.now)
 
     # ---- questions -------------------------------------------------------------------------------
 
     def owners(self) -> dict[TopicPartition, tuple[str, int, int]]:
         """Partition -> (thread id, session, czxid) of its owner znode."""
-        found = {}
-        for tp in self.log_end:
-            reply = self.admin(rq.Get(paths.owner(self.GROUP, tp)))
-            if reply.code is Code.OK:
-                data, stat = reply.value
-                found[tp] = (data.decode(), stat.owner, stat.czxid)
-        return found
+        found = {tp: self.owner(tp) for tp in self.log_end}
+        return {tp: owner for tp, owner in found.items() if owner is not None}
+
+    def owner(self, tp: TopicPartition) -> tuple[str, int, int] | None:
+        node = self.zookeeper.nodes.get(paths.owner(self.GROUP, tp))
+        if node is None:
+            return None
+        return (node.data or b"").decode(), node.stat.owner, node.stat.czxid
 
     def committed(self) -> dict[TopicPartition, int]:
-        found = {}
-        for tp in self.log_end:
-            reply = self.admin(rq.Get(paths.offset(self.GROUP, tp)))
-            if reply.code is Code.OK:
-                found[tp] = records.decode_offset(reply.value.data, where="")
-        return found
+        nodes = self.zookeeper.nodes
+        found = {tp: nodes.get(paths.offset(self.GROUP, tp)) for tp in self.log_end}
+        return {
+            tp: records.decode_offset(node.data, where="")
+            for tp, node in found.items()
+            if node is not None
+        }
 
     def settled(self) -> bool:
         """Every live member is settled, and nothing is under way."""
         return all(
-            link.dead or (m.state.phase is Phase.SETTLED and not m.inbox and not m.wire)
+            link.dead
+            or link.frozen
+            or (m.state.phase is Phase.SETTLED and not m.inbox and not m.wire and not link.lost)
             for m, link in zip(self.members, self.links, strict=True)
         )
 
     def copy(self, watcher: Watcher) -> World:
         """A second world that goes its own way from here."""
-        twin = object.__new__(World)
+        twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.watcher = watcher
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
+        twin.handed, twin.wrong = dict(self.handed), replace(self.wrong)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
         return twin
