@@ -16,7 +16,7 @@ from zkconsumer.core import commands, events
 from zkconsumer.core.commands import NoticeKind
 from zkconsumer.core.machine import step
 from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.trace import VERSION, transition
+from zkconsumer.trace import VERSION, text, transition
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
@@ -89,4 +89,4 @@ def test_the_line_of_a_trace() -> None:
     before = State(settings, phase=Phase.SETTLED, connected=True, registered=True, last_op=6)
     event = events.Triggered(now=5123.250417, trigger=events.Trigger.MEMBERS)
     digest = json.loads(shown)["state"]  # which is another one with each field of the state
-    assert transition(before, event, *step(before, event), digest=digest) == shown
+    assert text(transition(before, event, *step(before, event), digest=digest)) == shown

@@ -70,7 +70,8 @@ def test_every_command_parses(line: str) -> None:
 
 def test_every_command_is_shown() -> None:
     """The README shows each command of the command line."""
-    assert set(COMMANDS) <= {line.split()[1] for line in _commands()}
+    shown = {line.split()[1] for line in _commands() if line.startswith("zkconsumer ")}
+    assert set(COMMANDS) <= shown
 
 
 def test_every_script_is_there() -> None:
