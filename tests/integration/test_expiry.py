@@ -19,6 +19,7 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.state import Phase, State
 
 PARTITIONS = 8
+NEVER_S = 3600.0
 
 pytestmark = pytest.mark.usefixtures("topic")
 
@@ -83,14 +84,19 @@ def _sprung(ambush: Ambush, phase: Phase) -> None:
 
 
 def _another_joins(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:
-    member = crew.join_here()
+    # Without commits in between, a late one of the member would find what it expects.
+    member = crew.join_here(auto_commit_interval_s=NEVER_S)
     crew.settle(member)
     crew.flowing(member)
+    member.connector.commit_offsets(timeout_s=LIMIT_S)
+    crew.flowing(member)
     ambush = Ambush(crew, member, phase, going)
-    partner = crew.join_here()
+    partner = crew.join_here(auto_commit_interval_s=NEVER_S)
     _sprung(ambush, phase)
     crew.settle(member, partner)
     crew.flowing(member, partner)
+    for one in (member, partner):
+        one.connector.commit_offsets(timeout_s=LIMIT_S)
 
 
 def _another_leaves(crew: Crew, _: KazooClient, phase: Phase, going: Going) -> None:

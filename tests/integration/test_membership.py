@@ -7,24 +7,27 @@ from crew import LIMIT_S, SESSION_S, Crew, frozen, wait_for
 
 from zkconsumer.sandbox import Sandbox
 
+BOTH_MODES = pytest.mark.parametrize("mode", ["incremental", "eager"])
 pytestmark = pytest.mark.usefixtures("topic")
 
 
-def test_a_member_joins(crew: Crew) -> None:
+@BOTH_MODES
+def test_a_member_joins(crew: Crew, mode: str) -> None:
     """A second member takes over its half, and no message is delivered twice."""
-    first = crew.join()
+    first = crew.join(rebalance_mode=mode)
     crew.settle(first)
     crew.flowing(first)
-    second = crew.join()
+    second = crew.join(rebalance_mode=mode)
     crew.settle(first, second)
     crew.flowing(first, second)
     assert len(first.owned) == len(second.owned) == 4
     assert crew.finish().duplicates() == 0
 
 
-def test_a_member_leaves(crew: Crew) -> None:
+@BOTH_MODES
+def test_a_member_leaves(crew: Crew, mode: str) -> None:
     """After a clean leave the other goes on exactly where the first stopped."""
-    first, second = crew.join(), crew.join()
+    first, second = crew.join(rebalance_mode=mode), crew.join(rebalance_mode=mode)
     crew.settle(first, second)
     crew.flowing(first, second)
     second.leave()

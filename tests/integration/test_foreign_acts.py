@@ -1,0 +1,148 @@
+"""Other clients touch the group's znodes: by hand, by mistake, as zombies of the JVM do."""
+
+from __future__ import annotations
+
+import pytest
+from crew import Crew, LocalMember, wait_for
+from kazoo.client import KazooClient
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+
+pytestmark = pytest.mark.usefixtures("topic")
+
+
+@pytest.fixture
+def pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
+    """Two members that have settled and are given messages."""
+    pair = crew.join_here(), crew.join_here()
+    crew.settle(*pair)
+    crew.flowing(*pair)
+    return pair
+
+
+def _first(member: LocalMember) -> TopicPartition:
+    return min(member.owned)
+
+
+def _given(member: LocalMember, tp: TopicPartition) -> list[int]:
+    return [one.offset for one in member.delivered if one.partition == tp]
+
+
+def _replace(admin: KazooClient, path: str) -> None:
+    """In one transaction: the same znode with the same data, but the administrator's."""
+    data, _ = admin.get(path)
+    transaction = admin.transaction()
+    transaction.delete(path)
+    transaction.create(path, data, ephemeral=True)
+    transaction.commit()
+
+
+def test_an_owner_node_is_deleted(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """The owner notices, claims the partition again, and delivers under a new token only."""
+    member, _ = pair
+    tp = _first(member)
+    before = crew.observer.snapshot().owners[tp].epoch
+    admin.delete(paths.owner(crew.group, tp))
+    wait_for(lambda: max(d.token for d in member.delivered if d.partition == tp) > before, "token")
+    crew.settle(*pair)
+    assert member.metrics()["ownership_lost"] == 1
+    crew.finish()
+
+
+def test_an_owner_node_is_replaced(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """Nothing of a partition is delivered while another session holds it, even with our data."""
+    member, _ = pair
+    tp = _first(member)
+    _replace(admin, paths.owner(crew.group, tp))
+    wait_for(lambda: str(tp) in member.last("status")["blocked"], "the blocker to be seen")
+    given = _given(member, tp)
+    crew.flowing(*pair)
+    assert _given(member, tp) == given
+    admin.delete(paths.owner(crew.group, tp))
+    crew.settle(*pair)
+    wait_for(lambda: len(_given(member, tp)) > len(given), "the partition to be served again")
+    crew.finish()
+
+
+def test_an_id_node_is_deleted(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """The member registers again and goes on with what it has."""
+    member, _ = pair
+    path = paths.member(crew.group, member.consumer)
+    before = admin.exists(path).czxid
+    admin.delete(path)
+    wait_for(lambda: (now := admin.exists(path)) and now.czxid > before, "a new id znode")
+    crew.settle(*pair)
+    crew.flowing(*pair)
+    crew.finish()
+
+
+def test_an_id_node_is_replaced(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """While another session stands under its id the member delivers nothing; then it goes on."""
+    member, partner = pair
+    path = paths.member(crew.group, member.consumer)
+    _replace(admin, path)
+    wait_for(lambda: member.metrics().get("consumer_id_taken"), "the member to notice")
+    given = len(member.delivered)
+    crew.flowing(partner)
+    crew.flowing(partner)
+    assert len(member.delivered) == given
+    admin.delete(path)
+    crew.settle(*pair)
+    crew.flowing(*pair)
+    crew.finish()
+
+
+def test_a_lower_offset_is_written_over(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """A zombie's late commit is written over by the live owner, who says so."""
+    member, _ = pair
+    tp = _first(member)
+    wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")
+    admin.set(paths.offset(crew.group, tp), b"1")
+    wait_for(lambda: member.metrics().get("foreign_offset_overwritten"), "the report")
+    wait_for(lambda: crew.observer.snapshot().offsets[tp] > 1, "our own offset")
+    assert _given(member, tp) == sorted(set(_given(member, tp)))
+
+
+def test_a_higher_offset_is_left_until_it_is_passed(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """A higher foreign offset stands until the position has passed it; nothing is skipped."""
+    member, _ = pair
+    tp = _first(member)
+    wait_for(lambda: tp in crew.observer.snapshot().offsets, "a commit")
+    higher = 500
+    admin.set(paths.offset(crew.group, tp), str(higher).encode())
+    wait_for(lambda: member.metrics().get("foreign_offset_left"), "the report")
+    assert crew.observer.snapshot().offsets[tp] == higher
+    crew.traffic.burst(tp, higher)
+    wait_for(lambda: crew.observer.snapshot().offsets[tp] > higher, "the position to pass it")
+    crew.finish()
+
+
+def test_a_marked_edit_is_honoured(
+    crew: Crew, admin: KazooClient, pair: tuple[LocalMember, LocalMember]
+) -> None:
+    """An offset that a tool wrote together with its mark is read on from at once."""
+    member, _ = pair
+    tp = _first(member)
+    wait_for(lambda: crew.observer.snapshot().offsets.get(tp, 0) > 1, "a commit")
+    admin.ensure_path(paths.edits(crew.group))
+    edit = admin.transaction()
+    edit.set_data(paths.offset(crew.group, tp), b"1")
+    edit.create(paths.edit(crew.group, 1))
+    edit.commit()
+    wait_for(lambda: _given(member, tp).count(1) == 2, "the message at the edited offset")
+    assert member.metrics()["operator_edit_honoured"] == 1
+    assert _given(member, tp).count(0) == 1
+    wait_for(lambda: crew.observer.snapshot().offsets[tp] > 1, "commits to go on from there")
