@@ -20,6 +20,7 @@ from zkconsumer.config import TABLE
 from zkconsumer.config_page import _default
 from zkconsumer.core.state import Phase
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -72,6 +73,33 @@ def test_every_command_is_shown() -> None:
     """The README shows each command of the command line."""
     shown = {line.split()[1] for line in _commands() if line.startswith("zkconsumer ")}
     assert set(COMMANDS) <= shown
+
+
+def test_the_session_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's commands do what it says, one after the other, on other ports."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    ports = {"2181": str(free_port()), "9092": str(free_port())}
+
+    def run(line: str) -> str:
+        words = shlex.split(re.sub("2181|9092", lambda port: ports[port.group()], line))
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
+
+    lines = [one for one in _commands() if one.startswith("zkconsumer ")]
+    lines.remove("zkconsumer demo")  # tests/cli/test_demo.py
+    try:
+        said = {line.split()[1]: run(line) for line in lines[:-1]}
+    finally:
+        run(lines[-1])
+    assert said["consume"].splitlines() == ["first", "second"]
+    assert len(said["owners"].splitlines()) == 1 + 12
+    assert "reproduced" in said["trace"]
 
 
 def test_every_script_is_there() -> None:
