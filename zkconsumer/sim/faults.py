@@ -1,66 +1,132 @@
-"""What can go wrong in a simulated world, and what others do to its znodes."""
+"""What can go wrong in a simulated world, what others do to its znodes, and how it is mended."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zkconsumer.core import paths, records
-from zkconsumer.core.machine import next_deadline
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code
 
 if TYPE_CHECKING:
     from zkconsumer.sim.world import World
+
+LAG_ENTRIES = 3
+"""How many transactions a lagging replica stays behind: a claim, a commit and a join."""
+
+HOSTILE = (
+    b"{",
+    b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}',
+)
+"""Registrations that no member can read, and that ours does not evaluate."""
+
+_UNREADABLE = b"one"
+_STRANGER = "stranger-0"
+
+_OF_PARTITIONS = {Do.DELETE_OWNER, Do.EDIT, Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.STUCK, Do.ORPHAN}
+_OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
+_BY_A_LEADER = _OF_PARTITIONS | {
+    Do.EXPIRE, Do.DELETE_ID, Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.HOSTILE, Do.REFUSE,
+    Do.RESTART, Do.NO_QUORUM,
+}  # fmt: skip
+"""What needs a quorum, or makes no sense without one."""
 
 
 def possible(world: World) -> list[Action]:
     """Faults that may still happen, in a fixed order."""
     actions: list[Action] = []
     for do, left in world.faults_left.items():
-        if left > 0:
+        if left > 0 and not (world.wrong.no_quorum and do in _BY_A_LEADER):
             actions += _of_kind(world, do)
     return actions
 
 
 def _of_kind(world: World, do: Do) -> list[Action]:
+    wrong, links = world.wrong, world.links
     alive = [
         who
-        for who, link in enumerate(world.links)
+        for who, link in enumerate(links)
         if link.joined and not link.dead and not world.members[who].closed
     ]
-    match do:
-        case Do.CUT | Do.EXPIRE:
-            return [Action(do, who) for who in alive if world.links[who].connected]
-        case Do.FREEZE:
-            return [Action(do, who) for who in alive if not world.links[who].frozen]
-        case Do.KILL | Do.LEAVE | Do.DELETE_ID:
-            return [Action(do, who) for who in alive]
-        case Do.COMMIT:
-            return [Action(do, who) for who in alive if world.members[who].feeds]
-        case Do.DELETE_OWNER | Do.EDIT | Do.ZOMBIE:
-            return [Action(do, tp=tp) for tp in world.log_end]
-        case Do.GROW:
-            return [Action(do)]
-    raise ValueError(f"{do} is no fault")
+    awake = [who for who in alive if not links[who].frozen]
+    heard = [who for who in alive if links[who].connected and links[who].muted_at is None]
+    replicas = range(world.plan.replicas)
+    if do in _OF_PARTITIONS:
+        return [Action(do, tp=tp) for tp in world.log_end]
+    if do in _OF_THE_WORLD:
+        already = {Do.NO_BROKERS: wrong.brokers_gone, Do.DELETE_TOPIC: wrong.topic_gone}
+        return [] if already.get(do, do is Do.GROW and wrong.topic_gone) else [Action(do)]
+    numbers: dict[Do, Iterable[int]] = {
+        Do.KILL: alive,
+        Do.DELETE_ID: alive,
+        Do.FREEZE: awake,
+        Do.LEAVE: awake,
+        Do.SLOW: (who for who in alive if not links[who].slow),
+        Do.COMMIT: (who for who in awake if world.members[who].feeds),
+        Do.CUT: heard,
+        # A frozen member cannot be told that somebody else has ended its session.
+        Do.EXPIRE: (who for who in heard if not links[who].frozen),
+        Do.MUTE: (who for who in heard if not links[who].frozen),
+        Do.HOSTILE: () if wrong.hostile else range(len(HOSTILE)),
+        Do.REFUSE: () if wrong.refused else range(len(_refusals(world))),
+        Do.LAG: (n for n in replicas if n not in wrong.lagging),
+        Do.ISOLATE: (n for n in replicas if n not in wrong.isolated),
+    }
+    return [Action(do, number) for number in numbers[do]]
+
+
+def mends(world: World) -> list[Action]:
+    """What would end a fault, in a fixed order; the quorum comes first, since others need it."""
+    wrong = world.wrong
+    if wrong.no_quorum:
+        return [Action(Do.QUORUM)]
+    actions = [Action(Do.REJOIN, n) for n in wrong.isolated]
+    actions += [Action(Do.CATCH_UP, n) for n in wrong.lagging]
+    for who, link in enumerate(world.links):
+        if not link.dead:
+            actions += [Action(Do.THAW, who)] if link.frozen else []
+            actions += [Action(Do.UNMUTE, who)] if link.muted_at is not None else []
+            actions += [Action(Do.HURRY, who)] if link.slow else []
+    actions += [Action(Do.ALLOW)] if wrong.refused else []
+    actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
+    actions += [Action(Do.BROKERS)] if wrong.brokers_gone else []
+    actions += [Action(Do.DISARM)] if wrong.hostile else []
+    actions += [Action(Do.UNSTICK, tp=tp) for tp in wrong.stuck]
+    actions += [Action(Do.MEND, tp=tp) for tp in wrong.mangled if not wrong.topic_gone]
+    return actions
+
+
+# ---- members, their users and connections -------------------------------------------------------
 
 
 def cut(world: World, who: int) -> None:
     world.drop(who)
 
 
-def expire(world: World, who: int) -> None:
-    world.zookeeper.close(world.links[who].session, world.now)
-    world.drop(who)
+def mute(world: World, who: int) -> None:
+    world.links[who].muted_at = world.now
+
+
+def unmute(world: World, who: int) -> None:
+    world.links[who].muted_at = None
     world.distribute()
 
 
+def expire(world: World, who: int) -> None:
+    """The server tells the client at once, as it does."""
+    world.zookeeper.expire(world.links[who].session)
+    world.drop(who)
+    world.notice(who)
+
+
 def kill(world: World, who: int) -> None:
-    """The process is gone; its session and znodes stay until the timeout."""
+    """The process is gone; what it sent may still be executed, and its session goes by timeout."""
     link = world.links[who]
-    link.dead = True
+    link.dead, link.lost = True, False
     world.members[who].inbox.clear()
-    world.members[who].wire.clear()
 
 
 def freeze(world: World, who: int) -> None:
@@ -71,45 +137,203 @@ def thaw(world: World, who: int) -> None:
     """It goes on where it was; the clock has not waited for it."""
     link, member = world.links[who], world.members[who]
     link.frozen = False
-    if link.connected and next_deadline(member.state) <= world.now:
+    if link.connected and member.due <= world.now:
         member.tick(world.now)
 
 
+def slow(world: World, who: int) -> None:
+    world.links[who].slow = True
+
+
+def hurry(world: World, who: int) -> None:
+    world.links[who].slow = False
+
+
+# ---- znodes of the group ------------------------------------------------------------------------
+
+
 def delete_owner(world: World, tp: TopicPartition) -> None:
-    world.admin(rq.Multi((rq.Delete(paths.owner(world.GROUP, tp)),)))
-    world.distribute()
+    world.zookeeper.write(rq.Delete(paths.owner(world.GROUP, tp)))
 
 
 def delete_id(world: World, who: int) -> None:
-    world.admin(rq.Multi((rq.Delete(paths.member(world.GROUP, world.members[who].name)),)))
-    world.distribute()
+    world.zookeeper.write(rq.Delete(paths.member(world.GROUP, world.members[who].name)))
+
+
+def stuck(world: World, tp: TopicPartition) -> None:
+    """A stranger claims a partition that nobody owns."""
+    _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode(), ephemeral=True))
+
+
+def orphan(world: World, tp: TopicPartition) -> None:
+    """An owner znode that no session's end takes away."""
+    _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode()))
+
+
+def _owner(world: World, tp: TopicPartition) -> str:
+    return paths.owner(world.GROUP, tp)
+
+
+def _stand_in(world: World, tp: TopicPartition, create: rq.Create) -> None:
+    if world.foreign(create).code is Code.OK:
+        world.wrong.stuck += (tp,)
+
+
+def unstick(world: World, tp: TopicPartition) -> None:
+    world.wrong.stuck = tuple(one for one in world.wrong.stuck if one != tp)
+    node = world.zookeeper.nodes.get(_owner(world, tp))
+    if node is not None and node.data == _STRANGER.encode():
+        world.zookeeper.write(rq.Delete(_owner(world, tp)))
+
+
+def hostile(world: World, variant: int) -> None:
+    """Somebody registers what members cannot read, or must not guess at."""
+    path = paths.member(world.GROUP, f"{world.GROUP}_hostile")
+    if world.foreign(rq.Create(path, HOSTILE[variant])).code is Code.OK:
+        world.wrong.hostile = 1 + variant
+
+
+def disarm(world: World) -> None:
+    world.wrong.hostile = 0
+    world.zookeeper.write(rq.Delete(paths.member(world.GROUP, f"{world.GROUP}_hostile")))
 
 
 def edit(world: World, tp: TopicPartition) -> None:
     """An operator sets an offset back to 0 and leaves the mark that says so."""
     world.edits += 1
-    edits = paths.edits(world.GROUP)
-    world.admin(rq.Create(edits))
-    _write_offset(world, tp, 0, rq.Create(paths.edit(world.GROUP, world.edits)))
+    world.zookeeper.write(rq.Create(paths.edits(world.GROUP)))
+    _write_offset(world, tp, b"0", rq.Create(paths.edit(world.GROUP, world.edits)))
 
 
 def zombie(world: World, tp: TopicPartition) -> None:
-    """A late commit of somebody who owned the partition before."""
-    _write_offset(world, tp, 0)
+    """A late commit of somebody who owned the partition long before."""
+    _write_offset(world, tp, b"0")
 
 
-def _write_offset(world: World, tp: TopicPartition, offset: int, *more: rq.Write) -> None:
-    path, data = paths.offset(world.GROUP, tp), records.encode_offset(offset)
-    seen = world.admin(rq.Exists(path)).value
-    if seen is not None:
-        world.admin(rq.Multi((rq.SetData(path, data, seen.version), *more)))
-        world.distribute()
+def late(world: World, tp: TopicPartition) -> None:
+    """A late commit of somebody who was given all that was delivered so far."""
+    _write_offset(world, tp, records.encode_offset(world.handed.get(tp, 0)))
+
+
+def mangle(world: World, tp: TopicPartition) -> None:
+    if _write_offset(world, tp, _UNREADABLE) and tp not in world.wrong.mangled:
+        world.wrong.mangled += (tp,)
+
+
+def mend(world: World, tp: TopicPartition) -> None:
+    """An operator writes a readable offset; touching the topic has members look again."""
+    world.wrong.mangled = tuple(one for one in world.wrong.mangled if one != tp)
+    node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
+    if node is not None and node.data == _UNREADABLE:
+        _write_offset(world, tp, b"0")
+    world.zookeeper.write(_topic(world))
+
+
+def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write) -> bool:
+    path = paths.offset(world.GROUP, tp)
+    if path not in world.zookeeper.nodes:
+        return False
+    world.zookeeper.write(rq.SetData(path, data, -1), *more)
+    return True
+
+
+# ---- topics and brokers -------------------------------------------------------------------------
 
 
 def grow(world: World) -> None:
     number = len(world.log_end)
-    path = paths.topic(world.TOPIC)
-    version = world.admin(rq.Exists(path)).value.version
     world.log_end[TopicPartition(world.TOPIC, number)] = world.plan.messages
-    world.admin(rq.Multi((rq.SetData(path, world.topic_data(number + 1), version),)))
-    world.distribute()
+    world.zookeeper.write(_topic(world))
+
+
+def _topic(world: World) -> rq.SetData:
+    return rq.SetData(paths.topic(world.TOPIC), world.topic_data(len(world.log_end)), -1)
+
+
+def delete_topic(world: World) -> None:
+    world.wrong.topic_gone = True
+    world.zookeeper.write(rq.Delete(paths.topic(world.TOPIC)))
+
+
+def create_topic(world: World) -> None:
+    """The topic is back; its log goes on where the old one ended (else offsets mean nothing)."""
+    world.wrong.topic_gone = False
+    data = world.topic_data(len(world.log_end))
+    world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
+
+
+def no_brokers(world: World) -> None:
+    world.wrong.brokers_gone = True
+    world.zookeeper.write(rq.Delete(paths.broker(0)))
+
+
+def brokers(world: World) -> None:
+    world.wrong.brokers_gone = False
+    world.zookeeper.write(rq.Create(paths.broker(0), world.BROKER))
+
+
+# ---- ZooKeeper ----------------------------------------------------------------------------------
+
+
+def _refusals(world: World) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """(paths, permissions) that an access control list may take away from everybody."""
+    group = world.GROUP
+    offsets = tuple(paths.offset(group, tp) for tp in world.log_end)
+    return (
+        ((paths.owners_of(group, world.TOPIC),), ("create",)),
+        ((paths.owners_of(group, world.TOPIC),), ("delete",)),
+        ((paths.owners_of(group, world.TOPIC),), ("read",)),
+        ((*offsets, paths.offsets_of(group, world.TOPIC)), ("write", "create")),
+        (offsets, ("read",)),
+        ((paths.ids(group),), ("create",)),
+        ((paths.ids(group),), ("read",)),
+        ((paths.topic(world.TOPIC),), ("read",)),
+    )
+
+
+def refuse(world: World, variant: int) -> None:
+    where, permissions = _refusals(world)[variant]
+    world.wrong.refused = where
+    for path in where:
+        world.zookeeper.forbid(path, *permissions)
+
+
+def allow(world: World) -> None:
+    for path in world.wrong.refused:
+        world.zookeeper.forbid(path)
+    world.wrong.refused = ()
+
+
+def lag(world: World, replica: int) -> None:
+    world.wrong.lagging += (replica,)
+    world.zookeeper.set_lag(replica, LAG_ENTRIES)
+
+
+def catch_up(world: World, replica: int) -> None:
+    world.wrong.lagging = tuple(n for n in world.wrong.lagging if n != replica)
+    world.zookeeper.catch_up(replica)
+
+
+def isolate(world: World, replica: int) -> None:
+    world.wrong.isolated += (replica,)
+    world.zookeeper.cut_off(replica)
+
+
+def rejoin(world: World, replica: int) -> None:
+    world.wrong.isolated = tuple(n for n in world.wrong.isolated if n != replica)
+    world.zookeeper.heal(replica)
+
+
+def no_quorum(world: World) -> None:
+    world.wrong.no_quorum = True
+    world.zookeeper.lose_quorum()
+
+
+def quorum(world: World) -> None:
+    world.wrong.no_quorum = False
+    world.zookeeper.regain_quorum()
+
+
+def restart(world: World) -> None:
+    world.wrong.lagging = world.wrong.isolated = ()
+    world.zookeeper.restart(world.now)

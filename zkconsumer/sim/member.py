@@ -18,7 +18,7 @@ from typing import Any
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.events import Event, Interrupted, Outcome
-from zkconsumer.core.machine import awaits, step
+from zkconsumer.core.machine import awaits, next_deadline, step
 from zkconsumer.core.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.zk.executor import WatchFired, meaning, operation
@@ -63,6 +63,7 @@ class SimMember:
         self.settings = settings
         self.state = State(settings)
         self.gate = 0.0
+        self.due = next_deadline(self.state)
         self.feeds: dict[TopicPartition, Feed] = {}
         self.running: dict[int, Running] = {}
         self.wire: deque[tuple[int, Request]] = deque()
@@ -80,6 +81,7 @@ class SimMember:
     def copy(self, on_transition: OnTransition) -> SimMember:
         twin = object.__new__(SimMember)
         twin.settings, twin.state, twin.gate = self.settings, self.state, self.gate
+        twin.due = self.due
         twin.feeds, twin.running = dict(self.feeds), dict(self.running)
         twin.wire, twin.inbox = deque(self.wire), deque(self.inbox)
         twin._on_transition = on_transition
@@ -103,9 +105,9 @@ class SimMember:
     def disconnect(self, now: float) -> None:
         """The connection is gone: nothing queued is sent, nothing under way is answered."""
         self.wire.clear()
-        # Kazoo tells of the lost connection and of each lost reply, in either order.
         lost = list(self.running)
-        self.inbox.clear()
+        # What our own streams said is not lost; what came over the connection may be.
+        self.inbox = deque(item for item in self.inbox if isinstance(item, Event))
         self.handle(events.Suspended(now=now))
         for op in lost:
             self._end(op, Interrupted(), now)
@@ -156,6 +158,7 @@ class SimMember:
         """One transition, and its commands."""
         before = self.state
         self.state, commands = step(before, event)
+        self.due = next_deadline(self.state)
         self._on_transition(self, before, event, commands)
         for command in commands:
             self._run(command, event.now)

@@ -7,20 +7,30 @@ the promises (`by_hand`): for those partitions only what holds regardless is che
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from zkconsumer.core import commands as cmd
-from zkconsumer.core import paths, records
+from zkconsumer.core import events, paths, records
 from zkconsumer.core.assignors import assign
+from zkconsumer.core.commands import NoticeKind
 from zkconsumer.core.events import Event
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Phase, State
-from zkconsumer.sim.plan import Action, Delivered, Do
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change
 from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code
+
+MAX_UNDER_WAY = 8
+"""Operations of one member: a rebalance's, a lease's, a commit's, and what has become stale."""
+
+MAX_COMMITS = 16
+"""Commits that wait in one member: one automatic, a hand-over's, a leave's, and the user's."""
+
+HARMLESS = frozenset({Do.GROW, Do.LAG})
+"""Faults after which nobody may be given a finished message again."""
 
 
 class InvariantViolation(AssertionError):
@@ -33,42 +43,97 @@ class InvariantViolation(AssertionError):
 
 @dataclass
 class Monitor(Watcher):
-    """Judges one run; raises InvariantViolation at the action that breaks a promise."""
+    """Judges one run; raises InvariantViolation at the action that breaks a promise.
+
+    Attributes:
+        by_hand: partitions whose ownership somebody has tampered with.
+        prefix: all below has been delivered, to anybody; `done`: and finished.
+        committable: the greatest offset that may be stored.
+        next_offset: what comes next, by ownership; `newest`: the youngest ownership delivered to.
+        stored: offsets as last written; `lowered`: somebody else wrote it since it was delivered.
+        edited: an operator's edits that nobody has read on from yet.
+        harmed: a fault has happened that may cost duplicates.
+        asked: explicit commits that have no answer yet, by member.
+    """
 
     by_hand: set[TopicPartition] = field(default_factory=set)
-    prefix: dict[TopicPartition, int] = field(default_factory=dict)  # delivered below, to anybody
-    next_offset: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)  # by epoch
-    newest: dict[TopicPartition, int] = field(default_factory=dict)  # greatest epoch delivered
+    prefix: dict[TopicPartition, int] = field(default_factory=dict)
+    done: dict[TopicPartition, int] = field(default_factory=dict)
+    committable: dict[TopicPartition, int] = field(default_factory=dict)
+    next_offset: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    newest: dict[TopicPartition, int] = field(default_factory=dict)
     stored: dict[TopicPartition, int] = field(default_factory=dict)
-    lowered: set[TopicPartition] = field(default_factory=set)  # somebody else moved it last
+    lowered: set[TopicPartition] = field(default_factory=set)
+    edited: dict[TopicPartition, int] = field(default_factory=dict)
+    harmed: bool = False
+    asked: dict[int, int] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
     duplicates: int = 0
     rebalances: int = 0
 
     def copy(self) -> Monitor:
-        return Monitor(
-            set(self.by_hand), dict(self.prefix), dict(self.next_offset), dict(self.newest),
-            dict(self.stored), set(self.lowered), self.seen, self.deliveries, self.duplicates,
-            self.rebalances,
-        )
+        twin = Monitor()
+        for one in fields(self):
+            value = getattr(self, one.name)
+            setattr(twin, one.name, value.copy() if isinstance(value, set | dict) else value)
+        return twin
 
-    # ---- what happens ----------------------------------------------------------------------------
+    # ---- a member's steps ------------------------------------------------------------------------
 
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
-        entered = world.members[who].state.phase
-        self.rebalances += entered is Phase.READING and before.phase is not Phase.READING
+        member = world.members[who]
+        state = member.state
+        self.rebalances += state.phase is Phase.READING and before.phase is not Phase.READING
+        if len(member.running) > MAX_UNDER_WAY or len(state.commits) > MAX_COMMITS:
+            raise InvariantViolation("I14", f"{who} piles up work: {len(member.running)} "
+                                     f"operations, {len(state.commits)} commits")
+        if isinstance(event, events.PositionsCollected):
+            self._collected(who, event)
+        elif isinstance(event, events.Finished):
+            self._ended(world, who, before, event, commands)
+        for command in commands:
+            if isinstance(command, cmd.AnswerCommit):
+                self.asked[who] = self.asked.get(who, 0) - 1
 
-    def acted(self, world: World, action: Action) -> None:
-        if action.do is Do.DELETE_OWNER and action.tp is not None:
-            self.by_hand.add(action.tp)
-        elif action.do is Do.DELETE_ID:
-            self.by_hand.update(world.log_end)
-        for entry in world.zookeeper.history[self.seen :]:
-            self._written(world, entry)
-        self.seen = len(world.zookeeper.history)
+    def _collected(self, who: int, event: events.PositionsCollected) -> None:
+        """What the user hands in itself may be stored, the message in hand included."""
+        if event.purpose in (Purpose.EXPLICIT, Purpose.LEAVE):
+            for tp, (_, offset) in event.positions.items():
+                self.committable[tp] = max(self.committable.get(tp, 0), offset)
+        if event.purpose is Purpose.EXPLICIT:
+            self.asked[who] = self.asked.get(who, 0) + 1
+
+    def _ended(
+        self, world: World, who: int, before: State, event: events.Finished,
+        commands: Iterable[cmd.Command],
+    ) -> None:
+        """A refusal is told (I15); an eager claim that failed leaves nothing behind (I10)."""
+        outcome = event.outcome
+        # A result that nobody waits for any more means nothing.
+        awaited = event.op in (before.op, before.commit and before.commit.op)
+        if not awaited:
+            return
+        refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)
+        kinds = (NoticeKind.DENIED, NoticeKind.COMMIT_FAILED)
+        told = any(isinstance(c, cmd.Notice) and c.kind in kinds for c in commands)
+        if refused and not told:
+            raise InvariantViolation("I15", f"{who} is refused and says nothing: {outcome}")
+        eager = before.settings.mode is RebalanceMode.EAGER
+        if eager and isinstance(outcome, events.Claimed) and (outcome.blocked or outcome.denied):
+            session = world.links[who].session
+            owners = world.owners().items()
+            left = {tp for tp, (_, owner, _) in owners if owner == session}
+            if left.difference(before.owned) and self.by_hand.isdisjoint(before.doubtful):
+                raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
+        self.done[tp] = max(self.done.get(tp, 0), offset)
+        self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def delivered(self, world: World, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
@@ -78,66 +143,118 @@ class Monitor(Watcher):
             raise InvariantViolation("I5", f"{tp} skips from {prefix} to {offset}: lost")
         self.duplicates += offset < prefix
         self.prefix[tp] = max(prefix, offset + 1)
-        expected = self.next_offset.get((tp, epoch), offset)
-        if offset != expected and tp not in self.lowered:
-            raise InvariantViolation("I4", f"{tp} delivers {offset} after {expected - 1}")
+        if offset <= self.edited.get(tp, -1):
+            del self.edited[tp]
+        self._order(tp, offset, epoch)
+        if tp not in self.by_hand:
+            self._ownership(world, message)
+
+    def _order(self, tp: TopicPartition, offset: int, epoch: int) -> None:
+        expected = self.next_offset.get((tp, epoch))
         self.next_offset[tp, epoch] = offset + 1
-        if tp in self.by_hand:
+        if tp in self.lowered:
             return
+        if expected is None and offset < self.stored.get(tp, 0):
+            raise InvariantViolation("I4", f"{tp} starts at {offset}, below {self.stored[tp]}")
+        if expected is not None and offset != expected:
+            raise InvariantViolation("I4", f"{tp} delivers {offset} after {expected - 1}")
+        if not self.harmed and offset < self.done.get(tp, 0):
+            raise InvariantViolation("I13", f"{tp} repeats {offset}, finished, without a fault")
+
+    def _ownership(self, world: World, message: Delivered) -> None:
+        tp, epoch, who = message.tp, message.epoch, message.who
         if epoch < self.newest.get(tp, epoch):
             raise InvariantViolation(
                 "I2", f"{tp} delivered under token {epoch} after {self.newest[tp]}"
             )
         self.newest[tp] = epoch
-        owner = world.owners().get(tp)
-        session = world.links[message.who].session
+        for other, member in enumerate(world.members):
+            if other != who and tp in member.feeds and world.now < member.gate:
+                link = world.links[other]
+                if not (link.dead or member.closed):
+                    raise InvariantViolation("I2", f"{tp} is open to {who} and {other} at once")
+        owner = world.owner(tp)
+        session = world.links[who].session
         if owner is None or owner[1:] != (session, epoch):
-            raise InvariantViolation("I3", f"{tp} delivered to {message.who}, owned by {owner}")
+            raise InvariantViolation("I3", f"{tp} delivered to {who}, owned by {owner}")
+
+    # ---- znodes ----------------------------------------------------------------------------------
+
+    def acted(self, world: World, action: Action) -> None:
+        self.harmed |= action.do in FAULTS and action.do not in HARMLESS
+        if action.do is Do.DELETE_OWNER and action.tp is not None:
+            self.by_hand.add(action.tp)
+        elif action.do is Do.DELETE_ID:
+            self.by_hand.update(world.log_end)
+        elif action.do is Do.EDIT and action.tp is not None and action.tp in self.stored:
+            self.edited[action.tp] = 0
+        history = world.zookeeper.history
+        if self.seen < len(history):
+            for entry in history[self.seen :]:
+                self._written(world, entry)
+            self.seen = len(history)
 
     def _written(self, world: World, entry: Change) -> None:
         """One write in ZooKeeper's history."""
+        if "/" not in entry.path:
+            return
         session, write = entry.session, entry.write
         at = paths.locate(entry.path)
+        if at.kind not in (Kind.OFFSET, Kind.OWNER):
+            return
         who = next((n for n, link in enumerate(world.links) if link.session == session), -1)
         tp = TopicPartition(at.name, at.partition)
-        if at.kind is Kind.OFFSET and isinstance(write, rq.SetData | rq.Create):
-            self._offset_written(world, who, tp, write.data)
-        elif (
-            at.kind is Kind.OWNER
-            and isinstance(write, rq.Delete)
-            and who >= 0
-            and tp in world.members[who].feeds
-        ):
+        if at.kind is Kind.OFFSET:
+            if isinstance(write, rq.SetData | rq.Create):
+                self._offset_written(world, who, tp, write.data)
+        elif who >= 0 and isinstance(write, rq.Delete):
+            self._released(world, who, tp, entry)
+        elif who >= 0 and isinstance(write, rq.Create):
+            thread = records.decode_owner(write.data, where="")
+            if not thread.startswith(f"{world.members[who].name}-") or not write.ephemeral:
+                raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
+
+    def _released(self, world: World, who: int, tp: TopicPartition, entry: Change) -> None:
+        member = world.members[who]
+        if entry.old is not None and entry.old.stat.owner != entry.session:
+            raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
+        if tp in member.feeds:
             raise InvariantViolation("I9", f"{tp} released by {who} while it is delivered")
 
     def _offset_written(self, world: World, who: int, tp: TopicPartition, data: bytes) -> None:
-        value = records.decode_offset(data, where="")
+        try:
+            value = records.decode_offset(data, where="")
+        except MalformedZnodeError:
+            value = 0
         if who < 0:
             self.lowered.add(tp)
             self.stored[tp] = value
             return
-        if value > self.prefix.get(tp, 0):
-            raise InvariantViolation("I6", f"{tp} committed {value}, not all delivered")
+        if tp in self.edited:
+            raise InvariantViolation("I7", f"{who} writes {value} over an operator's edit of {tp}")
+        if value > self.committable.get(tp, 0):
+            raise InvariantViolation("I6", f"{tp} committed {value}, not all finished")
         if value < self.stored.get(tp, 0):
             raise InvariantViolation("I7", f"{tp} moved back from {self.stored[tp]} to {value}")
         self.stored[tp] = value
-        reply = world.admin(rq.Get(paths.owner(world.GROUP, tp)))
-        owner = reply.value.stat.owner if reply.code is Code.OK else 0
-        if tp not in self.by_hand and owner != world.links[who].session:
+        owner = world.owner(tp)
+        if tp not in self.by_hand and (owner is None or owner[1] != world.links[who].session):
             raise InvariantViolation("I8", f"{tp} committed by {who}, who does not own it")
 
     # ---- at the end ------------------------------------------------------------------------------
 
     def converged(self, world: World) -> str:
-        """Why the world has not come to what it should be; empty when it has (I12, I5)."""
-        live = [m for m, link in zip(world.members, world.links, strict=True) if not link.dead]
+        """Why the world has not come to what it should be; empty when it has (I5, I12, I15)."""
+        if not world.settled():
+            phases = [m.state.phase.value for m in world.members]
+            return f"not settled: {phases}"
+        pairs = list(zip(world.members, world.links, strict=True))
+        live = [member for member, link in pairs if not (link.dead or link.frozen)]
         if not live:
             return ""
-        dead = {link.session for link in world.links if link.dead}
-        if dead.intersection(world.zookeeper.sessions):
+        gone = {link.session for _, link in pairs if link.dead or link.frozen}
+        if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
-        if not world.settled():
-            return f"not settled: {[m.state.phase.value for m in live]}"
         wanted = assign(
             live[0].settings.strategy,
             subscriptions={m.name: m.settings.subscription for m in live},
@@ -147,4 +264,11 @@ class Monitor(Watcher):
         if owners != wanted:
             return f"owners are {owners}, not {wanted}"
         left = {tp: end for tp, end in world.log_end.items() if self.prefix.get(tp, 0) < end}
-        return f"not delivered: {left}" if left else ""
+        if left:
+            return f"not delivered: {left}"
+        waiting = [
+            who
+            for who, asked in self.asked.items()
+            if asked and not (world.links[who].dead or world.links[who].frozen)
+        ]
+        return f"commits without an answer: {waiting}" if waiting else ""

@@ -12,32 +12,62 @@ from zkconsumer.core.state import Settings
 
 
 class Do(Enum):
-    """What can happen next; the first group is the ordinary course, the second are faults."""
+    """What can happen next: the ordinary course, faults, and the ends of faults."""
 
     JOIN = "join"
     LEAVE = "leave"
     SERVE = "serve"  # the server executes a member's next request
     RECEIVE = "receive"  # a member takes the next reply or watch event
     CONNECT = "connect"
+    NOTICE = "notice"  # a member finds its connection gone
     ASK = "ask"  # the user asks for the next message, and is given one if there is one
     COMMIT = "commit"
     TIME = "time"  # the clock goes on to the next moment at which something is due
+
     CUT = "cut"  # the connection breaks: replies under way are lost, what they tell has happened
-    EXPIRE = "expire"  # the server ends a live session
+    MUTE = "mute"  # the network swallows everything, and nobody is told
+    EXPIRE = "expire"  # somebody takes a live session over and ends it
     KILL = "kill"
     FREEZE = "freeze"
-    THAW = "thaw"
+    SLOW = "slow"  # the user keeps the message in hand
     DELETE_OWNER = "delete_owner"  # another client deletes an owner znode
     DELETE_ID = "delete_id"  # another client deletes an id znode
     EDIT = "edit"  # an operator sets an offset, with a mark
     ZOMBIE = "zombie"  # somebody writes a lower offset, without a mark
+    LATE = "late"  # a former owner commits all that was delivered, without a mark
+    MANGLE = "mangle"  # an offset that cannot be read
     GROW = "grow"  # a partition is added
+    DELETE_TOPIC = "delete_topic"
+    NO_BROKERS = "no_brokers"
+    HOSTILE = "hostile"  # a registration that cannot be read, or not be evaluated
+    STUCK = "stuck"  # a stranger's session owns a partition
+    ORPHAN = "orphan"  # a persistent owner znode
+    REFUSE = "refuse"  # an access control list refuses what members do
+    LAG = "lag"  # a replica of ZooKeeper stays some transactions behind
+    ISOLATE = "isolate"  # a replica is cut from its leader, and keeps its clients
+    NO_QUORUM = "no_quorum"
+    RESTART = "restart"  # all servers of ZooKeeper stop and start
+
+    THAW = "thaw"
+    UNMUTE = "unmute"
+    HURRY = "hurry"
+    MEND = "mend"  # an operator makes an offset readable, and touches the topic
+    CREATE_TOPIC = "create_topic"
+    BROKERS = "brokers"
+    DISARM = "disarm"  # the hostile registration goes
+    UNSTICK = "unstick"  # the stranger's owner znode goes
+    ALLOW = "allow"
+    CATCH_UP = "catch_up"
+    REJOIN = "rejoin"
+    QUORUM = "quorum"
 
 
-FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) :]) - {Do.THAW}
+FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
 
 
 class Action(NamedTuple):
+    """`who` is a member, or whatever else of its kind is numbered: a replica, a variant."""
+
     do: Do
     who: int = -1
     tp: TopicPartition | None = None
@@ -60,13 +90,32 @@ class Delivered:
 
 @dataclass
 class Link:
-    """A member's connection and condition."""
+    """A member's connection and condition; `lost`: it is gone, and the member does not know yet."""
 
     session: int = 0
+    replica: int = 0
     connected: bool = False
+    lost: bool = False
     joined: bool = False
     dead: bool = False
     frozen: bool = False
+    slow: bool = False
+    muted_at: float | None = None
+
+
+@dataclass
+class Wrong:
+    """What is wrong with the world outside the members, until somebody mends it."""
+
+    topic_gone: bool = False
+    brokers_gone: bool = False
+    no_quorum: bool = False
+    hostile: int = 0  # the session of the hostile registration
+    refused: tuple[str, ...] = ()
+    mangled: tuple[TopicPartition, ...] = ()
+    stuck: tuple[TopicPartition, ...] = ()
+    lagging: tuple[int, ...] = ()
+    isolated: tuple[int, ...] = ()
 
 
 @dataclass
@@ -77,5 +126,6 @@ class Plan:
     partitions: int = 6
     messages: int = 3
     session_s: float = 6.0
+    replicas: int = 1
     faults: dict[Do, int] = field(default_factory=dict)  # how often each may happen
     settings: Callable[[Settings], Settings] = lambda one: one

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.machine import IllegalTransitionError
 from zkconsumer.core.model import RebalanceMode
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
@@ -16,8 +18,17 @@ from zkconsumer.sim.world import World
 MAX_ACTIONS = 20_000
 """A healed world that is not at rest after so many actions will never be."""
 
-CONVERGENCE_S = 120.0
+CONVERGENCE_S = 60.0
 """Virtual seconds from the healing to rest: session timeouts, back-offs and graces included."""
+
+QUIET_S = 12.0
+"""Virtual seconds of rest that are watched: two session timeouts, and more than any back-off."""
+
+NO_BACKOFF_S = 1_000.0
+"""With it nothing is tried again by the clock within a run: watches must bring everything."""
+
+NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE})
+"""What ZooKeeper does not tell the end of: rights that are given back, a mended offset."""
 
 Decide = Callable[[int], int]
 """Gives an index below its argument: the one stream of decisions."""
@@ -36,41 +47,71 @@ class Result:
 
 
 class Decisions:
-    """Records every decision, drawn from a seed or replayed from a list (0 when it runs out)."""
+    """Records every decision: from a seed's generator, a list (0 when it runs out), or a caller."""
 
-    def __init__(self, source: random.Random | Sequence[int]) -> None:
+    def __init__(self, source: random.Random | Sequence[int] | Decide) -> None:
         self.taken: list[int] = []
-        self._random = source if isinstance(source, random.Random) else None
-        self._given = iter(()) if isinstance(source, random.Random) else iter(source)
+        self._next = source if callable(source) else _chooser(source)
 
     def __call__(self, below: int) -> int:
-        if self._random is not None:
-            choice = int(self._random.random() * below)
-        else:
-            choice = min(next(self._given, 0), below - 1)
+        choice = self._next(below)
         self.taken.append(choice)
         return choice
+
+
+def _chooser(source: random.Random | Sequence[int]) -> Decide:
+    if isinstance(source, random.Random):
+        draw = source.random
+        return lambda below: int(draw() * below)
+    given = iter(source)
+    return lambda below: min(next(given, 0), below - 1)
 
 
 def draw_plan(decide: Decide) -> tuple[Plan, int, int]:
     """A world, how many actions until it is healed, and how rare faults are."""
     kinds = sorted(FAULTS | {Do.LEAVE, Do.COMMIT}, key=lambda do: do.value)
-    possible = {do: decide(3) for do in kinds if decide(3) == 0}
-    eager = decide(4) == 0
-
-    def settings(one: Settings) -> Settings:
-        return replace(one, mode=RebalanceMode.EAGER) if eager else one
-
+    calm = decide(6) == 0
+    share = 2 + decide(6)
+    possible = {do: 1 + decide(2) for do in kinds if decide(share) == 0 and not calm}
     plan = Plan(
-        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4), faults=possible,
-        settings=settings,
+        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4),
+        replicas=1 + decide(3), faults=possible, settings=draw_settings(decide, possible),
     )
     return plan, 50 + decide(300), 5 + decide(40)
 
 
-def run(decide: Decisions, *, make: Callable[[Plan, Monitor], World] = World) -> Result:
+def draw_settings(
+    decide: Decide, possible: dict[Do, int]
+) -> Callable[[Settings], Settings]:
+    """All members have the same, as they must."""
+    eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
+    patient = decide(4) == 0 and not NEEDS_BACKOFF.intersection(possible)
+
+    def settings(one: Settings) -> Settings:
+        return replace(
+            one,
+            subscription=dict.fromkeys(one.subscription, threads),
+            mode=RebalanceMode.EAGER if eager else one.mode,
+            strategy=Strategy.ROUND_ROBIN if roundrobin else one.strategy,
+            backoff_s=NO_BACKOFF_S if patient else one.backoff_s,
+        )
+
+    return settings
+
+
+Make = Callable[[Plan, Monitor], World]
+
+
+def run(decide: Decisions, *, make: Make = World) -> Result:
     """One run: a phase with faults in which safety is checked, then healing and convergence."""
     plan, length, rarity = draw_plan(decide)
+    return run_plan(plan, decide, length=length, rarity=rarity, make=make)
+
+
+def run_plan(
+    plan: Plan, decide: Decisions, *, length: int, rarity: int, make: Make = World
+) -> Result:
+    """As `run`, in a world that the caller has planned."""
     monitor = Monitor()
     world = make(plan, monitor)
     actions = 0
@@ -83,6 +124,8 @@ def run(decide: Decisions, *, make: Callable[[Plan, Monitor], World] = World) ->
         actions += settle(world, monitor, decide)
     except InvariantViolation as found:
         violation = found
+    except IllegalTransitionError as error:
+        violation = InvariantViolation("I15", f"an event without a row in the table: {error}")
     return Result(
         tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
         violation,
@@ -90,9 +133,9 @@ def run(decide: Decisions, *, make: Callable[[Plan, Monitor], World] = World) ->
 
 
 def choose(world: World, decide: Decide, rarity: int) -> Action:
-    """The next action: rarely a fault, and time passes rarely while something can be done."""
+    """The next action: rarely a fault or its end, and time passes rarely while there is work."""
     if rarity and decide(rarity) == 0:
-        wrong = faults.possible(world)
+        wrong = [*faults.possible(world), *faults.mends(world)]
         if wrong:
             return wrong[decide(len(wrong))]
     actions = world.enabled()
@@ -102,42 +145,37 @@ def choose(world: World, decide: Decide, rarity: int) -> Action:
 
 
 def heal(world: World, decide: Decide) -> None:
-    """No more faults; a random part of the members, never all, is gone for ever."""
+    """No more faults; a random part of the members, never all, is gone or frozen for ever."""
     world.faults_left = {}
-    for who, link in enumerate(world.links):
-        if link.frozen and not link.dead:
-            world.act(Action(Do.THAW, who))
-    alive = [who for who, link in enumerate(world.links) if not link.dead]
+    while mends := faults.mends(world):
+        world.act(mends[0])
+    alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     for who in alive[1:]:
-        if world.links[who].joined and decide(4) == 0:
-            world.act(Action(Do.KILL, who))
+        if decide(4) == 0:
+            world.act(Action(Do.KILL if decide(2) else Do.FREEZE, who))
 
 
 def settle(world: World, monitor: Monitor, decide: Decide) -> int:
     """Run to rest; then demand that it stays at rest (I12)."""
     deadline = world.now + CONVERGENCE_S
     actions = 0
-    while monitor.converged(world) and world.enabled():
+    while (reason := monitor.converged(world)) and (available := world.enabled()):
         if actions >= MAX_ACTIONS or world.now > deadline:
-            raise InvariantViolation("I12", monitor.converged(world))
-        world.act(_busy(world, decide))
+            raise InvariantViolation("I12", reason)
+        world.act(_busy(available, decide))
         actions += 1
     before = monitor.rebalances
-    deadline = world.now + CONVERGENCE_S / 4
-    while world.now < deadline and actions < MAX_ACTIONS:
+    deadline = world.now + QUIET_S
+    while world.now < deadline and actions < MAX_ACTIONS and (available := world.enabled()):
         actions += 1
-        available = world.enabled()
-        if not available:
-            break
-        world.act(_busy(world, decide))
+        world.act(_busy(available, decide))
     if monitor.rebalances > before:
         raise InvariantViolation("I12", f"{monitor.rebalances - before} rebalances at rest")
     return actions
 
 
-def _busy(world: World, decide: Decide) -> Action:
+def _busy(actions: list[Action], decide: Decide) -> Action:
     """What can be done before time passes."""
-    actions = world.enabled()
     if len(actions) > 1 and actions[-1].do is Do.TIME:
         actions.pop()
     return actions[decide(len(actions))]
