@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
+from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL
 from proxy import Wire
 from zkcontract import OK, OPEN, VIRTUAL_STEPS, Op, Stat, Watch, ZkError
@@ -174,7 +175,7 @@ class SimSession:
             below = path.removeprefix(self._directory) or "/"
             tables = {"CHILD": ["child"], "DELETED": ["data", "child"]}.get(kind, ["data"])
             for watch in [it for t in tables for it in self._watches.pop((t, below), [])]:
-                watch.events.append((kind, below))
+                watch(WatchedEvent(kind, "CONNECTED", below))
 
     def _connect(self, session: int) -> int:
         self._watches.clear()

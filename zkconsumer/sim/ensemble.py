@@ -89,8 +89,7 @@ class Ensemble:
                 continue
             if has_own_tree:
                 replica.tree.apply(change)
-            if replica.data or replica.child:
-                replica.fire(change, self._connections)
+            replica.fire(change, self._connections)
         replica.zxid = zxid
 
     def _pending(self, replica: Replica) -> Iterator[Change]:

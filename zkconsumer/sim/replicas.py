@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from zkconsumer.sim.znodes import NO_AUTH, NO_NODE, READ, Change, SetAcl, Tree, parent_of
+from zkconsumer.sim.znodes import (
+    NO_AUTH,
+    NO_NODE,
+    READ,
+    Acls,
+    Change,
+    SetAcl,
+    Tree,
+    acls_after,
+    allows,
+    parent_of,
+)
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Code, Reply
 
@@ -38,11 +49,12 @@ class Replica:
     While it is up to date its tree is the leader's own; one that lags or is cut off has its own.
     """
 
-    __slots__ = ("applied", "child", "data", "is_cut", "lag", "number", "tree", "zxid")
+    __slots__ = ("acls", "applied", "child", "data", "is_cut", "lag", "number", "tree", "zxid")
 
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
         self.tree = tree
+        self.acls: Acls = {}  # the tree's own, which a transaction under way may be ahead of
         self.applied, self.zxid = 0, 0  # changes of the log, and the last one's zxid
         self.lag, self.is_cut = 0, False
         # One-shot watches: sessions by path. `get` and `exists` set data watches.
@@ -51,7 +63,7 @@ class Replica:
 
     def copy(self, tree: Tree) -> Replica:
         other = Replica(self.number, tree)
-        other.applied, other.zxid = self.applied, self.zxid
+        other.acls, other.applied, other.zxid = self.acls, self.applied, self.zxid
         other.lag, other.is_cut = self.lag, self.is_cut
         other.data = {path: who.copy() for path, who in self.data.items()}
         other.child = {path: who.copy() for path, who in self.child.items()}
@@ -73,7 +85,7 @@ class Replica:
         if node is None:
             if not is_exists:
                 return NO_NODE
-        elif tree.acls and not tree.allows(path, READ, auth):
+        elif self.acls and not allows(self.acls, path, READ, auth):
             return NO_AUTH
         if isinstance(request, rq.Children):
             if request.watch:
@@ -91,25 +103,38 @@ class Replica:
         self.child = _without(self.child, session)
 
     def fire(self, change: Change, connections: Mapping[int, Connection]) -> None:
-        """Notify the watchers of a change, in the order of the server's `DataTree`."""
+        """Notify the watchers of a change, in the order of the server's `DataTree`.
+
+        A watch ends with its event also where its connection may not read the znode, and so is not
+        told (from 3.8.4 on).
+        """
+        before, self.acls = self.acls, acls_after(self.acls, change)
         path, old, new = change.path, change.old, change.new
-        data, child = self.data, self.child
-        if old is None:
-            for session in data.pop(path, ()):
-                connections[session].events.append((CREATED, path))
-        elif new is not None:
-            if not isinstance(change.write, SetAcl):
-                for session in data.pop(path, ()):
-                    connections[session].events.append((CHANGED, path))
-            return
-        else:
+        if new is None:
             # Whoever watches the node both ways is told once.
-            for session in data.pop(path, set()) | child.pop(path, set()):
-                connections[session].events.append((DELETED, path))
-        if child:
+            watchers = self.data.pop(path, set()) | self.child.pop(path, set())
+            self._tell(watchers, DELETED, path, before, connections)
+        elif isinstance(change.write, SetAcl):
+            return
+        elif path in self.data:
+            kind = CREATED if old is None else CHANGED
+            self._tell(self.data.pop(path), kind, path, self.acls, connections)
+        if self.child and (old is None or new is None):
             parent = parent_of(path)
-            for session in child.pop(parent, ()):
-                connections[session].events.append((CHILD, parent))
+            self._tell(self.child.pop(parent, ()), CHILD, parent, self.acls, connections)
+
+    @staticmethod
+    def _tell(
+        watchers: Iterable[int],
+        kind: str,
+        path: str,
+        acls: Acls,
+        connections: Mapping[int, Connection],
+    ) -> None:
+        for session in watchers:
+            connection = connections[session]
+            if not acls or allows(acls, path, READ, connection.auth):
+                connection.events.append((kind, path))
 
 
 def _without(watches: _Watches, session: int) -> _Watches:

@@ -79,16 +79,37 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+Acls = Mapping[str, Acl]
+"""The lists of those znodes that are not open to anyone; it is replaced, never changed."""
+
+
+def allows(acls: Acls, path: str, permission: str, auth: Collection[str]) -> bool:
+    """Whether somebody of these identities may do this with the znode."""
+    acl = acls.get(path, OPEN)
+    return SUPER in auth or any(
+        permission in granted and (who == ANYONE or who in auth) for who, granted in acl
+    )
+
+
+def acls_after(acls: Acls, change: Change) -> Acls:
+    """The lists after a change."""
+    path = change.path
+    if isinstance(change.write, _WITH_ACL):
+        return {**acls, path: change.write.acl}
+    if acls and change.new is None and path in acls:
+        return {other: acl for other, acl in acls.items() if other != path}
+    return acls
+
+
 class Tree:
-    """Znodes by path, the sorted names of the children of those that have any, and the access
-    control lists of those that are not open to anyone."""
+    """Znodes by path, the sorted names of the children of those that have any, and the rights."""
 
     __slots__ = ("acls", "names", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0, 0))}
         self.names: dict[str, tuple[str, ...]] = {}
-        self.acls: Mapping[str, Acl] = {}  # is replaced, never changed
+        self.acls: Acls = {}
 
     def copy(self) -> Tree:
         other = Tree.__new__(Tree)
@@ -99,10 +120,7 @@ class Tree:
         return other
 
     def allows(self, path: str, permission: str, auth: Collection[str]) -> bool:
-        acl = self.acls.get(path, OPEN)
-        return SUPER in auth or any(
-            permission in granted and (who == ANYONE or who in auth) for who, granted in acl
-        )
+        return allows(self.acls, path, permission, auth)
 
     def plan(
         self, write: Write, *, zxid: int, session: int, auth: Collection[str]
@@ -174,14 +192,10 @@ class Tree:
 
     def apply(self, change: Change) -> None:
         """Make a planned change."""
-        path = change.path
-        self._put(path, change.old, change.new)
-        if isinstance(change.write, _WITH_ACL):
-            self.acls = {**self.acls, path: change.write.acl}
-        elif change.new is None and path in self.acls:
-            self.acls = {other: acl for other, acl in self.acls.items() if other != path}
+        self._put(change.path, change.old, change.new)
+        self.acls = acls_after(self.acls, change)
 
-    def revert(self, changes: Sequence[Change], acls: Mapping[str, Acl]) -> None:
+    def revert(self, changes: Sequence[Change], acls: Acls) -> None:
         """Take back the last changes; `acls` is what there was before them."""
         for change in reversed(changes):
             self._put(change.path, change.new, change.old)

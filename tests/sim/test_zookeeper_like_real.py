@@ -1,0 +1,250 @@
+"""The same random requests to the simulated and to a real server: every answer must be the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+from kazoo.protocol.states import WatchedEvent
+from kazoo.security import make_acl
+from proxy import Proxy
+from simcontract import SimServer
+from zkcontract import LIMIT_S, Op, Session, Stat, Watch, ZkError
+
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.process import until
+
+BASE = "/t"
+BEFORE = (BASE, BASE + "/a", BASE + "/b")
+SLOTS = 3
+RIGHTS = ("read", "write", "create", "delete", "admin")
+
+# ---- what is sent -------------------------------------------------------------------------------
+
+paths = st.sampled_from(["", "/a", "/b", "/a/x", "/a/y", "/a/x/z"]).map(lambda end: BASE + end)
+data = st.sampled_from([b"", b"1", b"2"])
+versions = st.sampled_from([-1, -1, -1, 0, 1, 2])
+kinds = st.sampled_from(["persistent", "persistent", "ephemeral"])
+# All rights but one or two: a tree that is closed altogether shows nothing more.
+acls = st.sets(st.sampled_from(RIGHTS), max_size=2).map(
+    lambda denied: tuple(right for right in RIGHTS if right not in denied)
+)
+
+creates = st.builds(Op, st.just("create"), paths, data, st.just(-1), kinds)
+elements = st.one_of(
+    creates,
+    st.builds(Op, st.just("set"), paths, data, versions),
+    st.builds(Op, st.sampled_from(["delete", "check"]), paths, st.just(b""), versions),
+)
+multis = st.lists(elements, min_size=1, max_size=4).map(lambda ops: ("multi", *ops))
+watched = st.sampled_from([True, True, True, False])
+WEIGHTED = (
+    (12, st.tuples(st.sampled_from(["get", "exists", "children", "children"]), paths, watched)),
+    (3, st.tuples(st.sampled_from(["create", "create_ephemeral"]), paths, data)),
+    (3, st.tuples(st.just("set"), paths, data, versions)),
+    (4, st.tuples(st.just("delete"), paths, versions)),
+    (5, multis),
+    (1, st.tuples(st.sampled_from(["set_acl", "create_with_acl"]), paths, acls)),
+    (1, st.sampled_from([("close",), ("expire",), ("cut",), ("sync", BASE), ("multi",)])),
+)
+by_weight = [strategy for weight, strategy in WEIGHTED for _ in range(weight)]
+steps = st.tuples(st.integers(0, SLOTS - 1), st.sampled_from(by_weight).flatmap(lambda it: it))
+# The shortest that tell a difference are found by making steps simple, not by leaving them out.
+stories = st.lists(steps, min_size=30, max_size=50)
+
+
+class Noting(Watch):
+    """A watch that adds what it hears to a session's common list."""
+
+    def __init__(self, fired: list[tuple[str, str, int]], label: int) -> None:
+        super().__init__()
+        self._fired, self._label = fired, label
+
+    def __call__(self, event: WatchedEvent) -> None:
+        if event.type != "NONE":
+            self._fired.append((event.type, event.path, self._label))
+
+
+# ---- two servers --------------------------------------------------------------------------------
+
+
+@dataclass
+class Slot:
+    session: Any
+    proxy: Any
+    fired: list[tuple[str, str, int]]
+
+
+class Real:
+    """Sessions on a real server."""
+
+    _directories = itertools.count(1)
+
+    def __init__(self, address: str, stack: ExitStack) -> None:
+        self._address, self._stack = address, stack
+        self._admin = KazooClient(address)
+        self._admin.start()
+        stack.callback(self._admin.stop)
+        self._proxies = [stack.enter_context(Proxy(address)) for _ in range(SLOTS)]
+
+    def open(self) -> list[Slot]:
+        """A slot per proxy, in a directory that no other example had."""
+        self._directory = f"/like-real-{next(self._directories)}"
+        self._admin.create(self._directory)
+        return [Slot(self.session(proxy), proxy, []) for proxy in self._proxies]
+
+    def session(self, proxy: Proxy) -> Session:
+        return Session(proxy.address, self._directory, timeout_s=20.0)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        assert until(condition, limit_s=LIMIT_S)
+
+
+class Simulated:
+    """Sessions on a simulated server."""
+
+    def open(self) -> list[Slot]:
+        self._server = SimServer()
+        proxies = [self._server.proxy() for _ in range(SLOTS)]
+        return [Slot(self.session(proxy), proxy, []) for proxy in proxies]
+
+    def session(self, proxy: Any) -> Any:
+        return self._server.session_behind(proxy, timeout_s=20.0)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        assert self._server.until(condition)
+
+
+# ---- the comparison -----------------------------------------------------------------------------
+
+
+class Run:
+    """All that one server answers to one list of steps."""
+
+    def __init__(self, side: Any) -> None:
+        self._side = side
+        self.answers: list[Any] = []
+        self._owners = {0: "nobody"}
+        self._slots: list[Slot] = side.open()
+        self._name_sessions()
+
+    def go(self, steps: Sequence[tuple[int, tuple[Any, ...]]]) -> list[Any]:
+        try:
+            for slot, path in zip(itertools.cycle(self._slots), BEFORE, strict=False):
+                slot.session.create(path)
+            for number, (slot, step) in enumerate(steps):
+                self._step(number, self._slots[slot], step)
+            self._hear(in_order=True)
+        finally:
+            for slot in self._slots:
+                slot.session.close()
+        return _with_ranks(self.answers)
+
+    def _step(self, number: int, slot: Slot, step: tuple[Any, ...]) -> None:
+        kind, *arguments = step
+        if kind in ("close", "expire", "cut"):
+            # Nodes that end together end in no order that anybody promises.
+            self._hear(in_order=True)
+            getattr(self, f"_{kind}")(slot)
+            self._name_sessions()
+            self._hear(in_order=False)
+            return
+        try:
+            answer = self._send(number, slot, kind, arguments)
+        except ZkError as error:
+            answer = error.code
+        self.answers.append(self._with_names(answer))
+
+    def _send(self, number: int, slot: Slot, kind: str, arguments: list[Any]) -> Any:
+        if kind in ("get", "exists", "children"):
+            path, is_watched = arguments
+            arguments = [path, Noting(slot.fired, number) if is_watched else None]
+        elif kind in ("set_acl", "create_with_acl"):
+            path, granted = arguments
+            acl = (make_acl("world", "anyone", **dict.fromkeys(granted, True)),)
+            if kind == "create_with_acl":
+                return slot.session.create(path, acl=acl)
+            return slot.session.set_acl(path, acl)
+        return getattr(slot.session, kind)(*arguments)
+
+    def _close(self, slot: Slot) -> None:
+        slot.session.close()
+        slot.session = self._side.session(slot.proxy)
+
+    def _expire(self, slot: Slot) -> None:
+        slot.session.expire()
+
+    def _cut(self, slot: Slot) -> None:
+        slot.proxy.cut()
+        self._side.wait(lambda: _is_back(slot.session))
+
+    def _hear(self, *, in_order: bool) -> None:
+        """Add the events since the last time to the answers."""
+        for slot in self._slots:
+            slot.session.settle()
+            fired, slot.fired[:] = list(slot.fired), []
+            if not in_order:
+                fired.sort()
+            # Whoever hears the same event hears it in any order.
+            told = [sorted(same) for _, same in itertools.groupby(fired, lambda it: it[:2])]
+            self.answers.append(told)
+
+    def _with_names(self, answer: Any) -> Any:
+        """The same answer, with a name that both servers know for the session in a stat."""
+        if isinstance(answer, Stat):
+            return replace(answer, ephemeral_owner=self._owners[answer.ephemeral_owner])
+        if isinstance(answer, tuple):
+            return tuple(self._with_names(part) for part in answer)
+        return answer
+
+    def _name_sessions(self) -> None:
+        for number, slot in enumerate(self._slots):
+            self._owners.setdefault(slot.session.id, f"{number}, {len(self._owners)}")
+
+
+def _is_back(session: Any) -> bool:
+    try:
+        session.exists("/")
+    except ZkError:
+        return False
+    return True
+
+
+def _with_ranks(answers: list[Any]) -> list[Any]:
+    """The same answers, with zxids numbered by their order among those that were seen."""
+    parts = [part for it in answers for part in (it if isinstance(it, tuple) else (it,))]
+    stats = [part for part in parts if isinstance(part, Stat)]
+    zxids = sorted({zxid for stat in stats for zxid in (stat.czxid, stat.mzxid)})
+
+    def ranked(answer: Any) -> Any:
+        if isinstance(answer, Stat):
+            czxid, mzxid = zxids.index(answer.czxid), zxids.index(answer.mzxid)
+            return replace(answer, czxid=czxid, mzxid=mzxid)
+        return tuple(map(ranked, answer)) if isinstance(answer, tuple) else answer
+
+    return [ranked(answer) for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
+    """The sandbox's server."""
+    with ExitStack() as stack:
+        yield Real(zookeeper.connect, stack)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=stories)
+def test_random_requests_are_answered_alike(
+    real: Real, steps: list[tuple[int, tuple[Any, ...]]]
+) -> None:
+    """Results, refusals, stats and watch events are the same on both servers, step by step."""
+    expected = Run(real).go(steps)
+    for number, pair in enumerate(zip(expected, Run(Simulated()).go(steps), strict=True)):
+        assert pair[0] == pair[1], f"answer {number}"
