@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import Message as RawMessage
 
@@ -24,8 +24,9 @@ TURN_S: Final = 0.05
 IDLE_S: Final = 10.0
 
 
-_NOT_BEGUN: Final = "its fetching has not begun"
-_NO_OFFSET: Final = "no stored offset"
+# Pause before a partition is tried again that failed for a reason which waiting does not mend, in
+# seconds: each try ends in an exception for the user, who should get messages in between.
+FAILED_S: Final = 5.0
 
 
 class ReportKind(Enum):
@@ -45,6 +46,18 @@ class StreamReport:
     tp: TopicPartition | None = None
     epoch: int = 0
     offset: int | None = None
+
+
+class _Waiting(NamedTuple):
+    """Why a partition is not fetched, and when (monotonic seconds) to try again."""
+
+    reason: str
+    due: float = 0.0
+
+
+_NOT_BEGUN: Final = _Waiting("its fetching has not begun")
+_NO_OFFSET: Final = _Waiting("no stored offset")
+_ANEW: Final = _Waiting("fetching begins anew after an interruption")
 
 
 class Feed:
@@ -67,7 +80,7 @@ class Feed:
         report: Callable[[StreamReport], None],
     ) -> None:
         self.states: dict[int, PartitionState] = {}
-        self.unplaced: dict[int, str] = {}
+        self.unplaced: dict[int, _Waiting] = {}
         self.rest: Iterator[RawMessage] = iter([])
         self._topic = topic
         self._thread_id = thread_id
@@ -77,7 +90,6 @@ class Feed:
         self._retry_s = max(retry_s, 0.01)
         self._report = report
         self._fetcher: Fetcher | None = None
-        self._retry_at = 0.0
 
     def settle(self) -> None:
         """Hold what the coordinator wants to be held."""
@@ -94,7 +106,6 @@ class Feed:
             if number not in self.states:
                 self.states[number] = state
                 self.unplaced[number] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
-                self._retry_at = 0.0
 
     def fetch(self, left: float | None, max_messages: int) -> None:
         """Fill the empty buffer, or wait a while; at most `left` seconds (None: no limit).
@@ -102,10 +113,12 @@ class Feed:
         Raises FetchError for what waiting does not mend, or what `connect` raises.
         """
         now = time.monotonic()
-        if self.unplaced and now >= self._retry_at:
-            self._place(now)
+        due = [number for number, one in self.unplaced.items() if one.due <= now]
+        if due:
+            self._place(due, now)
         if self._fetcher is None or len(self.unplaced) == len(self.states):
-            pause_s = self._retry_at - now if self.unplaced else IDLE_S
+            wake_at = min((one.due for one in self.unplaced.values()), default=now + IDLE_S)
+            pause_s = max(0.0, wake_at - now)
             self._holdings.sleep(pause_s if left is None else min(left, pause_s))
             left = 0.0
         if self._fetcher is not None:
@@ -114,28 +127,30 @@ class Feed:
             while self._fetcher.faults:
                 self._on_fault(self._fetcher.faults.popleft())
 
-    def _place(self, now: float) -> None:
-        """Begin to fetch what waits for it, each partition from its position or by the policy."""
+    def _place(self, due: list[int], now: float) -> None:
+        """Begin to fetch these, each from its position, or by the policy where it has none."""
         if self._fetcher is None:
             self._fetcher = self._connect()
-        self._retry_at = now + self._retry_s
+        later = now + self._retry_s
         if self._fetcher is None:
-            self.unplaced.update(dict.fromkeys(self.unplaced, "no broker is registered"))
+            self.unplaced.update(dict.fromkeys(due, _Waiting("no broker is registered", later)))
             return
-        unknown = [one for one in self.unplaced if self.states[one].delivered is None]
+        unknown = [number for number in due if self.states[number].delivered is None]
         found = self._fetcher.resolve(unknown, self._reset) if unknown else {}
         for number, answer in found.items():
+            before = self.unplaced[number].reason
             if isinstance(answer, int):
                 # Told before it can be seen: no commit meets a position that went back unexplained.
-                text = f"{self._reset.value}: {answer}; {self.unplaced[number]}"
+                text = f"{self._reset.value}: {answer}; {before}"
                 self._tell(ReportKind.POSITION_RESET, number, text, answer)
                 self.states[number].delivered = answer
-            elif self.unplaced[number] != answer:
-                self.unplaced[number] = answer
-                self._tell(ReportKind.FETCH_TROUBLE, number, answer)
+            else:
+                self.unplaced[number] = _Waiting(answer, later)
+                if before != answer:
+                    self._tell(ReportKind.FETCH_TROUBLE, number, answer)
         offsets = {
             number: offset
-            for number in self.unplaced
+            for number in due
             if (offset := self.states[number].delivered) is not None
         }
         for number in offsets:
@@ -144,23 +159,32 @@ class Feed:
 
     def _on_fault(self, fault: Fault) -> None:
         number = fault.partition
-        if fault.kind in (FaultKind.OUT_OF_RANGE, FaultKind.TRUNCATED):
-            assert self._fetcher is not None
-            if number is None or number not in self.states:
-                return
-            self._fetcher.unassign([number])
-            self.unplaced[number] = fault.text
-            if fault.kind is FaultKind.OUT_OF_RANGE:
-                self.states[number].delivered = None
-                self._retry_at = 0.0
-        elif fault.kind is FaultKind.PASSING:
+        if fault.kind is FaultKind.PASSING:
             self._tell(ReportKind.FETCH_TROUBLE, number, fault.text)
-        else:
+            return
+        where = self._topic
+        if number is not None:
+            if number not in self.states or number in self.unplaced:
+                return  # withdrawn, or set aside already
+            where = f"{self._topic}-{number}, next offset {self.states[number].delivered}"
+            self._set_aside(number, fault)
+        if fault.kind is FaultKind.PERMANENT:
             self._tell(ReportKind.FETCH_FAILED, number, fault.text)
-            where = self._topic if number is None else f"{self._topic}-{number}"
             raise FetchError(
-                fault.text, where=where, remedy="the other partitions go on when you ask again"
+                fault.text,
+                where=where,
+                remedy=f"tried again from there every {FAILED_S:g} s, while the other partitions "
+                "go on; nothing is skipped: that takes another offset, or a mended log",
             )
+
+    def _set_aside(self, number: int, fault: Fault) -> None:
+        """Stop fetching a partition, to begin anew: now by the policy, or later where it was."""
+        assert self._fetcher is not None
+        self._fetcher.unassign([number])
+        if fault.kind is FaultKind.OUT_OF_RANGE:
+            self.states[number].delivered = None
+        pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
+        self.unplaced[number] = _Waiting(fault.text, time.monotonic() + pause_s)
 
     def take_back(self) -> None:
         """What is in the user's hands did not reach them: hand it out again.
@@ -174,8 +198,7 @@ class Feed:
     def start_over(self) -> None:
         """Forget what was fetched, and fetch from what was handed out."""
         self.drop()
-        self.unplaced = dict.fromkeys(self.states, "fetching begins anew after an interruption")
-        self._retry_at = 0.0
+        self.unplaced = dict.fromkeys(self.states, _ANEW)
 
     def drop(self) -> None:
         """Let the fetcher and the buffer go."""

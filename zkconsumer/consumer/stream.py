@@ -184,16 +184,17 @@ class Stream(Generic[K, V]):
 
         When it returns True the lease held an instant ago and nothing is in the user's hands.
         """
-        if not self._inside.acquire(blocking=False):
-            if self._holdings.closed:
-                return False  # `close` is letting the fetcher go at this moment
+        if self._inside.locked() and not self._holdings.closed:
             raise ZkConsumerError(
                 "a stream was asked for messages by two threads at once",
                 where=self.thread_id,
                 remedy="give each thread its own stream",
             )
         try:
-            return self._turns(timeout_s, max_messages)
+            # `with`, because no signal handler runs between the lock and the block; it may between
+            # a call of `acquire` and the next line. Waits only for `close` to let the fetcher go.
+            with self._inside:
+                return self._turns(timeout_s, max_messages)
         except ZkConsumerError:
             raise
         except BaseException:
@@ -202,7 +203,6 @@ class Stream(Generic[K, V]):
             self._disturbed = True
             raise
         finally:
-            self._inside.release()
             if self._holdings.closed:
                 self._let_go()
 
@@ -214,6 +214,7 @@ class Stream(Generic[K, V]):
         while True:
             if self._disturbed:
                 self._feed.start_over()
+                holdings.attention = True  # what it said may have been heard in part
                 self._disturbed = False
             if holdings.attention:  # u2
                 self._feed.settle()
@@ -233,8 +234,8 @@ class Stream(Generic[K, V]):
 
     def _hold_back(self) -> None:
         """An exception came while messages were being handed out: hand them out again."""
-        self._feed.take_back()
         self._disturbed = True
+        self._feed.take_back()
 
     def _let_go(self) -> None:
         """Close the fetcher unless a thread is inside; that one does it when it comes out.
@@ -267,7 +268,7 @@ class Stream(Generic[K, V]):
         if not self._gate.is_open:
             return "ZooKeeper has not confirmed the session, so the lease is over"
         reasons = self._feed.unplaced.copy()
-        return "; ".join(f"{self.topic}-{one}: {why}" for one, why in sorted(reasons.items()))
+        return "; ".join(f"{self.topic}-{one}: {reasons[one].reason}" for one in sorted(reasons))
 
     def explain(self, idle_reason: str) -> None:
         """Why the thread has no partition; shown in time-outs and by `waiting_for`."""

@@ -209,9 +209,7 @@ class KafkaFetcher:
         elif error.code() == KafkaError._LOG_TRUNCATION:
             self.faults.append(Fault(FaultKind.TRUNCATED, number, error.str()))
         elif error.code() in _PERMANENT:
-            offset = messages[0].offset()
-            at = f" at offset {offset}" if offset is not None and offset >= 0 else ""
-            self.faults.append(Fault(FaultKind.PERMANENT, number, f"{error.str()}{at}"))
+            self.faults.append(Fault(FaultKind.PERMANENT, number, error.str()))
         elif error.code() != KafkaError._PARTITION_EOF:
             self._passing(error, number)
         return []

@@ -1,0 +1,395 @@
+"""Streams: what the user sees. Every test runs on a log in memory and on a real broker."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+
+from zkconsumer.consumer.message import Batch, Codec
+from zkconsumer.consumer.stream import ReportKind
+from zkconsumer.errors import (
+    ConnectorClosedError,
+    ConsumerTimeoutError,
+    DecodeError,
+    FetchError,
+    RebalanceBlockedError,
+    ZkConsumerError,
+)
+from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three empty partitions."""
+    topic = unique("stream")
+    if request.param == "memory":
+        return MemoryLog(topic)
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    sandbox.create_topic(topic, partitions=3)
+    return KafkaLog(topic, sandbox)
+
+
+@pytest.fixture
+def readers() -> Iterator[list[Reader]]:
+    made: list[Reader] = []
+    yield made
+    for one in made:
+        one.stream.close()
+
+
+@pytest.fixture
+def reader(log: Log, readers: list[Reader]) -> Reader:
+    readers.append(Reader(log))
+    return readers[0]
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> None:
+    """Topic, partition, offset, key, value, timestamp in milliseconds, and the fencing token."""
+    before = round(time.time() * 1000)
+    log.append_keyed(1, "k", "v")
+    token = reader.grant(1, 0)
+    message = next(reader.stream)
+    assert (message.topic, message.partition, message.offset) == (log.topic, 1, 0)
+    assert (message.key, message.value, message.token) == (b"k", b"v", token)
+    assert message.timestamp is not None
+    assert before - 1000 <= message.timestamp <= time.time() * 1000 + 1000
+    assert len(message) == 1
+    assert f"{log.topic}-1 at 0" in repr(message)
+
+
+def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader]) -> None:
+    """A null key or value is None, whatever the decoder (MessageAndMetadata)."""
+    readers.append(Reader(log, codec=Codec(key=bytes.decode, value=int)))
+    log.append_keyed(0, None, None)
+    log.append_keyed(0, "k", "7")
+    readers[0].grant(0, 0)
+    null, full = next(readers[0].stream), next(readers[0].stream)
+    assert (null.key, null.value, bool(null), len(null)) == (None, None, True, 0)
+    assert (full.key, full.value) == ("k", 7)
+
+
+def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader]) -> None:
+    """DecodeError at each access, naming the message; the stream goes on; it is reported."""
+    failures: list[str] = []
+    readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
+    log.append(0, ["1", "x", "3"])
+    readers[0].grant(0, 0)
+    one, bad, three = (next(readers[0].stream) for _ in range(3))
+    assert (one.value, three.value) == (1, 3)
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=rf"{log.topic}-0 at offset 1") as caught:
+            bad.value  # noqa: B018
+        assert isinstance(caught.value.__cause__, ValueError)
+    assert bad.key is None
+    assert len(failures) == 2
+
+
+# ---- where it begins ----------------------------------------------------------------------------
+
+
+def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
+    """The offset of the grant is the first one delivered."""
+    log.append(0, map(str, range(10)))
+    reader.grant(0, 4)
+    assert list(reader.take(6)) == [(0, offset) for offset in range(4, 10)]
+    assert not reader.reports
+
+
+@pytest.mark.parametrize("offset", [None, 99, 3], ids=["missing", "behind", "before"])
+@pytest.mark.parametrize(("reset", "first"), [(Reset.SMALLEST, 10), (Reset.LARGEST, 20)])
+def test_without_a_usable_offset_the_policy_decides(
+    log: Log, readers: list[Reader], reset: Reset, first: int, offset: int | None
+) -> None:
+    """A missing offset, or one out of range: `auto.offset.reset`; the position is known at once."""
+    reader = Reader(log, reset=reset)
+    readers.append(reader)
+    log.append(0, map(str, range(20)))
+    log.cut(0, 10)
+    epoch = reader.grant(0, offset)
+    if offset is None:
+        assert reader.delivered(0) is None
+
+    def reset_reported() -> bool:
+        reader.stream.poll(timeout_s=0.05)
+        return bool(reader.reports)
+
+    eventually(reset_reported)
+    report = reader.reports[0]
+    assert (report.kind, report.tp, report.epoch) == (
+        ReportKind.POSITION_RESET, reader.tp(0), epoch,
+    )
+    assert report.offset == first
+    # The position can be committed although nothing may have been consumed yet (KAFKA-2759).
+    assert (reader.delivered(0) or 0) >= first
+    log.append(0, ["new"])
+    if reset is Reset.LARGEST:
+        assert list(reader.take(1)) == [(0, 20)]
+
+
+def test_largest_of_many_partitions_at_once(
+    sandbox: Sandbox, unique: Callable[[str], str], readers: list[Reader]
+) -> None:
+    """The positions of 64 partitions are looked up together, not one after the other."""
+    topic = unique("wide")
+    sandbox.create_topic(topic, partitions=64)
+    reader = Reader(KafkaLog(topic, sandbox), reset=Reset.LARGEST)
+    readers.append(reader)
+    for partition in range(64):
+        reader.grant(partition, None)
+    start = time.monotonic()
+    reader.stream.poll(timeout_s=0.0)
+    took_s = time.monotonic() - start
+    assert [reader.delivered(one) for one in range(64)] == [0] * 64
+    assert took_s < 3  # a fetch.wait.max.ms each, one after the other, would be 6.4 s
+
+
+# ---- waiting ------------------------------------------------------------------------------------
+
+
+def test_the_time_out_can_be_repeated_and_survived(log: Log, readers: list[Reader]) -> None:
+    """ConsumerTimeoutError names topic and thread, comes again, and ends when a message comes."""
+    reader = Reader(log, timeout_s=0.05)
+    readers.append(reader)
+    reader.grant(0, 0)
+    for _ in range(3):
+        with pytest.raises(ConsumerTimeoutError, match=rf"{log.topic}.*tests_member-0"):
+            next(reader.stream)
+    with pytest.raises(ConsumerTimeoutError):
+        list(reader.stream)
+    log.append(0, ["a"])
+
+    def arrived() -> bool:
+        try:
+            return next(reader.stream).value == b"a"
+        except ConsumerTimeoutError:
+            return False
+
+    eventually(arrived)
+
+
+def test_a_time_out_of_zero_still_delivers_what_is_there(
+    log: Log, readers: list[Reader]
+) -> None:
+    """`consumer.timeout.ms=0` returns at once, with the message or the exception."""
+    reader = Reader(log, timeout_s=0)
+    readers.append(reader)
+    log.append(0, ["a"])
+    reader.grant(0, 0)
+
+    def arrived() -> bool:
+        try:
+            return next(reader.stream).value == b"a"
+        except ConsumerTimeoutError:
+            return False
+
+    eventually(arrived)
+    with pytest.raises(ConsumerTimeoutError):
+        next(reader.stream)
+
+
+def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
+    """No partition, and no lease, are reasons that stand in the exception and in the status."""
+    reader = Reader(log, timeout_s=0.01)
+    readers.append(reader)
+    reader.stream.explain("the group has more threads than partitions: 4 for 3")
+    with pytest.raises(ConsumerTimeoutError, match="more threads than partitions"):
+        next(reader.stream)
+    reader.grant(0, 0)
+    reader.gate.shut()
+    with pytest.raises(ConsumerTimeoutError, match="ZooKeeper has not confirmed"):
+        next(reader.stream)
+    reader.gate.open(reader.gate.clock() + 3600)
+    with pytest.raises(ConsumerTimeoutError, match="ask again"):
+        next(reader.stream)
+    assert reader.stream.waiting_for == ""
+
+
+def test_no_broker_is_waited_for(log: Log, readers: list[Reader]) -> None:
+    """As long as `connect` knows no broker the stream waits with that reason, then goes on."""
+    known: list[bool] = []
+    reader = Reader(log, connect=lambda: log.fetcher() if known else None)
+    readers.append(reader)
+    log.append(0, ["a"])
+    reader.grant(0, 0)
+    assert len(reader.stream.poll(timeout_s=0.05)) == 0
+    assert "no broker is registered" in reader.stream.waiting_for
+    known.append(True)
+    assert next(reader.stream).value == b"a"
+
+
+def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader) -> None:
+    """A grant wakes a stream that waits without a partition, and one that waits with one."""
+    log.append(0, ["a"])
+    log.append(2, ["c"])
+    granted: list[float] = []
+
+    def grant_later(partition: int) -> None:
+        eventually(lambda: reader.stream.waiting_for == "" or not granted)
+        granted.append(time.monotonic())
+        reader.grant(partition, 0)
+
+    for partition in (0, 2):
+        other = threading.Timer(0.2, grant_later, [partition])
+        other.start()
+        message = next(reader.stream)
+        assert message.partition == partition
+        assert time.monotonic() - granted[-1] < 1.0
+        other.join()
+
+
+# ---- polling ------------------------------------------------------------------------------------
+
+
+def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
+    """A batch has a length, indices, slices and can be iterated again; no more than asked for."""
+    log.append(0, map(str, range(10)))
+    token = reader.grant(0, 0)
+    seen: list[int] = []
+    while len(seen) < 10:
+        batch = reader.stream.poll(max_messages=4)
+        assert len(batch) <= 4
+        seen += [message.offset for message in batch]
+        assert [one.offset for one in batch] == [batch[i].offset for i in range(len(batch))]
+        if batch:
+            assert batch[-1].token == token
+            assert isinstance(batch[:2], Batch)
+            assert [one.value for one in batch[:1]] == [str(batch[0].offset).encode()]
+    assert seen == list(range(10))
+
+
+def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> None:
+    """Nothing within `timeout_s`: an empty batch, also without any partition."""
+    for _ in range(2):
+        start = time.monotonic()
+        assert len(reader.stream.poll(timeout_s=0.2)) == 0
+        assert 0.15 < time.monotonic() - start < PATIENCE_S / 2
+        reader.grant(0, 0)
+
+
+def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
+    """Leaving a loop, polling and iterating again loses and repeats nothing."""
+    log.append(0, map(str, range(300)))
+    reader.grant(0, 0)
+    seen: list[int] = []
+    while len(seen) < 300:
+        for message in reader.stream:
+            seen.append(message.offset)
+            if len(seen) % 7 == 0 or len(seen) >= 300:
+                break
+        if len(seen) < 300:
+            seen += [one.offset for one in reader.stream.poll(max_messages=5)]
+        if len(seen) < 300:
+            seen.append(next(reader.stream).offset)
+    assert seen == list(range(300))
+
+
+# ---- errors and endings -------------------------------------------------------------------------
+
+
+def test_a_failure_is_raised_once_and_the_stream_goes_on(log: Log, reader: Reader) -> None:
+    """What the coordinator reports comes before the next message, each once, whoever asks."""
+    log.append(0, map(str, range(10)))
+    reader.grant(0, 0)
+    assert list(reader.take(3))[-1] == (0, 2)
+    reader.stream.fail(RebalanceBlockedError("blocked", where="here"))
+    reader.stream.fail(ZkConsumerError("other"))
+    with pytest.raises(RebalanceBlockedError):
+        next(reader.stream)
+    with pytest.raises(ZkConsumerError, match="other"):
+        reader.stream.poll()
+    assert list(reader.take(2)) == [(0, 3), (0, 4)]
+
+
+def test_after_close_it_ends_for_good(log: Log, reader: Reader) -> None:
+    """StopIteration again and again, loops do nothing, `poll` raises; the position stays known."""
+    log.append(0, map(str, range(10)))
+    reader.grant(0, 0)
+    loop = iter(reader.stream)
+    assert next(loop).offset == 0
+    reader.stream.close()
+    assert list(loop) == []
+    assert list(reader.stream) == []
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(reader.stream)
+    with pytest.raises(ConnectorClosedError):
+        reader.stream.poll()
+    assert reader.delivered(0) == 1
+    reader.stream.close()
+
+
+@pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
+def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: str) -> None:
+    """A user's thread that waits comes back promptly, and `close` itself never waits for it."""
+    if state != "without partition":
+        reader.grant(0, 0)
+    if state == "lease over":
+        reader.gate.shut()
+    ended: list[float] = []
+
+    def use() -> None:
+        for _ in reader.stream:
+            pass
+        ended.append(time.monotonic())
+
+    user = threading.Thread(target=use)
+    user.start()
+    time.sleep(0.2)  # into its wait; too early would only make the test easier
+    start = time.monotonic()
+    reader.stream.close()
+    assert time.monotonic() - start < 0.1
+    user.join(PATIENCE_S)
+    assert ended
+    assert ended[0] - start < 1.0
+
+
+def test_two_threads_at_once_are_told(log: Log, reader: Reader) -> None:
+    """A second thread in the same stream gets an error; the first is not disturbed."""
+    reader.grant(0, 0)
+    got: list[int] = []
+    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
+    user.start()
+
+    def refused() -> bool:
+        try:
+            reader.stream.poll(timeout_s=0.0)
+        except ZkConsumerError as error:
+            return "two threads" in str(error)
+        return False
+
+    eventually(refused)
+    log.append(0, ["a"])
+    user.join(PATIENCE_S)
+    assert got == [0]
+
+
+def test_a_corrupt_message_is_an_error_that_names_it(
+    sandbox: Sandbox, unique: Callable[[str], str], readers: list[Reader]
+) -> None:
+    """A wrong checksum raises FetchError and nothing is skipped; other partitions are served."""
+    log = KafkaLog(unique("corrupt"), sandbox)
+    sandbox.create_topic(log.topic, partitions=2)
+    log.append(0, ["x" * 100])
+    log.append(1, ["fine"])
+    (segment,) = sandbox.broker.directory.glob(f"data/{log.topic}-0/*.log")
+    with segment.open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(b"?")
+    reader = Reader(log)
+    readers.append(reader)
+    reader.grant(0, 0)
+    with pytest.raises(FetchError, match=rf"{log.topic}-0, next offset 0"):
+        next(reader.stream)
+    assert (reader.delivered(0), log.topic in reader.stream.waiting_for) == (0, True)
+    assert [one.kind for one in reader.reports] == [ReportKind.FETCH_FAILED]
+    reader.grant(1, 0)
+    assert list(reader.take(1)) == [(1, 0)]

@@ -1,0 +1,397 @@
+"""Partitions that come and go, and leases that end, while the user is reading."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+
+from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three partitions with 3,000 messages each."""
+    topic = unique("hand")
+    log: Log
+    if request.param == "memory":
+        log = MemoryLog(topic)
+    else:
+        sandbox: Sandbox = request.getfixturevalue("sandbox")
+        sandbox.create_topic(topic, partitions=3)
+        log = KafkaLog(topic, sandbox)
+    for partition in range(3):
+        log.append(partition, map(str, range(3000)))
+    return log
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[Reader]:
+    reader = Reader(log)
+    yield reader
+    reader.stream.close()
+
+
+def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
+    """Read until `partition` was read up to `until`, and expect no gap there."""
+    expected = start
+    while expected < until:
+        ((number, offset),) = reader.take(1)
+        if number == partition:
+            assert offset == expected
+            expected += 1
+
+
+# ---- withdrawn and granted again ----------------------------------------------------------------
+
+
+def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
+    """What is buffered of a withdrawn partition is dropped; the other one has no gap."""
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    seen = list(reader.take(20))
+    reader.withdraw(0)
+    start = sum(1 for number, _ in seen if number == 1)
+    rest = list(reader.take(3000 - start))
+    assert rest == [(1, offset) for offset in range(start, 3000)]
+    assert reader.finished(0) is None
+
+
+@pytest.mark.parametrize("again_at", [0, 5, 2500])
+def test_granted_again_it_starts_exactly_there(
+    log: Log, reader: Reader, again_at: int
+) -> None:
+    """A new grant, within the same buffer, delivers from its own offset under its own token."""
+    first = reader.grant(0, 0)
+    reader.grant(1, 0)
+    while next(reader.stream).partition != 0:
+        pass
+    reader.withdraw(0)
+    second = reader.grant(0, again_at)
+    assert second > first
+    expected = again_at
+    while expected < 3000:
+        message = next(reader.stream)
+        if message.partition == 0:
+            assert (message.offset, message.token) == (expected, second)
+            expected += 1
+
+
+def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
+    """A partition granted twice without a withdrawal is served under the newer grant alone."""
+    reader.grant(0, 0)
+    list(reader.take(5))
+    token = reader.grant(0, 100)
+    message = next(reader.stream)
+    assert (message.offset, message.token) == (100, token)
+
+
+def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
+    """Random withdrawals and grants at the position reached: every message once, in order."""
+    dice = random.Random(7)
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    held = {0, 1, 2}
+    for number in held:
+        reader.grant(number, 0)
+    while sum(map(len, seen.values())) < 9000:
+        for _ in range(dice.randrange(1, 400)):
+            if all(len(seen[one]) == 3000 for one in held):
+                break
+            if dice.random() < 0.5:
+                for message in reader.stream.poll(max_messages=dice.randrange(1, 300)):
+                    seen[message.partition].append(message.offset)
+            else:
+                message = next(reader.stream)
+                seen[message.partition].append(message.offset)
+        for number in range(3):
+            if dice.random() < 0.3:
+                reader.withdraw(number)
+                held.discard(number)
+            elif number not in held:
+                reader.grant(number, len(seen[number]))
+                held.add(number)
+    assert seen == {number: list(range(3000)) for number in range(3)}
+
+
+def test_withdrawing_what_is_not_held_does_nothing(log: Log, reader: Reader) -> None:
+    """Unknown partitions may be withdrawn, and asked for: they are released at once."""
+    reader.withdraw(7)
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(7)], lambda: done.append(1))
+    assert done == [1]
+    reader.grant(0, 2999)
+    assert list(reader.take(1)) == [(0, 2999)]
+
+
+# ---- the lease ----------------------------------------------------------------------------------
+
+
+def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
+    """Within a buffer: the next message is held back, and delivered when the gate opens again."""
+    reader.grant(0, 0)
+    read_on(reader, 0, 10, 0)
+    reader.gate.shut()
+    assert len(reader.stream.poll(timeout_s=0.1)) == 0
+    reader.gate.open(reader.gate.clock() + 3600)
+    read_on(reader, 0, 3000, 10)
+
+
+def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader) -> None:
+    """No message after the deadline, although nobody shut the gate; renewed, nothing is lost."""
+    reader.grant(0, 0)
+    read_on(reader, 0, 5, 0)
+    deadline = reader.gate.clock() + 0.2
+    reader.gate.open(deadline)
+    last = 0.0
+    expected = 5
+    renewal = threading.Timer(0.6, lambda: reader.gate.open(reader.gate.clock() + 3600))
+    renewal.start()
+    while expected < 3000:
+        message = next(reader.stream)
+        now = reader.gate.clock()
+        assert message.offset == expected
+        expected += 1
+        # Between the gate and this line the process may have been put aside for a while.
+        if now < deadline + 0.3:
+            last = now
+        time.sleep(0.0005)
+    assert last < deadline + 0.15
+    renewal.join()
+
+
+def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> None:
+    """A new session: withdrawn and granted anew behind a shut gate, nothing old is delivered."""
+    reader.grant(0, 0)
+    read_on(reader, 0, 50, 0)
+    reader.gate.shut()
+    reader.withdraw(0)
+    token = reader.grant(0, 20)
+    reader.gate.open(reader.gate.clock() + 3600)
+    message = next(reader.stream)
+    assert (message.offset, message.token) == (20, token)
+
+
+# ---- asked to release ---------------------------------------------------------------------------
+
+
+def test_an_idle_user_holds_nothing_up(log: Log, reader: Reader) -> None:
+    """Before the first message the answer comes at once; nothing is delivered afterwards."""
+    reader.grant(0, 0)
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
+    assert done == [1]
+    assert len(reader.stream.poll(timeout_s=0.2)) == 0
+    assert reader.finished(0) == 0
+    assert done == [1]
+
+
+@pytest.mark.parametrize("hand", ["message", "batch"])
+def test_what_is_in_hand_is_waited_for(log: Log, reader: Reader, hand: str) -> None:
+    """The answer comes when the next is asked for, exactly once; the position covers it then."""
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    held = reader.stream.poll(max_messages=40) if hand == "batch" else [next(reader.stream)]
+    (number,) = {one.partition for one in held}
+    other = 1 - number
+    done: list[int | None] = []
+    reader.stream.ask_release([reader.tp(number)], lambda: done.append(reader.finished(number)))
+    assert done == []
+    assert reader.finished(number) == 0
+    assert reader.delivered(number) == len(held)
+    assert next(reader.stream).partition == other
+    assert done == [len(held)]
+    reader.withdraw(number)
+    assert {one for one, _ in reader.take(500)} == {other}
+    assert done == [len(held)]
+
+
+def test_another_partition_in_hand_holds_nothing_up(log: Log, reader: Reader) -> None:
+    """Only the partitions asked for count."""
+    reader.grant(0, 0)
+    message = next(reader.stream)
+    assert message.partition == 0
+    reader.grant(1, 0)
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(1)], lambda: done.append(1))
+    assert done == [1]
+
+
+def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Reader) -> None:
+    """A user that waits for more holds nothing, though nothing comes."""
+    reader.grant(0, 2999)
+    list(reader.take(1))
+    done: list[int] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
+    assert len(reader.stream.poll(timeout_s=0.0)) == 0
+    assert done == [1]
+    assert reader.finished(0) == 3000
+
+
+def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
+    """Asked, answered, read, withdrawn, granted: whatever the timing, each message once.
+
+    The coordinator's thread takes every partition away some hundred times while the user's thread
+    reads on. What the position says when the answer came is where the next grant begins; if a
+    message had been handed out after the answer, or the answer come too early, the sequence would
+    have a gap or a repetition. If an answer were lost, the test would not end.
+    """
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    total = 9000
+    finished = threading.Event()
+
+    def use() -> None:
+        try:
+            while sum(map(len, seen.values())) < total:
+                message = next(reader.stream)
+                seen[message.partition].append(message.offset)
+                if message.offset % 20 == 0:
+                    time.sleep(0.0005)  # lets the other thread in, in the midst of a buffer
+        except ConsumerTimeoutError:
+            pass
+        finished.set()
+        # From now on nothing is in hand only if the user says so.
+        reader.stream.poll(timeout_s=0.0)
+
+    for number in range(3):
+        reader.grant(number, 0)
+    user = threading.Thread(target=use)
+    user.start()
+    rounds = 0
+    dice = random.Random(11)
+    while not finished.is_set():
+        number = rounds % 3
+        # A partition that is moved before its first fetch has come back would never be read.
+        goal = min(total, sum(map(len, seen.values())) + dice.randrange(1, 100))
+        eventually(lambda goal=goal: sum(map(len, seen.values())) >= goal)
+        answered = threading.Event()
+        reader.stream.ask_release([reader.tp(number)], answered.set)
+        assert answered.wait(PATIENCE_S)
+        offset = reader.finished(number)
+        reader.withdraw(number)
+        reader.grant(number, offset)
+        rounds += 1
+    user.join(PATIENCE_S)
+    assert seen == {number: list(range(3000)) for number in range(3)}
+    assert rounds > 10
+
+
+# ---- positions ----------------------------------------------------------------------------------
+
+
+def test_finished_and_delivered_differ_by_what_is_in_hand(log: Log, reader: Reader) -> None:
+    """A message is finished when the next is asked for, a batch when the next batch is."""
+    reader.grant(0, 10)
+    assert (reader.finished(0), reader.delivered(0)) == (10, 10)
+    next(reader.stream)
+    assert (reader.finished(0), reader.delivered(0)) == (10, 11)
+    next(reader.stream)
+    assert (reader.finished(0), reader.delivered(0)) == (11, 12)
+    batch = reader.stream.poll(max_messages=30)
+    assert (reader.finished(0), reader.delivered(0)) == (12, 12 + len(batch))
+    reader.stream.poll(max_messages=1)
+    assert reader.finished(0) == 12 + len(batch)
+
+
+def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reader) -> None:
+    """Read from another thread all the time: at most what the user has finished by then."""
+    finished = [0]
+    failures: list[tuple[int, int]] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            position = reader.finished(0) or 0
+            bound = finished[0]  # read afterwards: it can only have grown
+            if position > bound:
+                failures.append((position, bound))
+
+    reader.grant(0, 0)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for count in range(3000):
+        finished[0] = count  # about to ask for the next one: all before it are finished
+        assert next(reader.stream).offset == count
+    over.set()
+    watcher.join(PATIENCE_S)
+    assert failures == []
+
+
+class _Interrupt(BaseException):
+    """Stands for KeyboardInterrupt."""
+
+
+def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[int], int]:
+    """The offsets up to the last one, read with a signal every now and then; how many came."""
+    seen: list[int] = []
+    interrupts = 0
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # Only below the stream: a message that has left it is in the user's hands.
+        # (Not within a Consumer's constructor, which turns exceptions into others of its own.)
+        inner = frame
+        while inner is not None and inner.f_code.co_name != "__init__":
+            if inner.f_code.co_filename.endswith("/consumer/stream.py"):
+                raise _Interrupt
+            inner = inner.f_back
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while not seen or seen[-1] < 2999:
+            try:
+                # One at a time: the next is not due before this one has been dealt with.
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.002))
+                for message in reader.stream:
+                    seen.append(message.offset)
+                    if seen[-1] == 2999:
+                        break
+            except _Interrupt:
+                interrupts += 1
+                if interrupts > 100:  # on a slow machine they would come before any message
+                    break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return seen, interrupts
+
+
+def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
+    """An exception from a signal, at any point within our code: the next loop goes on in order.
+
+    A message may come again then (it may have been on its way out), but none is left out.
+    """
+    dice = random.Random(3)
+    total = 0
+    for _ in range(50):
+        reader = Reader(log)
+        reader.grant(0, 0)
+        seen, interrupts = read_through_interrupts(reader, dice)
+        while seen[-1:] != [2999]:
+            seen.append(next(reader.stream).offset)
+        reader.stream.close()
+        assert seen[0] == 0
+        assert max(after - one for one, after in itertools.pairwise(seen)) == 1
+        total += interrupts
+        if total >= 5:
+            break
+    assert total >= 5
+
+
+def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader) -> None:
+    """After `close` no thread of the broker client is left, whoever was inside."""
+    user = threading.Thread(target=lambda: list(reader.stream))
+    reader.grant(0, 2990)
+    user.start()
+    eventually(lambda: reader.delivered(0) == 3000)
+    reader.stream.close()
+    user.join(PATIENCE_S)
+    assert not user.is_alive()
+    assert reader.stream._feed._fetcher is None
