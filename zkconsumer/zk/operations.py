@@ -115,7 +115,9 @@ def read_view(member: Member) -> Running:
             return Denied(where, reason(reply))
     if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
         return MemberNodeGone()
-    cluster = yield from _read_brokers(brokers.value or (yield from _watch_brokers()))
+    cluster = yield from _read_brokers(brokers.value or ())
+    if not cluster:  # none is listed, or those listed are gone by now
+        cluster = yield from _read_brokers((yield from _watch_brokers()))
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
     for consumer, reply in zip(

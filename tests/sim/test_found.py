@@ -1,0 +1,43 @@
+"""What the simulator has found in the production code: each bug's story, told step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from zkconsumer.core import paths
+from zkconsumer.core.state import Settings
+from zkconsumer.sim import faults
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Do, Plan
+from zkconsumer.sim.world import World
+from zkconsumer.zk import requests as rq
+
+
+def patient(one: Settings) -> Settings:
+    """Nothing is tried again by the clock: watches must bring everything."""
+    return replace(one, backoff_s=1_000.0)
+
+
+def until(world: World, condition: Callable[[], bool]) -> None:
+    """Let the ordinary course go on; time passes when there is nothing else."""
+    for turn in range(5_000):
+        if condition():
+            return
+        actions = [action for action in world.enabled() if action.do is not Do.TIME]
+        world.act(actions[turn % len(actions)] if actions else world.enabled()[-1])
+        assert world.now < 60, "it does not come about"
+    raise AssertionError("it does not come about")
+
+
+def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
+    """The last broker goes while the brokers are read: its return is watched for (seed 158)."""
+    monitor = Monitor()
+    world = World(Plan(members=1, partitions=1, settings=patient), monitor)
+    member = world.members[0]
+    reading = rq.Get(paths.broker(0))
+    until(world, lambda: bool(member.wire) and member.wire[0][1] == reading)
+    faults.no_brokers(world)
+    until(world, lambda: bool(member.state.waiting_for) and not member.wire)
+    faults.brokers(world)
+    until(world, lambda: not monitor.converged(world))
