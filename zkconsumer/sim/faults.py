@@ -299,9 +299,16 @@ def refuse(world: World, variant: int) -> None:
 
 
 def allow(world: World) -> None:
+    """Rights are given back, and all connections renewed.
+
+    A server says nothing of a change to those who may not read it, and their watch is used up: only
+    a new connection has them look again.
+    """
     for path in world.wrong.refused:
         world.zookeeper.forbid(path)
     world.wrong.refused = ()
+    for who in range(len(world.links)):
+        world.drop(who)
 
 
 def lag(world: World, replica: int) -> None:

@@ -159,9 +159,11 @@ def settle(world: World, monitor: Monitor, decide: Decide) -> int:
     """Run to rest; then demand that it stays at rest (I12)."""
     deadline = world.now + CONVERGENCE_S
     actions = 0
+    why = ""
     while (reason := monitor.converged(world)) and (available := world.enabled()):
+        why = reason if world.settled() else why
         if actions >= MAX_ACTIONS or world.now > deadline:
-            raise InvariantViolation("I12", reason)
+            raise InvariantViolation("I12", why or reason)
         world.act(_busy(available, decide))
         actions += 1
     before = monitor.rebalances
