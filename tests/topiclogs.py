@@ -140,10 +140,12 @@ class MemoryFetcher:
 
 def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> Settings:
     config = ConsumerConfig(group_id="tests", zookeeper_connect="unused:2181", **properties)  # type: ignore[arg-type]
-    host, _, port = bootstrap.partition(":")
-    endpoints = () if version == 1 else (f"PLAINTEXT://{bootstrap}",)
-    broker = Broker(host, int(port), version, endpoints)
-    return {**fetch_settings(config), **broker_settings([broker])}
+    brokers = []
+    for address in bootstrap.split(","):
+        host, _, port = address.partition(":")
+        endpoints = () if version == 1 else (f"PLAINTEXT://{address}",)
+        brokers.append(Broker(host, int(port), version, endpoints))
+    return {**fetch_settings(config), **broker_settings(brokers)}
 
 
 @dataclass
