@@ -133,7 +133,8 @@ class Observer:
             if looks.member_gone_at is None and before and present < before.numChildren:
                 looks.member_gone_at = now
             quiet = now - looks.changed_at > QUIET_S
-            if quiet and present == members and count == self._partitions and self._as_assigned():
+            full = present == members and count == self._partitions
+            if quiet and full and self._as_assigned(version):
                 return looks
             time.sleep(LOOK_S)
         raise SystemExit(f"not settled after {LIMIT_S:g} s: {looks.owners[-1]} owners")
@@ -143,7 +144,8 @@ class Observer:
         owners = self._client.exists_async(self._owners)
         return ids.get(), owners.get()
 
-    def _as_assigned(self) -> bool:
+    def _as_assigned(self, version: int) -> bool:
+        """Do the owners equal the assignor's result, and were they the same all the while?"""
         client, topic = self._client, self._topic
         subscriptions = {
             name: decode_registration(client.get(f"{self._ids}/{name}")[0], where=name).subscription
@@ -153,11 +155,13 @@ class Observer:
         wanted = assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
         asked = {tp: client.get_async(paths.owner(self._group, tp)) for tp in wanted}
         try:
-            return wanted == {
+            found = {
                 tp: decode_owner(reply.get()[0], where=str(tp)) for tp, reply in asked.items()
             }
         except NoNodeError:
             return False  # it was only a pause
+        after = self._look()[1]
+        return found == wanted and after is not None and after.cversion == version
 
 
 class Bench:
