@@ -78,6 +78,7 @@ class Coordinator(threading.Thread):
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._streams: Streams = {}
         self._answers: dict[int, Future[None]] = {}
+        self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
         self._last_request = 0
         self._session: ZooKeeperSession | None = None
         self._executor: Executor | None = None
@@ -220,6 +221,7 @@ class Coordinator(threading.Thread):
         match command:
             case cmd.StartFetching(grants):
                 for stream, given in self._by_stream(grants).items():
+                    self._refused.discard(stream)
                     stream.grant([Grant(tp, grants[tp][1], grants[tp][0].epoch) for tp in given])
             case cmd.Withdraw(partitions):
                 for stream in self._streams.values():
@@ -276,6 +278,11 @@ class Coordinator(threading.Thread):
             self._reject(error)
         if notice.kind is cmd.NoticeKind.OFFSET_MALFORMED:
             self._tell(self._streams_of(notice.where), error)
+        elif notice.kind is cmd.NoticeKind.DENIED:
+            # Tried again after every back-off, for each partition: a stream hears of the first.
+            news = [stream for stream in self._idle_streams() if stream not in self._refused]
+            self._refused.update(news)
+            self._tell(news, error)
         elif notice.kind in _FOR_IDLE:
             self._tell(self._idle_streams(), error)
 
@@ -339,6 +346,5 @@ _FOR_IDLE = frozenset(
         cmd.NoticeKind.BLOCKED,
         cmd.NoticeKind.UNSUPPORTED_PEER,
         cmd.NoticeKind.MALFORMED_TOPIC,
-        cmd.NoticeKind.DENIED,
     }
 )

@@ -1,0 +1,22 @@
+"""A group on the shared servers, with a topic of four partitions and ten messages in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from members import Group
+
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """Members that a test lets join leave at its end."""
+    topic = unique("rules")
+    sandbox.create_topic(topic, partitions=4)
+    for partition in range(4):
+        sandbox.produce(topic, 10, partition=partition)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group"), topic, stack)

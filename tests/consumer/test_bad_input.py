@@ -1,0 +1,376 @@
+"""Bad input: each gives the named error, or a waiting state with a reason; nothing is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+from members import SETTINGS, Group, One, eventually
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.core import paths
+from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.errors import (
+    AccessDeniedError,
+    ChrootMissingError,
+    ConfigError,
+    ConnectorClosedError,
+    ConsumerIdTakenError,
+    DecodeError,
+    InvalidNameError,
+    MalformedZnodeError,
+    MessageStreamsExistError,
+    ZooKeeperUnreachableError,
+)
+from zkconsumer.sandbox import Sandbox, ZooKeeperServer
+
+READ_ONLY = [make_acl("world", "anyone", read=True)]
+HOSTILE = {
+    "no JSON": b"hello",
+    "empty": b"",
+    "deep nesting": b"[" * 200_000,
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "huge integer": b'{"version":1,"subscription":{"t":' + b"9" * 5_000 + b'},"pattern":"static"}',
+    "wrong types": b'{"version":"1","subscription":["t"],"pattern":7,"timestamp":{}}',
+    "no streams": b'{"version":1,"subscription":{"t":0},"pattern":"static"}',
+    "a text for a count": b'{"version":1,"subscription":{"t":"1"},"pattern":"static"}',
+    "a topic that is a path": b'{"version":1,"subscription":{"../x":1},"pattern":"static"}',
+    "one MiB": b'{"x":"' + b"a" * 1_000_000 + b'"}',
+    "not UTF-8": b"\xff\xfe\xfd",
+}
+
+
+# ---- peers --------------------------------------------------------------------------------------
+
+
+def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
+    """Peers whose registrations fail the JVM: each is named, and the group is served without."""
+    one = group.join()
+    one.read(40)
+    for name, payload in HOSTILE.items():
+        group.admin.create(paths.member(group.name, name), payload, ephemeral=True)
+    eventually(lambda: one.status.malformed_peers.keys() == HOSTILE.keys())
+    one.settled(0, 1, 2, 3)
+    assert one.counted["malformed_peer"] == len(HOSTILE)
+    assert all(why for why in one.status.malformed_peers.values())
+    group.sandbox.produce(group.topic, 1, partition=2)
+    one.read(41)
+    group.admin.delete(paths.member(group.name, "no JSON"))
+    eventually(lambda: "no JSON" not in one.status.malformed_peers)
+    assert one.readers[0].errors == []
+
+
+def test_a_mended_peer_is_counted_again(group: Group) -> None:
+    """A malformed peer that comes back sound takes its share."""
+    one = group.join()
+    path = paths.member(group.name, "zzz")
+    group.admin.create(path, b"{", ephemeral=True)
+    eventually(lambda: "zzz" in one.status.malformed_peers)
+    group.admin.delete(path)
+    sound = encode_registration(Registration({group.topic: 1}, timestamp_ms=1))
+    group.admin.create(path, sound, ephemeral=True)
+    one.settled(0, 1)
+
+
+# ---- topics, owners, offsets --------------------------------------------------------------------
+
+
+def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
+    """A topic node that fails the JVM: nothing is claimed, the stream hears its name."""
+    topic = f"{group.topic}-bad"
+    group.admin.create(paths.topic(topic), b'{"version":1,"partitions":[0]}')
+    try:
+        one = group.member()
+        one.subscribe(topic)
+        eventually(lambda: topic in one.status.waiting_for)
+        eventually(lambda: one.readers[0].errors)
+        (error,) = one.readers[0].errors
+        assert isinstance(error, MalformedZnodeError)
+        assert topic in str(error)
+        assert one.owned == set()
+    finally:
+        group.admin.delete(paths.topic(topic))
+
+
+def test_a_topic_node_that_breaks_keeps_what_is_owned(group: Group) -> None:
+    """A topic node that somebody breaks: what is owned is served on; mended, all is as before."""
+    one = group.join()
+    one.read(40)
+    path = paths.topic(group.topic)
+    sound = group.admin.get(path)[0]
+    group.admin.set(path, b"[]")
+    eventually(lambda: group.topic in one.status.waiting_for)
+    assert one.owned == {0, 1, 2, 3}
+    group.admin.set(path, sound)
+    one.settled(0, 1, 2, 3)
+    assert one.status.waiting_for == ""
+    assert len(one.readers[0].messages) == 40
+
+
+def test_an_illegible_owner_node_is_somebody_elses(group: Group) -> None:
+    """An owner node with rubbish in it is in the way and named; the others are served."""
+    group.admin.create(group.owner(0), b"\xff\x00\xfe" * 50, ephemeral=True, makepath=True)
+    one = group.join(rebalance_max_retries=1)
+    eventually(lambda: one.counted.get("rebalance_blocked") == 1)
+    assert one.owned == {1, 2, 3}
+    assert group.tp(0) in one.status.blocked
+    group.admin.delete(group.owner(0))
+    one.read(40)
+
+
+@pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
+def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
+    """That partition is claimed and not fetched; its node stays; mended, it is served."""
+    group.write(1, payload)
+    one = group.join(auto_commit_interval_s=0.1)
+    eventually(lambda: one.readers[0].errors)
+    (error,) = one.readers[0].errors
+    assert isinstance(error, MalformedZnodeError)
+    assert group.offset(1) in str(error)
+    one.read(30)
+    one.connector.commit_offsets()
+    assert one.readers[0].offsets(1) == []
+    assert one.owned == {0, 1, 2, 3}
+    assert one.status.unreadable_offsets == {group.tp(1)}
+    assert group.admin.get(group.offset(1))[0] == payload
+    group.write(1, b"4")
+    group.admin.create(paths.member(group.name, "passing"), b"{", ephemeral=True)  # a rebalance
+    eventually(lambda: one.readers[0].offsets(1) == list(range(4, 10)))
+    assert one.status.unreadable_offsets == frozenset()
+
+
+def test_an_offset_that_breaks_fails_the_commit_by_name(group: Group) -> None:
+    """Somebody breaks an offset node of a partition that is being read: commits name it."""
+    one = group.join(auto_commit_enable=False)
+    one.read(40)
+    one.connector.commit_offsets()
+    group.write(3, b"ten")
+    group.sandbox.produce(group.topic, 1, partition=3)
+    one.read(41)
+    for _ in range(2):
+        with pytest.raises(Exception, match=str(group.tp(3))):
+            one.connector.commit_offsets()
+    assert group.stored(3) == "ten"
+    group.write(3, b"5")
+    one.connector.commit_offsets()
+    assert group.stored(3) == "11"
+
+
+def test_an_offset_beyond_the_end_is_reset_by_policy(group: Group) -> None:
+    """A stored offset that the log does not reach: `auto.offset.reset`, and the commit follows."""
+    group.write(0, b"9223372036854775807")
+    one = group.join()
+    one.read(40)
+    one.connector.commit_offsets()
+    assert group.stored(0) == "10"
+
+
+# ---- rights -------------------------------------------------------------------------------------
+
+
+def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
+    """No right to register: an error that names the znode, and the member is gone."""
+    group.admin.ensure_path(paths.ids(group.name))
+    group.admin.set_acls(paths.ids(group.name), READ_ONLY)
+    one = group.member()
+    with pytest.raises(AccessDeniedError, match=paths.ids(group.name)):
+        one.connector.create_message_streams({group.topic: 1})
+
+
+def test_without_rights_on_owners_the_stream_hears_of_it_once(group: Group) -> None:
+    """No right to claim: named to the stream, once, retried and counted until it is mended."""
+    path = paths.owners_of(group.name, group.topic)
+    group.admin.ensure_path(path)
+    group.admin.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    one = group.join(rebalance_backoff_s=0.05)
+    eventually(lambda: one.counted.get("denied", 0) >= 20)
+    assert [type(error) for error in one.readers[0].errors] == [AccessDeniedError]
+    assert one.status.refused.keys() <= {group.tp(p) for p in range(4)}
+    group.admin.set_acls(path, [make_acl("world", "anyone", all=True)])
+    one.read(40)
+    one.settled(0, 1, 2, 3)
+
+
+def test_without_rights_on_offsets_a_commit_names_them(group: Group) -> None:
+    """No right to write an offset: the commit fails by name, and the others are stored."""
+    for partition in range(4):
+        group.write(partition, b"0")
+    group.admin.set_acls(group.offset(2), READ_ONLY)
+    one = group.join()
+    one.read(40)
+    with pytest.raises(Exception, match=str(group.tp(2))) as caught:
+        one.connector.commit_offsets()
+    assert "1 of the offsets" in str(caught.value)
+    assert [group.stored(p) for p in range(4)] == ["10", "10", "0", "10"]
+
+
+# ---- connecting ---------------------------------------------------------------------------------
+
+
+def _config(connect: str, **settings: object) -> ConsumerConfig:
+    return ConsumerConfig(group_id="g", zookeeper_connect=connect, **(dict(SETTINGS) | settings))
+
+
+def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
+    """Nobody listens, or nobody answers: the error names the address, after the time allowed."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ZooKeeperUnreachableError, match=address):
+            ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
+    with pytest.raises(ZooKeeperUnreachableError, match=address):
+        ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
+
+
+def test_a_chroot_that_does_not_exist_is_an_error(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
+    """A wrong chroot is named, and not created."""
+    chroot = unique("nowhere")
+    with pytest.raises(ChrootMissingError, match=chroot):
+        ConsumerConnector(_config(f"{zookeeper.connect}/{chroot}"))
+    with pytest.raises(ChrootMissingError, match=chroot):
+        ConsumerConnector(_config(f"{zookeeper.connect}/{chroot}"))
+
+
+def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
+    """A timeout that leaves the lease no margin is an error that names the least."""
+    with pytest.raises(ConfigError, match="three ticks"):
+        ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
+
+
+# ---- no brokers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """A ZooKeeper that no broker has ever used."""
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_no_brokers_is_waited_for(
+    zookeeper: ZooKeeperServer, brokerless: KazooClient, group: Group, sandbox: Sandbox
+) -> None:
+    """No broker is registered: a waiting state with the reason; one comes, and all is served."""
+    with Elsewhere(brokerless, group, sandbox, zookeeper) as one:
+        eventually(lambda: "no brokers" in one.status.waiting_for)
+        eventually(lambda: "no brokers" in one.readers[0].stream.waiting_for)
+        assert (one.status.phase, one.readers[0].errors) == ("waiting", [])
+        for number in group.admin.get_children(paths.BROKER_IDS):
+            data = group.admin.get(paths.broker(number))[0]
+            brokerless.create(paths.broker(number), data, ephemeral=True, makepath=True)
+        one.read(40)
+        one.settled(0, 1, 2, 3)
+        for number in brokerless.get_children(paths.BROKER_IDS):
+            brokerless.delete(paths.broker(number))
+        # A member comes: the group is read again, and nothing is released for want of brokers.
+        brokerless.create(paths.member(group.name, "zzz"), b"{", ephemeral=True)
+        eventually(lambda: "no brokers" in one.status.waiting_for)
+        assert one.owned == {0, 1, 2, 3}
+
+
+class Elsewhere:
+    """A member on another ZooKeeper, which knows the sandbox's topic but none of its brokers."""
+
+    def __init__(
+        self, client: KazooClient, group: Group, sandbox: Sandbox, zookeeper: ZooKeeperServer
+    ) -> None:
+        client.ensure_path(paths.TOPICS)
+        client.create(paths.topic(group.topic), group.admin.get(paths.topic(group.topic))[0])
+        settings = dict(SETTINGS) | {"group_id": group.name}
+        self.one = One(ConsumerConfig(zookeeper_connect=zookeeper.connect, **settings))
+        self.topic = group.topic
+
+    def __enter__(self) -> One:
+        self.one.subscribe(self.topic)
+        return self.one
+
+    def __exit__(self, *_: object) -> None:
+        self.one.close()
+
+
+# ---- the caller ---------------------------------------------------------------------------------
+
+
+def test_streams_are_created_once(group: Group) -> None:
+    """A second `create_message_streams` is the JVM's error, and disturbs nothing."""
+    one = group.join()
+    with pytest.raises(MessageStreamsExistError):
+        one.connector.create_message_streams({group.topic: 1})
+    one.read(40)
+
+
+def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
+    """Impossible topics and counts are refused before anything is registered."""
+    one = group.member()
+    with pytest.raises(InvalidNameError):
+        one.connector.create_message_streams({"a/b": 1})
+    with pytest.raises(ConfigError):
+        one.connector.create_message_streams({group.topic: 0})
+    one.subscribe(group.topic)
+    one.read(40)
+
+
+def test_a_closed_connector_says_so(group: Group) -> None:
+    """After the shutdown, twice if you like, everything is the typed error."""
+    one = group.join()
+    one.close()
+    one.close()
+    with pytest.raises(ConnectorClosedError):
+        one.connector.commit_offsets()
+    with pytest.raises(ConnectorClosedError):
+        one.connector.create_message_streams({group.topic: 1})
+    assert one.status.phase == "closed"
+
+
+def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
+    """Another live session under our consumer id: refused by name when it does not go."""
+    first = group.join("same")
+    first.settled(0, 1, 2, 3)
+    second = group.member("same", zookeeper_session_timeout_s=0.5)
+    with pytest.raises(ConsumerIdTakenError, match="same"):
+        second.connector.create_message_streams({group.topic: 1})
+    assert first.owned == {0, 1, 2, 3}
+    first.read(40)
+
+
+def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
+    """The predecessor's id node goes, as after a crash: the successor registers at once."""
+    path = paths.member(group.name, f"{group.name}_same")
+    group.admin.create(path, b"{}", ephemeral=True, makepath=True)
+    second = group.member("same")
+    subscribing = threading.Thread(target=second.subscribe, args=(group.topic,), daemon=True)
+    subscribing.start()
+    eventually(lambda: second.counted.get("consumer_id_taken") == 1)
+    group.admin.delete(path)
+    subscribing.join()
+    second.read(40)
+
+
+def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
+    """A decoder that fails: the error names the message; it was delivered, and more follow."""
+    one = group.member()
+    streams = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)
+    stream, failed, seen = streams[group.topic][0], 0, 0
+    while seen < 40:
+        for message in stream.poll(timeout_s=0.5):
+            seen += 1
+            try:
+                _ = message.value
+            except DecodeError as error:
+                failed += 1
+                assert f"{group.topic}-{message.partition}" in str(error)
+    assert failed == 40
+    one.connector.commit_offsets()
+    assert [group.stored(p) for p in range(4)] == ["10"] * 4
+
+
+def _fails(payload: bytes) -> object:
+    raise ValueError(f"not mine: {payload!r}")

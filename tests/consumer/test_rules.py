@@ -1,0 +1,401 @@
+"""The rules of a rebalance and of leases, each seen on live members with real servers."""
+
+from __future__ import annotations
+
+from members import Group, eventually
+
+from zkconsumer.core import paths
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.errors import RebalanceBlockedError, UnsupportedPeerError
+
+# ---- what others do to our znodes ---------------------------------------------------------------
+
+
+def test_a_deleted_owner_node_is_claimed_again(group: Group) -> None:
+    """Another client deletes an owner node of ours: noticed at once, and claimed anew."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    before = group.admin.exists(group.owner(1)).czxid
+    group.admin.delete(group.owner(1))
+    eventually(lambda: one.counted.get("ownership_lost") == 1)
+    one.settled(0, 1, 2, 3)
+    stat = group.admin.exists(group.owner(1))
+    assert (stat.ephemeralOwner, stat.czxid > before) == (one.status.session, True)
+    group.sandbox.produce(group.topic, 1, partition=1)
+    eventually(lambda: 10 in one.readers[0].offsets(1))
+    last = next(m for m in one.readers[0].messages if (m.partition, m.offset) == (1, 10))
+    assert last.token == stat.czxid
+
+
+def test_a_replaced_owner_node_stops_its_partition(group: Group) -> None:
+    """Deleted and created by another session in one transaction: that partition stops at once."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    transaction = group.admin.transaction()
+    transaction.delete(group.owner(2))
+    transaction.create(group.owner(2), b"somebody-0", ephemeral=True)
+    transaction.commit()
+    eventually(lambda: one.owned == {0, 1, 3})
+    group.sandbox.produce(group.topic, 1, partition=2)
+    group.sandbox.produce(group.topic, 1, partition=3)
+    eventually(lambda: 10 in one.readers[0].offsets(3))
+    assert 10 not in one.readers[0].offsets(2)
+    eventually(lambda: one.status.blocked.get(group.tp(2)) == "somebody-0")
+    group.admin.delete(group.owner(2))
+    eventually(lambda: 10 in one.readers[0].offsets(2))
+    one.settled(0, 1, 2, 3)
+
+
+def test_an_overwritten_owner_node_is_made_anew(group: Group) -> None:
+    """Somebody writes into our owner node: our session holds it, so we replace it ourselves."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    group.admin.set(group.owner(0), b"somebody-0")
+    ours = one.readers[0].stream.thread_id.encode()
+    eventually(lambda: group.admin.get(group.owner(0))[0] == ours)
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+
+
+def test_a_deleted_id_node_is_made_anew(group: Group) -> None:
+    """Another client deletes our id node: registered again, nothing lost, nothing given up."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    owners = {p: group.admin.exists(group.owner(p)).czxid for p in range(4)}
+    path = paths.member(group.name, one.connector.consumer_id)
+    before = group.admin.exists(path).czxid
+    group.admin.delete(path)
+    eventually(lambda: (now := group.admin.exists(path)) and now.czxid > before)
+    one.settled(0, 1, 2, 3)
+    assert group.admin.exists(path).ephemeralOwner == one.status.session
+    assert owners == {p: group.admin.exists(group.owner(p)).czxid for p in range(4)}
+    group.sandbox.produce(group.topic, 1, partition=0)
+    eventually(lambda: 10 in one.readers[0].offsets(0))
+    assert len(one.readers[0].messages) == 41, "a message was repeated or lost"
+
+
+def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
+    """Another session under our id: nothing is delivered until it goes, and it is named."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    path = paths.member(group.name, one.connector.consumer_id)
+    transaction = group.admin.transaction()
+    transaction.delete(path)
+    transaction.create(path, b"{}", ephemeral=True)
+    transaction.commit()
+    eventually(lambda: one.counted.get("consumer_id_taken", 0) >= 1)
+    group.sandbox.produce(group.topic, 1, partition=0)
+    assert one.status.lease_s == 0.0
+    group.admin.delete(path)
+    eventually(lambda: 10 in one.readers[0].offsets(0))
+
+
+# ---- offsets that others write ------------------------------------------------------------------
+
+
+def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
+    """A zombie's late commit below our position: overwritten by the live owner, and reported."""
+    one = group.join(auto_commit_interval_s=0.1)
+    one.read(40)
+    eventually(lambda: group.stored(0) in ("9", "10"))
+    group.write(0, b"2")
+    eventually(lambda: one.counted.get("foreign_offset_overwritten") == 1)
+    eventually(lambda: group.stored(0) in ("9", "10"))
+
+
+def test_a_higher_foreign_offset_stands_until_it_is_passed(group: Group) -> None:
+    """A value ahead of our position: reported, left, and written over once we have passed it."""
+    one = group.join(auto_commit_interval_s=0.1)
+    one.read(40)
+    eventually(lambda: group.stored(0) in ("9", "10"))
+    group.write(0, b"15")
+    eventually(lambda: one.counted.get("foreign_offset_left") == 1)
+    group.sandbox.produce(group.topic, 3, partition=0)
+    one.read(43)
+    one.connector.commit_offsets()
+    assert group.stored(0) == "15"
+    group.sandbox.produce(group.topic, 5, partition=0)
+    one.read(48)
+    one.connector.commit_offsets()
+    assert group.stored(0) == "18"
+    assert one.counted["foreign_offset_left"] == 1
+
+
+def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
+    """An operator's edit moves an idle member's reading, although no position has changed."""
+    one = group.join(auto_commit_interval_s=0.1)
+    one.read(40)
+    one.connector.commit_offsets()
+    group.edit(0, 4)
+    eventually(lambda: one.readers[0].offsets(0) == [*range(10), *range(4, 10)])
+    assert one.counted["operator_edit_honoured"] == 1
+    one.connector.commit_offsets()
+    assert group.stored(0) == "10"
+    assert [one.readers[0].offsets(p) for p in (1, 2, 3)] == [list(range(10))] * 3
+
+
+def test_a_marked_edit_forward_skips(group: Group) -> None:
+    """An edit beyond the position is taken over as well: what lies between is not delivered."""
+    for partition in (1, 2, 3):
+        group.write(partition, b"10")
+    one = group.member()
+    stream = one.connector.create_message_streams({group.topic: 1})[group.topic][0]
+    assert next(m for m in iter(stream)).offset == 0
+    one.connector.commit_offsets()
+    group.edit(0, 7)
+    one.connector.commit_offsets()
+    seen: list[int] = []
+    eventually(lambda: seen.extend(m.offset for m in stream.poll(timeout_s=0.1)) or len(seen) == 3)
+    assert seen == [7, 8, 9]
+
+
+def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
+    """Without automatic commits, the user's own commit finds the edit and honours it."""
+    one = group.join(auto_commit_enable=False)
+    one.read(40)
+    one.connector.commit_offsets()
+    group.edit(0, 7)
+    one.connector.commit_offsets()
+    eventually(lambda: one.readers[0].offsets(0) == [*range(10), 7, 8, 9])
+
+
+def test_offsets_are_read_after_the_claim(group: Group) -> None:
+    """What the old owner stores until it lets go is where the new one begins."""
+    group.hold(0)
+    one = group.join()
+    eventually(lambda: one.owned == {1, 2, 3} and group.tp(0) in one.status.blocked)
+    group.write(0, b"6")
+    group.admin.delete(group.owner(0))
+    eventually(lambda: one.readers[0].offsets(0) == [6, 7, 8, 9])
+
+
+# ---- handing over -------------------------------------------------------------------------------
+
+
+def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
+    """A second member takes half: every message is delivered exactly once."""
+    first = group.join("a")
+    first.read(40)
+    second = group.join("b")
+    first.settled(0, 1)
+    second.settled(2, 3)
+    for partition in range(4):
+        group.sandbox.produce(group.topic, 5, partition=partition)
+    eventually(lambda: len(first.readers[0].messages) + len(second.readers[0].messages) >= 60)
+    assert len(first.readers[0].messages) == 50
+    assert [second.readers[0].offsets(p) for p in (2, 3)] == [list(range(10, 15))] * 2
+
+
+def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
+    """The message in a slow user's hands is not waited for, and goes to the next owner again."""
+    first = group.join("a", release_grace_s=0.3)
+    first.read(40)
+    first.readers[0].free.clear()
+    group.sandbox.produce(group.topic, 1, partition=3)
+    first.read(41)
+    second = group.join("b")
+    second.settled(2, 3)
+    assert second.readers[0].offsets(3) in ([], [10])
+    eventually(lambda: second.readers[0].offsets(3) == [10])
+    assert group.stored(3) == "10"
+    first.readers[0].free.set()
+    first.settled(0, 1)
+    group.sandbox.produce(group.topic, 1, partition=0)
+    eventually(lambda: 10 in first.readers[0].offsets(0))
+    assert first.readers[0].offsets(3) == list(range(11))
+
+
+def test_a_patient_release_waits_for_the_message_in_hand(group: Group) -> None:
+    """Within the grace the user asks for the next message: nothing is repeated."""
+    first = group.join("a", release_grace_s=20.0)
+    first.read(40)
+    first.readers[0].free.clear()
+    group.sandbox.produce(group.topic, 1, partition=3)
+    first.read(41)
+    second = group.join("b")
+    eventually(lambda: first.status.phase == "stopping")
+    first.readers[0].free.set()
+    second.settled(2, 3)
+    assert group.stored(3) == "11"
+    assert second.readers[0].offsets(3) == []
+
+
+# ---- eager --------------------------------------------------------------------------------------
+
+
+def test_eager_claims_all_or_nothing(group: Group) -> None:
+    """One of four partitions is held: an eager member owns none, then all."""
+    group.hold(2)
+    one = group.join(rebalance_mode="eager")
+    eventually(lambda: one.status.blocked.get(group.tp(2)) == "somebody-0")
+    assert [group.owner_session(p) == one.status.session for p in range(4)] == [False] * 4
+    group.admin.delete(group.owner(2))
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+
+
+def test_eager_members_share(group: Group) -> None:
+    """Two eager members stop the world, share, and deliver everything."""
+    first = group.join("a", rebalance_mode="eager")
+    first.read(40)
+    second = group.join("b", rebalance_mode="eager")
+    first.settled(0, 1)
+    second.settled(2, 3)
+    for partition in range(4):
+        group.sandbox.produce(group.topic, 1, partition=partition)
+    eventually(lambda: 10 in first.readers[0].offsets(0) and 10 in second.readers[0].offsets(3))
+
+
+# ---- blocked ------------------------------------------------------------------------------------
+
+
+def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> None:
+    """After retries x back-off one typed error names the blocker; the stream stays usable."""
+    for partition in range(4):
+        group.hold(partition)
+    one = group.join(rebalance_max_retries=2, rebalance_backoff_s=0.1)
+    eventually(lambda: one.readers[0].errors)
+    requests = one.counted["zookeeper_requests"]
+    eventually(lambda: one.counted["zookeeper_requests"] > requests + 20)
+    (error,) = one.readers[0].errors
+    assert isinstance(error, RebalanceBlockedError)
+    assert "somebody-0" in str(error)
+    assert all(str(group.tp(p)) in error.where for p in range(4))
+    assert one.counted["rebalance_blocked"] == 1
+    assert set(one.status.blocked.values()) == {"somebody-0"}
+    for partition in range(4):
+        group.admin.delete(group.owner(partition))
+    one.read(40)
+    assert one.counted["rebalance_unblocked"] == 1
+
+
+def test_streams_with_partitions_go_on(group: Group) -> None:
+    """Half of a member's streams are blocked: the others deliver, and hear of nothing."""
+    group.hold(2)
+    group.hold(3)
+    one = group.join(threads=2, rebalance_max_retries=2, rebalance_backoff_s=0.1)
+    eventually(lambda: one.readers[1].errors)
+    one.read(20)
+    assert one.readers[0].errors == []
+    assert [type(error) for error in one.readers[1].errors] == [RebalanceBlockedError]
+
+
+def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
+    """More threads than partitions: the stream without one gives the reason."""
+    one = group.join(threads=5)
+    one.settled(0, 1, 2, 3)
+    eventually(lambda: "more consumer threads" in one.readers[4].stream.waiting_for)
+
+
+def test_a_wildcard_peer_is_named(group: Group) -> None:
+    """A peer that cannot be evaluated: we keep what we own, claim nothing new, and name it."""
+    first = group.join("b")
+    first.settled(0, 1, 2, 3)
+    first.read(40)
+    peer = Registration({".*": 1}, Pattern.WHITE_LIST, 1_400_000_000_000)
+    path = paths.member(group.name, "wild")
+    group.admin.create(path, encode_registration(peer), ephemeral=True)
+    eventually(lambda: "wild" in first.status.waiting_for)
+    assert first.owned == {0, 1, 2, 3}
+    second = group.join("a")
+    eventually(lambda: second.readers[0].errors)
+    assert [type(error) for error in second.readers[0].errors] == [UnsupportedPeerError]
+    assert "wild" in str(second.readers[0].errors[0])
+    assert second.owned == set()
+    group.sandbox.produce(group.topic, 1, partition=0)
+    eventually(lambda: 10 in first.readers[0].offsets(0))
+    group.admin.delete(path)
+    second.settled(0, 1)
+    first.settled(2, 3)
+
+
+# ---- topics and brokers -------------------------------------------------------------------------
+
+
+def test_an_unknown_topic_is_waited_for(group: Group) -> None:
+    """A topic that does not exist: a waiting state with the reason; created, it is served."""
+    topic = f"{group.topic}-later"
+    one = group.member()
+    one.subscribe(topic)
+    eventually(lambda: f"{topic} does not exist" in one.status.waiting_for)
+    eventually(lambda: f"{topic} does not exist" in one.readers[0].stream.waiting_for)
+    assert one.status.phase == "waiting"
+    group.sandbox.create_topic(topic, partitions=2)
+    group.sandbox.produce(topic, 5, partition=1)
+    one.read(5)
+    assert one.readers[0].errors == []
+
+
+def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
+    """Deleted: no longer fetched, and said; created again: served, with a warning."""
+    one = group.join(auto_commit_interval_s=0.1)
+    one.read(40)
+    one.connector.commit_offsets()
+    group.sandbox.delete_topic(group.topic)
+    eventually(lambda: one.counted.get("topic_deleted") == 1)
+    group.sandbox.create_topic(group.topic, partitions=4)
+    eventually(lambda: one.counted.get("topic_recreated") == 1)
+    one.settled(0, 1, 2, 3)
+    group.sandbox.produce(group.topic, 3, partition=2)
+    eventually(lambda: one.readers[0].offsets(2)[10:] == [0, 1, 2])
+
+
+# ---- commits and leaving ------------------------------------------------------------------------
+
+
+def test_without_auto_commit_nothing_is_committed(group: Group) -> None:
+    """`auto.commit.enable=false`: not in time, not at a hand-over, not at the end."""
+    first = group.join("a", auto_commit_enable=False, auto_commit_interval_s=0.1)
+    first.read(40)
+    second = group.join("b", auto_commit_enable=False, auto_commit_interval_s=0.1)
+    second.settled(2, 3)
+    first.close()
+    second.close()
+    assert [group.stored(p) for p in range(4)] == [None] * 4
+
+
+def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
+    """Everything handed out is stored by a clean shutdown, the last message included."""
+    one = group.join()
+    one.read(40)
+    one.close()
+    assert [group.stored(p) for p in range(4)] == ["10"] * 4
+    assert group.owner_session(0) is None
+
+
+def test_an_exception_does_not_commit_the_message_in_hand(group: Group) -> None:
+    """The user's code fails inside `with`: the message it failed on is delivered again."""
+    one = group.member()
+    seen = None
+    try:
+        with one.connector as connector:
+            stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
+            eventually(lambda: stream.poll(max_messages=5, timeout_s=0.1))
+            for message in stream:
+                seen = message
+                if message.offset == 7:
+                    raise RuntimeError("the user's own")
+    except RuntimeError:
+        pass
+    assert seen is not None
+    assert group.stored(seen.partition) == "7"
+
+
+def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> None:
+    """What the user has committed stays committed, whatever fails afterwards."""
+    one = group.member()
+    try:
+        with one.connector as connector:
+            stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
+            for message in iter(lambda: next(stream, None), None):
+                if message is not None and message.offset == 7:
+                    connector.commit_offsets()
+                    partition = message.partition
+                    raise RuntimeError("the user's own")
+    except RuntimeError:
+        pass
+    assert group.stored(partition) == "8"

@@ -1,0 +1,173 @@
+"""Members of a group in this process, each with a thread per stream, on the shared servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
+from zkconsumer.consumer.connector import Status
+from zkconsumer.consumer.message import Message
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.core import paths
+from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+
+LIMIT_S = 30.0
+SETTINGS: Mapping[str, Any] = {
+    "auto_offset_reset": "smallest",
+    "zookeeper_session_timeout_s": 6.0,
+    "rebalance_backoff_s": 0.2,
+    "consumer_timeout_s": 0.1,
+}
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Waits until it holds; fails when it does not within a generous time."""
+    assert until(lambda: bool(condition()), limit_s=LIMIT_S)
+
+
+class Reader(threading.Thread):
+    """A user's thread: takes message after message, or holds the one in its hands on demand."""
+
+    def __init__(self, stream: Stream[Any, Any]) -> None:
+        super().__init__(daemon=True)
+        self.stream = stream
+        self.messages: list[Message[Any, Any]] = []
+        self.errors: list[ZkConsumerError] = []
+        self.ended = threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            try:
+                for message in self.stream:
+                    self.messages.append(message)
+                    self.free.wait(LIMIT_S)
+                return
+            except ConsumerTimeoutError:
+                continue
+            except ZkConsumerError as error:
+                self.errors.append(error)
+
+    def offsets(self, partition: int) -> list[int]:
+        return [m.offset for m in self.messages if m.partition == partition]
+
+
+class One:
+    """A member: its connector, and a reader for each of its streams."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.connector = ConsumerConnector(config)
+        self.readers: list[Reader] = []
+
+    def subscribe(self, topic: str, threads: int = 1) -> None:
+        for stream in self.connector.create_message_streams({topic: threads})[topic]:
+            self.readers.append(Reader(stream))
+            self.readers[-1].start()
+
+    @property
+    def status(self) -> Status:
+        return self.connector.status()
+
+    @property
+    def owned(self) -> set[int]:
+        return {tp.partition for held in self.status.owned.values() for tp in held}
+
+    @property
+    def counted(self) -> dict[str, float]:
+        return self.connector.metrics()
+
+    def read(self, count: int) -> None:
+        """Waits until so many messages were delivered to the first stream."""
+        eventually(lambda: len(self.readers[0].messages) >= count)
+
+    def settled(self, *partitions: int) -> None:
+        """Waits until it is settled and owns exactly these."""
+        eventually(
+            lambda: self.status.phase == "settled" and self.owned == set(partitions)
+        )
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.ended.set()
+            reader.free.set()
+        self.connector.shutdown()
+        for reader in self.readers:
+            reader.join(LIMIT_S)
+
+
+class Group:
+    """A group on the sandbox: its members, and another client for whatever others do."""
+
+    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
+        self.sandbox, self.name, self.topic = sandbox, name, topic
+        self._stack = stack
+        self.admin = KazooClient(sandbox.zookeeper_connect)
+        self.admin.start()
+        stack.callback(self.admin.close)
+        stack.callback(self.admin.stop)
+
+    def member(self, suffix: str = "m", **settings: Any) -> One:
+        """A connected member that has not subscribed yet; it leaves at the end of the test."""
+        config = ConsumerConfig(
+            group_id=self.name,
+            zookeeper_connect=self.sandbox.zookeeper_connect,
+            consumer_id=suffix,
+            **(SETTINGS | settings),
+        )
+        one = One(config)
+        self._stack.callback(one.close)
+        return one
+
+    def join(self, suffix: str = "m", threads: int = 1, **settings: Any) -> One:
+        """A member of this topic."""
+        one = self.member(suffix, **settings)
+        one.subscribe(self.topic, threads)
+        return one
+
+    # ---- znodes ----------------------------------------------------------------------------------
+
+    def tp(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, partition)
+
+    def owner(self, partition: int) -> str:
+        return paths.owner(self.name, self.tp(partition))
+
+    def offset(self, partition: int) -> str:
+        return paths.offset(self.name, self.tp(partition))
+
+    def owner_session(self, partition: int) -> int | None:
+        """The session of an owner node, None where there is none."""
+        stat = self.admin.exists(self.owner(partition))
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def stored(self, partition: int) -> str | None:
+        """What an offset node holds, None where there is none."""
+        path = self.offset(partition)
+        return self.admin.get(path)[0].decode() if self.admin.exists(path) else None
+
+    def write(self, partition: int, payload: bytes) -> None:
+        """Somebody writes an offset node."""
+        self.admin.ensure_path(self.offset(partition))
+        self.admin.set(self.offset(partition), payload)
+
+    def hold(self, partition: int, thread: str = "somebody-0") -> None:
+        """Another session takes a partition."""
+        self.admin.create(self.owner(partition), thread.encode(), ephemeral=True, makepath=True)
+
+    def edit(self, partition: int, offset: int) -> None:
+        """An operator's tool sets an offset: the write and its mark in one transaction."""
+        room = paths.edits(self.name)
+        self.admin.ensure_path(room)
+        transaction = self.admin.transaction()
+        transaction.set_data(self.offset(partition), str(offset).encode())
+        transaction.create(paths.edit(self.name, len(self.admin.get_children(room))))
+        results = transaction.commit()
+        assert not any(isinstance(result, Exception) for result in results), results
