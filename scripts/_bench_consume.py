@@ -9,19 +9,25 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from _bench import Result, at_least, at_most, show
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kazoo.client import KazooClient
 
-from zkconsumer import ConsumerConfig
+from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.message import Codec
 from zkconsumer.consumer.stream import Grant, Stream
 from zkconsumer.core.model import TopicPartition as Partition
+from zkconsumer.core.paths import owners_of
 from zkconsumer.core.records import Broker
 from zkconsumer.kafka.brokers import broker_settings
 from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
@@ -29,7 +35,9 @@ from zkconsumer.kafka.settings import fetch_settings
 from zkconsumer.sandbox import Sandbox
 
 WARM_UPS = 2
-GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64  # of the case `idle`
+# The case `idle`: how many partitions, how long it is watched, how long it may take to begin.
+GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64
+IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -134,17 +142,29 @@ def iterator_rate(bootstrap: str, load: Load) -> float:
     return rate
 
 
-def ratio(
-    bootstrap: str, load: Load, pairs: int, case: str, ours: Callable[[str, Load], float], goal: float
-) -> Result:
+@dataclass(frozen=True)
+class Race:
+    """A case of `ratio_to_raw`."""
+
+    case: str
+    load: Load
+    ours: Callable[[str, Load], float]
+    goal: float
+
+
+def ratio(bootstrap: str, race: Race, pairs: int) -> Result:
     ratios: list[float] = []
     for number in range(WARM_UPS + pairs):
-        raw, rate = raw_rate(bootstrap, load), ours(bootstrap, load)
-        kept = number >= WARM_UPS
-        print(f"  {case}: raw {raw / 1e3:,.0f} k/s, stream {rate / 1e3:,.0f} k/s", file=sys.stderr)
-        if kept:
-            ratios.append(rate / raw)
-    return at_least(case, "ratio_to_raw", statistics.median(ratios), "", goal)
+        raw, ours = raw_rate(bootstrap, race.load), race.ours(bootstrap, race.load)
+        counted = "" if number >= WARM_UPS else " (warm-up)"
+        print(
+            f"  {race.case}: raw {raw / 1e3:,.0f} k/s, stream {ours / 1e3:,.0f} k/s{counted}",
+            file=sys.stderr,
+        )
+        ratios.append(ours / raw)
+    return at_least(
+        race.case, "ratio_to_raw", statistics.median(ratios[WARM_UPS:]), "", race.goal
+    )
 
 
 def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
@@ -166,10 +186,90 @@ def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
     return at_most("first message", "seconds", statistics.median(took), "s", 0.15)
 
 
+IDLE_MEMBER = """
+import sys, time
+from zkconsumer import ConsumerConfig, ConsumerConnector
+config = ConsumerConfig(group_id="idle", zookeeper_connect=sys.argv[1])
+with ConsumerConnector(config) as connector:
+    (stream,) = connector.create_message_streams({"wide": 1})["wide"]
+    for message in stream:
+        raise SystemExit("the topic should be empty")
+"""
+
+
+@contextmanager
+def crowd(sandbox: Sandbox) -> Iterator[None]:
+    """The other members of the group, in this process: they only register and claim."""
+    config = ConsumerConfig(group_id="idle", zookeeper_connect=sandbox.zookeeper_connect)
+    with ExitStack() as stack:
+        for _ in range(GROUP_PARTITIONS // OWN_PARTITIONS - 1):
+            connector = stack.enter_context(ConsumerConnector(config))
+            connector.create_message_streams({"wide": 1})
+        yield
+
+
+def idle(sandbox: Sandbox) -> list[Result]:
+    """One member in a process of its own, whose user waits for messages that never come."""
+    sandbox.create_topic("wide", partitions=GROUP_PARTITIONS)
+    command = [sys.executable, "-c", IDLE_MEMBER, sandbox.zookeeper_connect]
+    with crowd(sandbox), subprocess.Popen(command, stdin=subprocess.DEVNULL) as member:
+        try:
+            await_settled(sandbox)
+            before, start = cpu_seconds(member.pid), time.perf_counter()
+            time.sleep(IDLE_SPAN_S)
+            if member.poll() is not None:
+                raise SystemExit("the idle member ended")
+            used = cpu_seconds(member.pid) - before
+            percent = 100 * used / (time.perf_counter() - start)
+            memory = resident_mb(member.pid)
+        finally:
+            member.terminate()
+    return [
+        at_most("idle", "cpu_percent", percent, "%", 1),
+        at_most("idle", "rss_mb", memory, "MB", 70),
+    ]
+
+
+def await_settled(sandbox: Sandbox) -> None:
+    """Wait until every partition has an owner, and each of the eight members its share."""
+    deadline = time.monotonic() + SETTLE_LIMIT_S
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    try:
+        while time.monotonic() < deadline:
+            root = owners_of("idle", "wide")
+            found = client.get_children(root) if client.exists(root) else []
+            if len(found) == GROUP_PARTITIONS:
+                reads = [client.get_async(f"{root}/{one}") for one in found]
+                shares = Counter(read.get()[0] for read in reads)
+                if set(shares.values()) == {OWN_PARTITIONS}:
+                    return
+            time.sleep(0.2)
+    finally:
+        client.stop()
+        client.close()
+    raise SystemExit(f"the group did not settle within {SETTLE_LIMIT_S} s")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (one for one in lines if one.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_consume", description=__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="pairs that count (default 5)")
-    parser.add_argument("--json", action="store_const", dest="output", const="json", default="table")
+    parser.add_argument(
+        "--json", action="store_const", dest="output", const="json", default="table",
+        help="print the results as one JSON object on the last line, too",
+    )
     parser.add_argument("--only", nargs="*", metavar="CASE", help="only these cases")
     return parser.parse_args()
 
@@ -183,19 +283,21 @@ def main() -> int:
         return not options.only or case in options.only
 
     with Sandbox() as sandbox:
-        for load in (small, large):
+        for load in (small, large) if options.only != ["idle"] else ():
             print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
             sandbox.create_topic(load.topic, partitions=2)
             fill(sandbox.bootstrap, load)
-        for case, load, rate, goal in (
-            ("100B poll", small, poll_rate, 0.9),
-            ("1KB poll", large, poll_rate, 0.9),
-            ("100B iterator", small, iterator_rate, 0.6),
+        for race in (
+            Race("100B poll", small, poll_rate, 0.9),
+            Race("1KB poll", large, poll_rate, 0.9),
+            Race("100B iterator", small, iterator_rate, 0.6),
         ):
-            if wanted(case):
-                results.append(ratio(sandbox.bootstrap, load, options.pairs, case, rate, goal))
+            if wanted(race.case):
+                results.append(ratio(sandbox.bootstrap, race, options.pairs))
         if wanted("first message"):
             results.append(first_message(sandbox.bootstrap, small, options.pairs))
+        if wanted("idle"):
+            results += idle(sandbox)
     return show("bench_consume", results, output=options.output)
 
 
