@@ -15,11 +15,12 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl
 from proxy import Proxy
-from simcontract import SimServer
+from simcontract import DIRECTORY, SimServer
 from zkcontract import LIMIT_S, Op, Session, Stat, Watch, ZkError
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until
+from zkconsumer.sim.sizes import MAX_REQUEST_BYTES
 
 BASE = "/t"
 BEFORE = (BASE, BASE + "/a", BASE + "/b")
@@ -96,12 +97,12 @@ class Real:
 
     def open(self) -> list[Slot]:
         """A slot per proxy, in a directory that no other example had."""
-        self._directory = f"/like-real-{next(self._directories)}"
-        self._admin.create(self._directory)
+        self.directory = f"/like-real-{next(self._directories)}"
+        self._admin.create(self.directory)
         return [Slot(self.session(proxy), proxy, []) for proxy in self._proxies]
 
     def session(self, proxy: Proxy) -> Session:
-        return Session(proxy.address, self._directory, timeout_s=20.0)
+        return Session(proxy.address, self.directory, timeout_s=20.0)
 
     def wait(self, condition: Callable[[], bool]) -> None:
         assert until(condition, limit_s=LIMIT_S)
@@ -109,6 +110,8 @@ class Real:
 
 class Simulated:
     """Sessions on a simulated server."""
+
+    directory = DIRECTORY
 
     def open(self) -> list[Slot]:
         self._server = SimServer()
@@ -248,3 +251,25 @@ def test_random_requests_are_answered_alike(
     expected = Run(real).go(steps)
     for number, pair in enumerate(zip(expected, Run(Simulated()).go(steps), strict=True)):
         assert pair[0] == pair[1], f"answer {number}"
+
+
+@pytest.mark.parametrize("name", ["real", "simulated"])
+def test_the_largest_request_has_the_same_size(real: Real, name: str) -> None:
+    """A set, or a transaction of one, passes up to the last byte, and one more breaks it."""
+    side = real if name == "real" else Simulated()
+    slots = side.open()
+    session = slots[0].session
+    session.create("/a")
+    # Beside path and data: 8 bytes of header, 12 of lengths and version; 18 around an element.
+    room = MAX_REQUEST_BYTES - 20 - len(f"{side.directory}/a")
+    for write, size in (
+        (lambda data: session.set("/a", data), room),
+        (lambda data: session.multi(Op("set", "/a", data)), room - 18),
+    ):
+        write(b"x" * size)
+        assert len(session.get("/a")[0]) == size
+        with pytest.raises(ZkError, match="ConnectionLoss"):
+            write(b"x" * (size + 1))
+        side.wait(lambda: _is_back(session))
+    for slot in slots:
+        slot.session.close()
