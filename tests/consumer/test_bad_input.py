@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -219,8 +220,10 @@ def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
     """Nobody listens, or nobody answers: the error names the address, after the time allowed."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
         with pytest.raises(ZooKeeperUnreachableError, match=address):
             ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
+        assert 0.3 <= time.monotonic() - began < 5.0, "the session timeout, not the time allowed"
     with pytest.raises(ZooKeeperUnreachableError, match=address):
         ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
 

@@ -9,6 +9,7 @@ reads everything again.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -108,7 +109,8 @@ class ZooKeeperSession:
         # Not start(), which warns on standard error of a missing chroot before we can name it.
         self._client.start_async().wait(limit_s)
         if not self._client.connected:
-            self.stop()
+            # A server that accepts and says nothing would hold `stop` for a session timeout.
+            threading.Thread(target=self.stop, name="zookeeper-give-up", daemon=True).start()
             raise ZooKeeperUnreachableError(
                 f"no ZooKeeper session within {limit_s:g} s", where=where,
                 remedy="check the addresses and that the servers are up, or raise "
