@@ -78,6 +78,11 @@ class SimMember:
     def closed(self) -> bool:
         return self.state.phase is Phase.CLOSED
 
+    @property
+    def settled(self) -> bool:
+        """Does it own and serve all that it should?"""
+        return self.state.phase is Phase.SETTLED
+
     def copy(self, on_transition: OnTransition) -> SimMember:
         twin = object.__new__(SimMember)
         twin.settings, twin.state, twin.gate = self.settings, self.state, self.gate

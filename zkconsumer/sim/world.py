@@ -15,7 +15,7 @@ from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths, records
 from zkconsumer.core.events import Event
 from zkconsumer.core.model import Session, TopicPartition
-from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.core.state import Settings, State
 from zkconsumer.sim import faults
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
@@ -357,7 +357,7 @@ class World:
         return all(
             link.dead
             or link.frozen
-            or (m.state.phase is Phase.SETTLED and not m.inbox and not m.wire and not link.lost)
+            or (m.settled and link.connected and not m.inbox and not m.wire)
             for m, link in zip(self.members, self.links, strict=True)
         )
 
