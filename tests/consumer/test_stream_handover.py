@@ -236,13 +236,11 @@ def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Rea
 
 
 def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
-    """Asked, answered, read, withdrawn, granted: whatever the timing, each message once.
-
-    The coordinator's thread takes every partition away some hundred times while the user's thread
-    reads on. What the position says when the answer came is where the next grant begins; if a
-    message had been handed out after the answer, or the answer come too early, the sequence would
-    have a gap or a repetition. If an answer were lost, the test would not end.
-    """
+    """Asked, answered, read, withdrawn, granted: whatever the timing, each message once."""
+    # The coordinator's thread takes every partition away some hundred times while the user's thread
+    # reads on. What the position says when the answer came is where the next grant begins; if a
+    # message had been handed out after the answer, or the answer come too early, the sequence would
+    # have a gap or a repetition. If an answer were lost, the test would not end.
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     total = 9000
     finished = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from zkconsumer.core.paths import BROKER_IDS
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import FetchError
 
@@ -29,7 +30,7 @@ def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
         offered = ", ".join(end for one in brokers for end in one.endpoints) or "none"
         raise FetchError(
             "no broker has a PLAINTEXT endpoint, and the old consumer speaks nothing else",
-            where=f"/brokers/ids; offered: {offered}",
+            where=f"{BROKER_IDS}; offered: {offered}",
             remedy="add a PLAINTEXT listener to the brokers",
         )
     settings: dict[str, str | bool] = {"bootstrap.servers": ",".join(servers)}

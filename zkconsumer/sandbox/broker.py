@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from zkconsumer.core import paths
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST
@@ -137,7 +138,7 @@ class BrokerServer(JavaServer):
 
         session_s = int(str(self._settings()["zookeeper.session.timeout.ms"])) / 1000
         client = KazooClient(self.zookeeper_connect, timeout=10.0)
-        node = f"/brokers/ids/{self.broker_id}"
+        node = paths.broker(self.broker_id)
         try:
             client.start(timeout=10.0)
             if until(lambda: not client.exists(node), limit_s=session_s + _EXPIRY_SLACK_S):
