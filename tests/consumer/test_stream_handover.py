@@ -362,10 +362,8 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
 
 
 def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
-    """An exception from a signal, at any point within our code: the next loop goes on in order.
-
-    A message may come again then (it may have been on its way out), but none is left out.
-    """
+    """An exception from a signal, at any point within our code: the next loop goes on in order."""
+    # A message may come again then (it may have been on its way out), but none is left out.
     dice = random.Random(3)
     total = 0
     for _ in range(50):
