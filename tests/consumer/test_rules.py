@@ -284,6 +284,14 @@ def test_streams_with_partitions_go_on(group: Group) -> None:
     assert [type(error) for error in one.readers[1].errors] == [RebalanceBlockedError]
 
 
+def test_a_surplus_stream_hears_nothing_of_blockers(group: Group) -> None:
+    """A stream that should own nothing is not told of what others are waiting for."""
+    group.hold(0)
+    one = group.join(threads=5, rebalance_max_retries=1, rebalance_backoff_s=0.1)
+    eventually(lambda: one.readers[0].errors)
+    assert [len(reader.errors) for reader in one.readers] == [1, 0, 0, 0, 0]
+
+
 def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
     """More threads than partitions: the stream without one gives the reason."""
     one = group.join(threads=5)

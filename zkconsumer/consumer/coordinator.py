@@ -283,6 +283,10 @@ class Coordinator(threading.Thread):
             news = [stream for stream in self._idle_streams() if stream not in self._refused]
             self._refused.update(news)
             self._tell(news, error)
+        elif notice.kind is cmd.NoticeKind.BLOCKED:
+            waiting = {(tp.topic, self.state.wanted.get(tp)) for tp in self.state.blocked}
+            streams = [s for s in self._idle_streams() if (s.topic, s.thread_id) in waiting]
+            self._tell(streams, error)
         elif notice.kind in _FOR_IDLE:
             self._tell(self._idle_streams(), error)
 
@@ -341,10 +345,4 @@ class Coordinator(threading.Thread):
             self._trace.close()
 
 
-_FOR_IDLE = frozenset(
-    {
-        cmd.NoticeKind.BLOCKED,
-        cmd.NoticeKind.UNSUPPORTED_PEER,
-        cmd.NoticeKind.MALFORMED_TOPIC,
-    }
-)
+_FOR_IDLE = frozenset({cmd.NoticeKind.UNSUPPORTED_PEER, cmd.NoticeKind.MALFORMED_TOPIC})

@@ -17,6 +17,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     view, settings = outcome.view, state.settings
     notices = _new_peers(state.view, view)
     again = recreated(state.topics, view)
+    news = view != state.view
     state = replace(
         state,
         view=view,
@@ -41,7 +42,9 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
             strategy=settings.strategy,
         )
         waiting_for = _absent_topics(state, view)
+    # Eager stops the world for a change, not for each look at what it waits for.
     eager = settings.mode is RebalanceMode.EAGER and wanted is not held
+    eager = eager and (news or wanted != held)
     restart = frozenset(tp for tp in held if eager or tp.topic in again)
     notices += tuple(
         Notice(NoticeKind.TOPIC_RECREATED, topic, "the topic was deleted and created again; stored "
