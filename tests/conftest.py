@@ -19,6 +19,11 @@ pytest_plugins = ["zookeepers"]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite`: golden traces are written as they are now, for review in the diff."""
+    parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

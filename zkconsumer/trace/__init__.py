@@ -47,7 +47,8 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Plain JSON as a line without its end."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -64,33 +65,31 @@ class Digest:
             known = self._known.get(one.name)
             # States share what they have in common, and none of it is ever changed in place.
             if known is None or known[0] is not value:
-                known = value, sha256(_text(encode(value)).encode()).digest()
+                known = value, sha256(text(encode(value)).encode()).digest()
                 self._known[one.name] = known
             whole.update(known[1])
         return whole.hexdigest()[:DIGEST_LENGTH]
 
 
-def header(settings: Settings) -> str:
-    """The first line of a member's trace, without its end."""
-    return _text({"v": VERSION, "settings": encode(settings)})
+def header(settings: Settings) -> dict[str, Any]:
+    """What the first line of a member's trace says."""
+    return {"v": VERSION, "settings": encode(settings)}
 
 
 def transition(
     before: State, event: Event, after: State, commands: Iterable[Command], *, digest: str
-) -> str:
-    """One line of a trace, without its end; `digest` is that of `after`."""
-    return _text(
-        {
-            "v": VERSION,
-            "t": round(event.now, 6),
-            "member": before.settings.consumer,
-            "event": encode(event),
-            "from": before.phase.value,
-            "to": after.phase.value,
-            "commands": [encode(command) for command in commands],
-            "state": digest,
-        }
-    )
+) -> dict[str, Any]:
+    """What one line of a trace says; `digest` is that of `after`."""
+    return {
+        "v": VERSION,
+        "t": round(event.now, 6),
+        "member": before.settings.consumer,
+        "event": encode(event),
+        "from": before.phase.value,
+        "to": after.phase.value,
+        "commands": [encode(command) for command in commands],
+        "state": digest,
+    }
 
 
 class TraceFile:
@@ -114,9 +113,10 @@ class TraceFile:
     ) -> None:
         if self._digest is None:
             self._digest = Digest()
-            self._file.write(header(before.settings) + "\n")
+            self._file.write(text(header(before.settings)) + "\n")
         digest = self._digest.of(after)
-        self._file.write(transition(before, event, after, commands, digest=digest) + "\n")
+        entry = transition(before, event, after, commands, digest=digest)
+        self._file.write(text(entry) + "\n")
 
     def close(self) -> None:
         self._file.close()

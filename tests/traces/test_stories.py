@@ -1,0 +1,107 @@
+"""Golden traces: what happens when…, as stories that are read, reviewed and kept.
+
+A change of what members do shows here as a change of a story. `pytest tests/traces --rewrite`
+writes them anew; then the diff is read, and committed only if it is understood and wanted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.recorder import Recorder, root_of
+from zkconsumer.sim.scenarios import SCENARIOS, Scenario
+from zkconsumer.sim.stage import stage
+from zkconsumer.trace import text
+from zkconsumer.trace.check import check
+from zkconsumer.trace.lanes import story
+
+HERE = Path(__file__).parent
+README = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+
+# Rows of the README that are not of the group protocol: their tests are all there is to see.
+WITHOUT_STORY = {
+    "an offset is out of range, or there is none",
+    "a peer's registration is malformed",
+    "a topic's znode is malformed",
+    "an offset's znode is malformed",
+    "a peer subscribes by a wildcard",
+    "your code raises",
+    "a decoder raises",
+    "our consumer id is taken",
+    "a right is missing in ZooKeeper",
+    "a JVM peer has given up",
+    "ZooKeeper cannot be reached, or the chroot is missing",
+}
+
+
+def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
+    """A story as its file has it, and the entries that it is made from."""
+    entries: list[dict[str, Any]] = []
+    on = stage(one.plan, Recorder(entries.append), Monitor())
+    one.script(on)
+    names = [member.name for member in on.world.members]
+    head = [one.title, "=" * len(one.title), one.lesson, f"Decided in core.{one.decided}.", ""]
+    lines = [*head, *story(entries, names, root=root_of(on.world))]
+    return "\n".join(lines) + "\n", entries
+
+
+def rows() -> Iterator[str]:
+    """The first cells of the README's table."""
+    section = README.split("\n## What happens when…\n")[1].split("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")]
+    for line in table[2:]:
+        yield line.split("|")[1].strip()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_story_is_the_same(name: str, request: pytest.FixtureRequest) -> None:
+    """Each story goes as its golden trace says, and breaks no promise."""
+    found, _ = told(SCENARIOS[name])
+    path = HERE / f"{name}.txt"
+    if request.config.getoption("--rewrite"):
+        path.write_text(found, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == found, "see --rewrite"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_story_is_a_trace(name: str) -> None:
+    """What the simulated members wrote down is replayed as the trace of a real one is."""
+    _, entries = told(SCENARIOS[name])
+    steps = [entry for entry in entries if "event" in entry]
+    found = check((text(entry) + "\n" for entry in entries), name=name)
+    assert found.transitions == len(steps)
+
+
+def test_two_tellings_are_equal() -> None:
+    """Nothing is left to chance."""
+    assert told(SCENARIOS["a-zombie-wakes"]) == told(SCENARIOS["a-zombie-wakes"])
+
+
+def test_one_set_of_titles() -> None:
+    """The README's rows, the scenarios and the golden traces are the same ones, by title."""
+    linked = {}
+    for cell in rows():
+        found = re.fullmatch(r"\[(.*)\]\(tests/traces/(.*)\.txt\)(?: \(.*\))?", cell)
+        if found:
+            linked[found[2]] = found[1]
+        else:
+            assert cell in WITHOUT_STORY, f"no story is told of: {cell}"
+    assert linked == {name: one.title for name, one in SCENARIOS.items()}
+    assert {path.stem for path in HERE.glob("*.txt")} == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_who_decides(name: str) -> None:
+    """The function of the core that a story names is there."""
+    room, _, path = SCENARIOS[name].decided.partition(".")
+    found: Any = importlib.import_module(f"zkconsumer.core.{room}")
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found.__module__.startswith("zkconsumer.core.")

@@ -1,0 +1,163 @@
+"""Writes down what happens in a simulated world, in the entries of a trace.
+
+The steps of our members are the lines of a production trace, and `zkconsumer trace check` replays
+them. What happens around them has entries of its own: `scene` and `note` (of the narrator),
+`writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member), `gone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import paths
+from zkconsumer.core.events import Event
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.state import State
+from zkconsumer.sim.plan import Action, Delivered
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.znodes import Change, End
+from zkconsumer.trace import VERSION, Digest, header, transition
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.executor import WatchFired
+from zkconsumer.zk.requests import Code, Reply
+
+Emit = Callable[[dict[str, Any]], None]
+
+QUIET = frozenset({Code.OK, Code.BROKEN})
+_SHOWN = 40
+"""Characters of a znode's payload in an entry: a registration is longer, and says nothing new."""
+
+
+def root_of(world: World) -> str:
+    """What all paths of the group begin with: stories leave it out."""
+    return paths.ids(world.GROUP).removesuffix("ids")
+
+
+class Recorder(Watcher):
+    """Hands every entry to `emit`."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._digests: dict[int, Digest] = {}
+        self._seen = 0
+        self._sessions: dict[int, str] = {}
+        self._gone: set[int] = set()
+
+    def begin(self, world: World) -> None:
+        """What there is now is the scenery; the story begins after it."""
+        self._seen = len(world.zookeeper.history)
+
+    def note(self, world: World, text: str) -> None:
+        """Something that a member cannot know."""
+        self._written(world)
+        self._put(world, note=text)
+
+    def scene(self, world: World, text: str) -> None:
+        """How things stand when the story begins; how they came to be so need not be told."""
+        self._written(world)
+        self._put(world, scene=text)
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        self._written(world)
+        if who not in self._digests:
+            self._digests[who] = Digest()
+            self._emit(header(before.settings))
+        after = world.members[who].state
+        digest = self._digests[who].of(after)
+        self._emit(transition(before, event, after, commands, digest=digest))
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self._put(
+            world, member=world.members[message.who].name, delivered=str(message.tp),
+            offset=message.offset, token=message.epoch,
+        )
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        self._written(world)
+        # Parents that are there already are no news.
+        is_parent = isinstance(request, rq.Create) and not request.ephemeral
+        is_write = isinstance(request, rq.Multi | rq.Create | rq.SetData | rq.Delete)
+        if reply is None or not is_write or is_parent or reply.code in QUIET:
+            return
+        write: Any = request.writes[reply.value] if isinstance(request, rq.Multi) else request
+        member = world.members[who].name
+        self._put(world, member=member, refused=write.path, code=reply.code.name)
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        self._put(world, member=world.members[who].name, watch=fired.kind, path=fired.path)
+
+    def acted(self, world: World, action: Action) -> None:
+        self._written(world)
+        for who, link in enumerate(world.links):
+            if link.dead and who not in self._gone:
+                self._gone.add(who)
+                self._put(world, member=world.members[who].name, gone=True)
+
+    def _written(self, world: World) -> None:
+        """Writes that have come since the last look, a transaction at a time."""
+        for link, member in zip(world.links, world.members, strict=True):
+            if link.session:
+                self._sessions[link.session] = member.name
+        history = world.zookeeper.history
+        news, self._seen = history[self._seen :], len(history)
+        for _, changes in groupby(news, lambda change: change.zxid):
+            self._transaction(world, list(changes))
+
+    def _transaction(self, world: World, changes: list[Change]) -> None:
+        first = changes[0]
+        ended = first.write.value if isinstance(first.write, End) else None
+        extra: dict[str, Any] = {}
+        if ended is not None:
+            extra = {"ended": ended, "session": first.session}
+        member = "" if ended == End.EXPIRED.value else self._sessions.get(first.session, "")
+        writes = [_shown(change) for change in changes if change.path]
+        self._put(world, member=member, writes=writes, **extra)
+
+    def _put(self, world: World, **entry: Any) -> None:
+        self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
+
+
+def _shown(change: Change) -> list[str]:
+    sign = "+" if change.old is None else "-" if change.new is None else "="
+    data = change.new.data if change.new is not None else None
+    text = (data or b"").decode(errors="replace")
+    return [sign, change.path, text if len(text) <= _SHOWN else "…"]
+
+
+class Watchers(Watcher):
+    """Tells several watchers of everything, in their order."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        commands = tuple(commands)
+        for one in self._watchers:
+            one.transition(world, who, before, event, commands)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        for one in self._watchers:
+            one.delivered(world, message)
+
+    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
+        for one in self._watchers:
+            one.finished(world, who, tp, offset)
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        for one in self._watchers:
+            one.served(world, who, request, reply)
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        for one in self._watchers:
+            one.notified(world, who, fired)
+
+    def acted(self, world: World, action: Action) -> None:
+        for one in self._watchers:
+            one.acted(world, action)

@@ -1,0 +1,367 @@
+"""The stories: what happens when a consumer joins, dies, freezes, … as scripts for a stage.
+
+The titles are those of the README's table "What happens when…", and each story names the function
+of the core that decides in it. They are kept as golden traces in tests/traces/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sim.plan import Do, Plan
+from zkconsumer.sim.stage import Stage
+
+Script = Callable[[Stage], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A story: its title, what it shows in a sentence, who decides in it, and how it goes."""
+
+    title: str
+    lesson: str
+    decided: str
+    plan: Plan
+    script: Script
+
+    @property
+    def name(self) -> str:
+        """The title as a file's name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def _tell(
+    title: str, decided: str, *, members: int = 2, partitions: int = 4, messages: int = 2,
+    session_s: float = 6.0,
+) -> Callable[[Script], Script]:
+    def add(script: Script) -> Script:
+        lesson = " ".join((script.__doc__ or "").split())
+        plan = Plan(
+            members=members, partitions=partitions, messages=messages, session_s=session_s
+        )
+        one = Scenario(title, lesson, decided, plan, script)
+        SCENARIOS[one.name] = one
+        return script
+
+    return add
+
+
+# ---- members come and go ------------------------------------------------------------------------
+
+
+@_tell("a consumer joins", "rebalance.stop")
+def _joins(stage: Stage) -> None:
+    """Who loses a partition stops, commits and releases it; the newcomer claims it at once."""
+    stage.scene(0)
+    stage.say("g_1 joins")
+    stage.join(1)
+    stage.rest()
+
+
+@_tell("many join at once", "rebalance.advance", members=3, partitions=6, messages=1)
+def _many(stage: Stage) -> None:
+    """A change during a rebalance is not lost: it is looked at when the rebalance is over."""
+    stage.say("g_0 joins; g_1 and g_2 while it claims")
+    stage.join(0)
+    stage.until(lambda: stage.owned_by(0), "a claim")
+    stage.join(1, 2)
+    stage.rest()
+
+
+@_tell("a consumer leaves", "machine._close_requested")
+def _leaves(stage: Stage) -> None:
+    """The last commit, then the session's end: the others go on within milliseconds."""
+    stage.scene(0, 1)
+    stage.say("g_1 is shut down")
+    stage.do(Do.LEAVE, 1)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("a consumer dies", "triggers.triggered")
+def _dies(stage: Stage) -> None:
+    """Its session ends after the timeout; what it had not committed comes again."""
+    stage.scene(0, 1)
+    stage.say("g_1 gets SIGKILL")
+    stage.do(Do.KILL, 1)
+    stage.rest()
+
+
+@_tell("a consumer freezes", "lease.Lease.holds")
+def _freezes(stage: Stage) -> None:
+    """The others wait for the session timeout, no longer; a frozen member's lease ends before."""
+    stage.scene(0, 1)
+    stage.say("g_1 gets SIGSTOP")
+    stage.do(Do.FREEZE, 1)
+    stage.until(lambda: stage.owned_by(0) == 4, "a take-over")
+    stage.wait(0.1)
+
+
+@_tell("it thaws in time", "connection.renew")
+def _thaws(stage: Stage) -> None:
+    """Nothing moves and nothing is repeated: its session and its lease outlast the pause."""
+    stage.scene(0, 1)
+    stage.say("g_1 gets SIGSTOP, and SIGCONT two seconds later")
+    stage.do(Do.FREEZE, 1)
+    stage.produce(1)
+    stage.wait(2.0)
+    stage.do(Do.THAW, 1)
+    stage.rest()
+
+
+@_tell("a zombie wakes", "connection.connected")
+def _zombie(stage: Stage) -> None:
+    """Whoever slept through its session's end finds its gate shut, and begins anew."""
+    stage.scene(0, 1)
+    stage.say("g_1 gets SIGSTOP")
+    stage.do(Do.FREEZE, 1)
+    stage.until(lambda: stage.owned_by(0) == 4, "a take-over")
+    stage.wait(0.1)
+    stage.say("g_1 gets SIGCONT, and more messages come")
+    stage.produce(1)
+    stage.do(Do.THAW, 1)
+    stage.rest()
+
+
+# ---- the session and the connection -------------------------------------------------------------
+
+
+@_tell("a session expires", "connection.connected")
+def _expires(stage: Stage) -> None:
+    """Nothing of the old session counts: it registers, reads and claims afresh."""
+    stage.scene(0, 1)
+    stage.say("the session of g_1 is ended by the server")
+    stage.do(Do.EXPIRE, 1)
+    stage.rest()
+
+
+@_tell("the connection is cut", "connection.suspended")
+def _cut(stage: Stage) -> None:
+    """Delivery pauses; back in the same session, it reads back what it owns and goes on."""
+    stage.scene(0, 1)
+    stage.say("the connection of g_1 is cut")
+    stage.do(Do.CUT, 1)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("a reply is lost", "holding.take_back", members=1)
+def _lost_reply(stage: Stage) -> None:
+    """The claim was executed, its reply was not heard: the owner znodes are read back."""
+    stage.say("g_0 joins; the connection breaks after its claim is executed")
+    stage.join(0)
+    stage.until(lambda: stage.owned_by(0) == 4, "a claim")
+    stage.do(Do.CUT, 0)
+    stage.rest()
+
+
+@_tell("the reply to a commit is lost", "offsets.absorb", members=1, partitions=2)
+def _lost_commit(stage: Stage) -> None:
+    """Its own write is recognised by value and version, and is not made twice."""
+    stage.scene(0)
+    stage.say("g_0 commits; the connection breaks after the commit is executed")
+    stage.do(Do.COMMIT, 0)
+    stage.until(lambda: len(stage.world.committed()) == 2, "a commit")
+    stage.do(Do.CUT, 0)
+    stage.rest()
+    stage.say("the user commits again")
+    stage.do(Do.COMMIT, 0)
+    stage.rest()
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+
+@_tell("a claim meets an owner", "rebalance.claimed", partitions=4)
+def _meets_owner(stage: Stage) -> None:
+    """What is free is claimed and served; what is held is watched, and claimed when it goes."""
+    stage.scene(0)
+    stage.say("g_0 gets SIGSTOP, with its session alive; g_1 joins")
+    stage.do(Do.FREEZE, 0)
+    stage.join(1)
+    stage.wait(1.0)
+    stage.say("g_0 gets SIGCONT")
+    stage.do(Do.THAW, 0)
+    stage.rest()
+
+
+@_tell("you are slow when a partition moves", "machine._phase_tick", partitions=2)
+def _slow(stage: Stage) -> None:
+    """The grace goes by, then the partition moves; the message in hand comes again."""
+    stage.say("g_0 joins; its user works on the first message of t-1 and on")
+    stage.join(0)
+    stage.until(lambda: stage.world.handed.get(TopicPartition("t", 1)), "a message of t-1")
+    stage.do(Do.SLOW, 0)
+    stage.say("g_1 joins")
+    stage.join(1)
+    stage.wait(2.0)
+    stage.do(Do.HURRY, 0)
+    stage.rest()
+
+
+@_tell("somebody deletes an owner node of ours", "triggers.owner_node_changed", members=1)
+def _owner_deleted(stage: Stage) -> None:
+    """Delivery of that partition stops at once; nobody else has it, so it is claimed again."""
+    stage.scene(0)
+    stage.say("another client deletes the owner znode of t-1")
+    stage.do(Do.DELETE_OWNER, partition=1)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("somebody deletes our id node", "connection.member_node_gone", members=1)
+def _id_deleted(stage: Stage) -> None:
+    """Without an id znode there is no lease: it registers again and reads back what it owns."""
+    stage.scene(0)
+    stage.say("another client deletes the id znode of g_0")
+    stage.do(Do.DELETE_ID, 0)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("the group has more threads than partitions", "view.assignment", members=3, partitions=2)
+def _too_many(stage: Stage) -> None:
+    """The last threads get none; they settle with nothing, and step in when somebody goes."""
+    stage.scene(0, 1, 2)
+    stage.say("g_0 is shut down")
+    stage.do(Do.LEAVE, 0)
+    stage.rest()
+
+
+# ---- ZooKeeper and the brokers ------------------------------------------------------------------
+
+
+@_tell("ZooKeeper's leader dies", "connection.connected")
+def _leader_dies(stage: Stage) -> None:
+    """Everybody pauses while a leader is elected; the sessions survive, and nothing moves."""
+    stage.scene(0, 1)
+    stage.say("the leader dies: no quorum, and all connections break")
+    _no_quorum(stage)
+    stage.produce(1)
+    stage.wait(0.5)
+    stage.say("a leader is elected")
+    stage.do(Do.QUORUM)
+    stage.rest()
+
+
+@_tell("quorum is lost", "lease.Lease.holds")
+def _quorum_lost(stage: Stage) -> None:
+    """Without a quorum no session ends and nobody delivers, however long it lasts."""
+    stage.scene(0, 1)
+    stage.say("two of three servers are down, for ten session timeouts")
+    _no_quorum(stage)
+    stage.produce(1)
+    stage.wait(60.0)
+    stage.say("the servers are back")
+    stage.do(Do.QUORUM)
+    stage.rest()
+
+
+def _no_quorum(stage: Stage) -> None:
+    stage.do(Do.NO_QUORUM)
+    for who in range(len(stage.world.members)):
+        stage.do(Do.CUT, who)
+
+
+@_tell("ZooKeeper restarts", "connection.connected")
+def _restarts(stage: Stage) -> None:
+    """All connections break; sessions and znodes are kept, and everybody reads back."""
+    stage.scene(0, 1)
+    stage.say("all servers stop and start")
+    stage.do(Do.RESTART)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("a broker dies", "view.GroupView")
+def _broker_dies(stage: Stage) -> None:
+    """Owners and offsets are untouched: brokers are no members, and nobody rebalances."""
+    stage.scene(0, 1)
+    stage.say("the broker's znode vanishes")
+    stage.do(Do.NO_BROKERS)
+    stage.wait(3.0)
+    stage.say("the broker is back, with more messages")
+    stage.do(Do.BROKERS)
+    stage.produce(1)
+    stage.rest()
+
+
+@_tell("no broker is registered", "reading.view_read", members=1)
+def _no_broker(stage: Stage) -> None:
+    """Without brokers nothing is claimed; the first one that comes is noticed."""
+    stage.say("g_0 joins while no broker is registered")
+    stage.do(Do.NO_BROKERS)
+    stage.join(0)
+    stage.wait(1.0)
+    stage.say("a broker comes")
+    stage.do(Do.BROKERS)
+    stage.rest()
+
+
+# ---- topics and offsets -------------------------------------------------------------------------
+
+
+@_tell("partitions are added", "triggers.triggered", partitions=3)
+def _grows(stage: Stage) -> None:
+    """The topic's znode is watched: the group rebalances and reads the new partition."""
+    stage.scene(0, 1)
+    stage.say("a partition is added")
+    stage.do(Do.GROW)
+    stage.rest()
+
+
+@_tell("a topic is created", "reading.view_read", members=1)
+def _created(stage: Stage) -> None:
+    """A member may wait for its topic; its znode's appearance is watched."""
+    stage.say("g_0 joins; its topic does not exist")
+    stage.do(Do.DELETE_TOPIC)
+    stage.join(0)
+    stage.wait(1.0)
+    stage.say("the topic is created")
+    stage.do(Do.CREATE_TOPIC)
+    stage.rest()
+
+
+@_tell("a topic is deleted", "triggers.topic_deleted", members=1)
+def _deleted(stage: Stage) -> None:
+    """Fetching stops; when it is there again, its partitions are claimed anew, with a warning."""
+    stage.scene(0)
+    stage.say("the topic is deleted")
+    stage.do(Do.DELETE_TOPIC)
+    stage.wait(1.0)
+    stage.say("a topic of that name is created")
+    stage.do(Do.CREATE_TOPIC)
+    stage.rest()
+
+
+@_tell("an operator resets an offset", "offsets.absorb", members=1, partitions=1, messages=3)
+def _edited(stage: Stage) -> None:
+    """The owner finds the marked edit at its next commit, and reads on from there."""
+    stage.scene(0)
+    stage.say("the user commits")
+    stage.do(Do.COMMIT, 0)
+    stage.rest()
+    stage.say("an operator sets the offset of t-0 to 0, and marks the edit")
+    stage.do(Do.EDIT, partition=0)
+    stage.wait(6.0)
+    stage.rest()
+
+
+@_tell("somebody else writes an offset", "offsets.absorb", members=1, partitions=1, messages=3)
+def _foreign_offset(stage: Stage) -> None:
+    """A lower offset without a mark is a zombie's late commit: the owner writes over it."""
+    stage.scene(0)
+    stage.say("the user commits")
+    stage.do(Do.COMMIT, 0)
+    stage.rest()
+    stage.say("somebody sets the offset of t-0 to 0, without a mark; another message comes")
+    stage.do(Do.ZOMBIE, partition=0)
+    stage.produce(1)
+    stage.wait(6.0)
+    stage.rest()
