@@ -1,0 +1,177 @@
+"""What the simulation says of replicas, quorum and restarts, shown on a real ensemble."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+
+from zkconsumer.sandbox import ZooKeeperEnsemble
+from zkconsumer.sandbox.process import until
+from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code
+
+LIMIT_S = 30.0
+# Longer than any answer takes here, shorter than the 3 s after which a follower gives its leader
+# up and drops its clients.
+SILENCE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three servers for all tests in here; each leaves them running."""
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("replicas")) as running:
+        yield running
+
+
+@contextmanager
+def _client(address: str, *, timeout_s: float = 10.0) -> Iterator[KazooClient]:
+    client = KazooClient(
+        address,
+        timeout=timeout_s,
+        connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
+    )
+    client.start(LIMIT_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def _is_silent(result: Any) -> bool:
+    """Whether no answer comes to a request."""
+    try:
+        result.get(timeout=SILENCE_S)
+    except KazooTimeoutError:
+        return True
+    return False
+
+
+def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeperEnsemble) -> None:
+    """Reads are answered; a sync is not, nor any read behind it on the same connection."""
+    leader, follower = servers.leader(), servers.followers()[0]
+    with _client(follower.address) as waiting, _client(follower.address) as reading:
+        waiting.create("/a", b"1")
+        reading.sync("/a")
+        leader.pause()
+        try:
+            assert waiting.get("/a")[0] == reading.get("/a")[0] == b"1"
+            sync = waiting.sync_async("/a")
+            behind = waiting.get_async("/a")
+            assert reading.get("/a")[0] == b"1"
+            assert _is_silent(sync)
+            assert not behind.ready()
+        finally:
+            leader.resume()
+
+    sim = SimZooKeeper(replicas=2)
+    one, two = (sim.connect(now=0.0, timeout_s=10.0, replica=1) for _ in range(2))
+    assert one is not None
+    assert two is not None
+    sim.write(rq.Create("/a", b"1"))
+    sim.cut_off(1)
+    assert sim.request(one, rq.SyncLeader("/a"), 0.0) is None
+    assert sim.request(one, rq.Get("/a"), 0.0) is None
+    answer = sim.request(two, rq.Get("/a"), 0.0)
+    assert answer is not None
+    assert answer.value.data == b"1"
+
+
+def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
+    servers: ZooKeeperEnsemble,
+) -> None:
+    """While there is no leader nobody expires; afterwards every session has its whole time."""
+    with _client(servers.connect, timeout_s=2.0) as client:
+        client.create("/id", ephemeral=True)
+        number = client.client_id[0]
+        lost = servers.servers[:2]
+        for server in lost:
+            server.kill()
+        began = time.monotonic()
+        assert until(lambda: time.monotonic() - began > 5.0, limit_s=LIMIT_S)
+        assert not client.connected
+        for server in lost:
+            server.launch()
+        for server in lost:
+            server.await_ready()
+        assert until(lambda: client.connected, limit_s=LIMIT_S)
+        assert client.client_id[0] == number
+        assert client.retry(client.exists, "/id").ephemeralOwner == number
+
+    sim = SimZooKeeper()
+    session = sim.connect(now=0.0, timeout_s=2.0)
+    assert session is not None
+    sim.request(session, rq.Create("/id", ephemeral=True), 0.0)
+    sim.lose_quorum()
+    assert sim.tick(5.0) == []
+    sim.regain_quorum()
+    assert sim.tick(5.0) == []
+    assert sim.connect(now=6.0, timeout_s=2.0, session=session) == session
+    answer = sim.request(session, rq.Exists("/id"), 6.0)
+    assert answer is not None
+    assert (answer.code, answer.value.owner) == (Code.OK, session)
+
+
+def test_a_session_moves_between_servers_and_leaves_its_watches(
+    servers: ZooKeeperEnsemble,
+) -> None:
+    """Another server serves the same session; its ephemerals stay, its old connection ends."""
+    one, two = (server.address for server in servers.servers[:2])
+    with _client(one) as first:
+        first.create("/id", ephemeral=True)
+        number = first.client_id[0]
+        with _client(two) as other:
+            moved = KazooClient(two, timeout=10.0, client_id=first.client_id)
+            moved.start(LIMIT_S)
+            other.sync("/id")
+            assert other.exists("/id").ephemeralOwner == number == moved.client_id[0]
+            moved.stop()
+            moved.close()
+
+    sim = SimZooKeeper(replicas=2)
+    session = sim.connect(now=0.0, timeout_s=10.0, replica=0)
+    assert session is not None
+    sim.request(session, rq.Create("/id", ephemeral=True), 0.0)
+    assert sim.connect(now=0.0, timeout_s=10.0, replica=1, session=session) == session
+    assert sim.nodes["/id"].stat.owner == session
+
+
+def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) -> None:
+    """Who has seen a later zxid than the server is not served there, and loses no session."""
+    with _client(servers.servers[0].address) as client:
+        number = client.client_id
+        ahead = KazooClient(servers.servers[1].address, timeout=10.0, client_id=number)
+        ahead.last_zxid = 1 << 60
+        with pytest.raises(KazooTimeoutError):
+            ahead.start(SILENCE_S)
+        ahead.stop()
+        ahead.close()
+        assert client.exists("/") is not None
+        assert client.client_id == number
+
+    sim = SimZooKeeper(replicas=2)
+    session = sim.connect(now=0.0, timeout_s=10.0)
+    assert session is not None
+    sim.set_lag(1, 1)
+    sim.request(session, rq.Create("/a"), 0.0)
+    with pytest.raises(ReplicaBehind):
+        sim.connect(now=0.0, timeout_s=10.0, replica=1, session=session)
+    assert sim.request(session, rq.Exists("/a"), 0.0) is not None
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_restart_of_all_servers_keeps_a_session(replicas: int) -> None:
+    """As measured on a real one: an outage of the whole ensemble ends no session."""
+    sim = SimZooKeeper(replicas=replicas)
+    session = sim.connect(now=0.0, timeout_s=2.0)
+    assert session is not None
+    sim.restart(15.0)
+    assert sim.tick(16.9) == []
+    assert sim.connect(now=16.9, timeout_s=2.0, session=session) == session
