@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -350,6 +351,35 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
     user.join(PATIENCE_S)
     assert ended
     assert ended[0] - start < 1.0
+
+
+@pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
+def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -> None:
+    """Ctrl-C gets through to a user who waits without a limit, and the stream can be used again."""
+    reader = Reader(log, timeout_s=None)
+    readers.append(reader)
+    if state != "without partition":
+        reader.grant(0, 0)
+    if state == "lease over":
+        reader.gate.shut()
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader.stream)
+        assert time.monotonic() - start < PATIENCE_S / 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    reader.gate.open(reader.gate.clock() + 3600)
+    log.append(0, ["a"])
+    reader.grant(0, 0)
+    assert list(reader.take(1)) == [(0, 0)]
 
 
 def test_two_threads_at_once_are_told(log: Log, reader: Reader) -> None:
