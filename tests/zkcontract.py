@@ -242,6 +242,15 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
     return caught.value.code
 
 
+def is_back(session: Session) -> bool:
+    """Whether requests are answered again; a cut that the client has not noticed yet is no yes."""
+    try:
+        session.exists("/")
+    except ZkError:
+        return False
+    return True
+
+
 class Server:
     """A server as one test sees it: an empty directory of its own, and sessions in it."""
 

@@ -1,4 +1,4 @@
-"""Servers in containers of our own image, and one fixture for every kind of ZooKeeper."""
+"""A ZooKeeper in a container of our own image."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
-
-from zkconsumer.sandbox import ZooKeeperServer
 
 ROOT = Path(__file__).parent.parent
 IMAGE = "zkconsumer:test"
@@ -56,12 +54,3 @@ def container_zookeeper(image: str) -> Iterator[str]:
     )
     with container:
         yield f"{container.get_container_host_ip()}:{container.get_exposed_port(CLIENT_PORT)}"
-
-
-@pytest.fixture(scope="session", params=["sandbox", "container"])
-def any_zookeeper(request: pytest.FixtureRequest) -> str:
-    """The connect string of one real server after the other: the sandbox's, a container's."""
-    if request.param == "container":
-        return str(request.getfixturevalue("container_zookeeper"))
-    server: ZooKeeperServer = request.getfixturevalue("zookeeper")
-    return server.connect

@@ -16,7 +16,7 @@ from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl
 from proxy import Proxy
 from simcontract import DIRECTORY, SimServer
-from zkcontract import LIMIT_S, Op, Session, Stat, Watch, ZkError
+from zkcontract import LIMIT_S, Op, Session, Stat, Watch, ZkError, is_back
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until
@@ -186,7 +186,7 @@ class Run:
 
     def _cut(self, slot: Slot) -> None:
         slot.proxy.cut()
-        self._side.wait(lambda: _is_back(slot.session))
+        self._side.wait(lambda: is_back(slot.session))
 
     def _hear(self, *, in_order: bool) -> None:
         """Add the events since the last time to the answers."""
@@ -210,14 +210,6 @@ class Run:
     def _name_sessions(self) -> None:
         for number, slot in enumerate(self._slots):
             self._owners.setdefault(slot.session.id, f"{number}, {len(self._owners)}")
-
-
-def _is_back(session: Any) -> bool:
-    try:
-        session.exists("/")
-    except ZkError:
-        return False
-    return True
 
 
 def _with_ranks(answers: list[Any]) -> list[Any]:
@@ -270,6 +262,6 @@ def test_the_largest_request_has_the_same_size(real: Real, name: str) -> None:
         assert len(session.get("/a")[0]) == size
         with pytest.raises(ZkError, match="ConnectionLoss"):
             write(b"x" * (size + 1))
-        side.wait(lambda: _is_back(session))
+        side.wait(lambda: is_back(session))
     for slot in slots:
         slot.session.close()

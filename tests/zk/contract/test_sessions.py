@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from proxy import Wire
-from zkcontract import LIMIT_S, Server, Session, ZkError, claim, refusal
+from zkcontract import LIMIT_S, Server, ZkError, claim, is_back, refusal
 
 
 def test_a_session_that_pings_lives(server: Server) -> None:
@@ -63,14 +63,6 @@ def test_a_delete_and_create_by_others_is_seen_by_owner_and_czxid(server: Server
     assert after.czxid > before.czxid
 
 
-def _is_back(session: Session) -> bool:
-    try:
-        session.exists("/")
-    except ZkError:
-        return False
-    return True
-
-
 def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server) -> None:
     """A release that is repeated says NoNode: it was done, by us or by whomever."""
     proxy = server.proxy()
@@ -83,7 +75,7 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
     with pytest.raises(ZkError, match="ConnectionLoss"):
         reply.result(LIMIT_S)
     proxy.wire = Wire.PASS
-    assert server.until(lambda: _is_back(session))
+    assert server.until(lambda: is_back(session))
     assert refusal(session.delete, "/p0") == "NoNode"
 
 
@@ -112,5 +104,5 @@ def test_a_silent_client_comes_back_with_another_session(server: Server) -> None
     assert server.until(lambda: other.exists("/id") is None)
     proxy.wire = Wire.PASS
     proxy.cut()
-    assert server.until(lambda: _is_back(session) and session.id != number)
+    assert server.until(lambda: is_back(session) and session.id != number)
     assert session.exists("/id") is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkcontract import OK, Op, Server, Watch, claim, create
+from zkcontract import OK, Op, Server, Watch, claim, create, is_back
 
 
 def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
@@ -119,7 +119,7 @@ def test_a_watch_ends_with_its_connection(server: Server) -> None:
     watch = Watch()
     session.get("/a", watch)
     proxy.cut()
-    assert server.until(session.is_connected)
+    assert server.until(lambda: is_back(session))
     again = Watch()
     session.get("/a", again)
     other.set("/a", b"1")

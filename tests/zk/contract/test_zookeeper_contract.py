@@ -22,6 +22,7 @@ from zkcontract import (
     ZkError,
     claim,
     create,
+    is_back,
     refusal,
 )
 
@@ -258,7 +259,7 @@ def test_ephemerals_survive_a_reconnection(server: Server) -> None:
     session.create_ephemeral("/id")
     number = session.id
     proxy.cut()
-    assert server.until(lambda: _answers(session))
+    assert server.until(lambda: is_back(session))
     assert session.id == number
     assert session.get("/id")[1].ephemeral_owner == number
 
@@ -293,14 +294,6 @@ def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
 # ---- lost replies -------------------------------------------------------------------------------
 
 
-def _answers(session: Session) -> bool:
-    try:
-        session.exists("/")
-    except ZkError:
-        return False
-    return True
-
-
 def _lose_reply(
     server: Server,
     proxy: Proxy,
@@ -317,7 +310,7 @@ def _lose_reply(
     with pytest.raises(ZkError, match="ConnectionLoss"):
         reply.result(LIMIT_S)
     proxy.wire = Wire.PASS
-    assert server.until(lambda: _answers(session))
+    assert server.until(lambda: is_back(session))
     assert session.id == number
 
 
