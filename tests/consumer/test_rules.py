@@ -77,6 +77,19 @@ def test_a_deleted_id_node_is_made_anew(group: Group) -> None:
     assert len(one.readers[0].messages) == 41, "a message was repeated or lost"
 
 
+def test_an_overwritten_id_node_is_mended(group: Group) -> None:
+    """Somebody writes into our registration: it is ours again, and nothing is given up."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    path = paths.member(group.name, one.connector.consumer_id)
+    sound = group.admin.get(path)[0]
+    group.admin.set(path, b"garbage")
+    eventually(lambda: group.admin.get(path)[0] == sound)
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    assert one.status.malformed_peers == {}
+
+
 def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
     """Another session under our id: nothing is delivered until it goes, and it is named."""
     one = group.join()

@@ -73,6 +73,18 @@ def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> 
     assert isinstance(outcome, Registered)
 
 
+def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> None:
+    """Our own id node with somebody's bytes: the peers read ours again, in the same znode."""
+    sound, stat = client.peer.get(client.me.path)
+    others = sound.replace(b":1}", b":7}"), sound.replace(b"static", b"black_list")
+    for payload in (b"", b"{", *others):
+        client.peer.set(client.me.path, payload)
+        assert client.register() == Registered(stat.czxid)
+        assert client.peer.get(client.me.path)[0] == sound
+    assert client.run(ops.register(client.me, 1_500_000_000_000)) == Registered(stat.czxid)
+    assert client.peer.get(client.me.path)[0] == sound, "another time alone is no reason to write"
+
+
 def test_without_rights_registering_is_denied(client: Client) -> None:
     """No right to create below ids: denied, with the znode and the reason."""
     client.peer.delete(client.me.path)

@@ -73,9 +73,13 @@ def reason(reply: Reply) -> str:
 
 
 def register(member: Member, wall_ms: int) -> Running:
-    """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them."""
+    """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them.
+
+    If it is there and ours with somebody's bytes in it, ours are written back: all members read it.
+    """
     ids = paths.ids(member.group)
-    create = rq.Create(member.path, _payload(member, wall_ms), ephemeral=True)
+    payload = _payload(member, wall_ms)
+    create = rq.Create(member.path, payload, ephemeral=True)
     while True:
         # The parents' replies are not looked at: where a locked parent answers "no rights" the
         # node below it may well exist, and what matters is the last one.
@@ -84,17 +88,32 @@ def register(member: Member, wall_ms: int) -> Running:
             rq.Create(ids.rpartition("/")[0]),
             rq.Create(ids),
             create,
-            rq.Exists(member.path, watch=True),
+            rq.Get(member.path, watch=True),
         ]
         if made.code not in (Code.OK, Code.NODE_EXISTS):
             return Denied(member.path, reason(made))
+        if seen.code is Code.NO_NODE:
+            continue  # another session's node went between the two requests
         if seen.code is not Code.OK:
             return Denied(member.path, reason(seen))
-        if seen.value is None:
-            continue  # another session's node went between the two requests
-        if seen.value.owner == member.session:
-            return Registered(seen.value.czxid)
-        return IdTaken(seen.value.owner)
+        data, stat = seen.value
+        if stat.owner != member.session:
+            return IdTaken(stat.owner)
+        if _subscribes(member, data):
+            return Registered(stat.czxid)
+        (mended,) = yield [rq.Multi((rq.SetData(member.path, payload, stat.version),))]
+        if mended.code not in (Code.OK, Code.BAD_VERSION, Code.NO_NODE):
+            return Denied(member.path, reason(mended))
+
+
+def _subscribes(member: Member, data: bytes | None) -> bool:
+    """Is this our registration, whenever it was written?"""
+    try:
+        found = records.decode_registration(data, where=member.path)
+    except MalformedZnodeError:
+        return False
+    static = found.pattern is records.Pattern.STATIC
+    return static and found.subscription == member.subscription
 
 
 def _payload(member: Member, wall_ms: int) -> bytes:
