@@ -27,7 +27,7 @@ def work(stream: Stream[str, str]) -> int:
             handle(message)
             count += 1
     except ConsumerTimeoutError as idle:  # names the reason, such as more threads than partitions
-        print(idle, file=sys.stderr)
+        sys.stderr.write(f"{idle}\n")
     return count
 
 
@@ -50,4 +50,7 @@ def main(zookeeper: str, group: str, topic: str, threads: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
