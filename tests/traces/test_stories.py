@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.recorder import Recorder, root_of
 from zkconsumer.sim.scenarios import SCENARIOS, Scenario
-from zkconsumer.sim.stage import stage
+from zkconsumer.sim.stage import monitor_for, stage
 from zkconsumer.trace import text
 from zkconsumer.trace.check import check
 from zkconsumer.trace.lanes import story
@@ -36,7 +35,6 @@ WITHOUT_STORY = {
     "a decoder raises",
     "our consumer id is taken",
     "a right is missing in ZooKeeper",
-    "a JVM peer has given up",
     "ZooKeeper cannot be reached, or the chroot is missing",
 }
 
@@ -44,7 +42,7 @@ WITHOUT_STORY = {
 def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
     """A story as its file has it, and the entries that it is made from."""
     entries: list[dict[str, Any]] = []
-    on = stage(one.plan, Recorder(entries.append), Monitor())
+    on = stage(one.plan, Recorder(entries.append), monitor_for(one.jvm), jvm=one.jvm)
     one.script(on)
     names = [member.name for member in on.world.members]
     head = [one.title, "=" * len(one.title), one.lesson, f"Decided in core.{one.decided}.", ""]

@@ -91,6 +91,10 @@ class Recorder(Watcher):
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
         self._put(world, member=world.members[who].name, watch=fired.kind, path=fired.path)
 
+    def entered(self, world: World, who: int, phase: str, text: str) -> None:
+        self._written(world)
+        self._put(world, member=world.members[who].name, phase=phase, text=text)
+
     def acted(self, world: World, action: Action) -> None:
         self._written(world)
         for who, link in enumerate(world.links):
@@ -157,6 +161,10 @@ class Watchers(Watcher):
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
         for one in self._watchers:
             one.notified(world, who, fired)
+
+    def entered(self, world: World, who: int, phase: str, text: str) -> None:
+        for one in self._watchers:
+            one.entered(world, who, phase, text)
 
     def acted(self, world: World, action: Action) -> None:
         for one in self._watchers:

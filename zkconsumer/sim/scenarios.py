@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.sim.plan import Do, Plan
@@ -26,6 +26,7 @@ class Scenario:
     decided: str
     plan: Plan
     script: Script
+    jvm: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
@@ -38,14 +39,15 @@ SCENARIOS: dict[str, Scenario] = {}
 
 def _tell(
     title: str, decided: str, *, members: int = 2, partitions: int = 4, messages: int = 2,
-    session_s: float = 6.0,
+    jvm: frozenset[int] = frozenset(), backoff_s: float = 2.0,
 ) -> Callable[[Script], Script]:
     def add(script: Script) -> Script:
         lesson = " ".join((script.__doc__ or "").split())
         plan = Plan(
-            members=members, partitions=partitions, messages=messages, session_s=session_s
+            members=members, partitions=partitions, messages=messages,
+            settings=lambda one: replace(one, backoff_s=backoff_s),
         )
-        one = Scenario(title, lesson, decided, plan, script)
+        one = Scenario(title, lesson, decided, plan, script, jvm)
         SCENARIOS[one.name] = one
         return script
 
@@ -231,6 +233,33 @@ def _too_many(stage: Stage) -> None:
     stage.scene(0, 1, 2)
     stage.say("g_0 is shut down")
     stage.do(Do.LEAVE, 0)
+    stage.rest()
+
+
+@_tell("a JVM peer joins", "rebalance.stop", jvm=frozenset({1}))
+def _jvm_joins(stage: Stage) -> None:
+    """The same znodes, the same assignment; it claims one by one, and tries again if it must."""
+    stage.scene(0)
+    stage.say("g_1, a JVM member, joins")
+    stage.join(1)
+    stage.rest()
+
+
+@_tell(
+    "a JVM peer has given up", "peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
+)
+def _jvm_gives_up(stage: Stage) -> None:
+    """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""
+    stage.scene(0)
+    stage.say("g_0 gets SIGSTOP; g_1, a JVM member, joins")
+    stage.do(Do.FREEZE, 0)
+    stage.join(1)
+    stage.wait(2.5)
+    stage.say("g_0 gets SIGCONT")
+    stage.do(Do.THAW, 0)
+    stage.wait(5.0)
+    stage.say("g_2 joins")
+    stage.join(2)
     stage.rest()
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.sim.mixed import MixedMonitor, MixedWorld
+from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.world import Watcher, World
@@ -83,9 +85,14 @@ class Stage:
 
     def wait(self, seconds: float) -> None:
         """Time goes on, and whatever happens in it happens."""
-        end = self.world.now + seconds
-        while self.world.now < end and self.step():
-            pass
+        world = self.world
+        end = world.now + seconds
+        while world.now < end:
+            busy = any(one.do in ORDINARY - {Do.TIME} for one in world.enabled())
+            if not busy and world.next_moment() > end:
+                world.now = end
+            else:
+                self.step()
 
     def rest(self) -> None:
         """Run until everybody is settled, and all messages are read."""
@@ -121,9 +128,15 @@ class Stage:
 
 
 def stage(
-    plan: Plan, recorder: Recorder, *watchers: Watcher, make: Callable[..., World] = World
+    plan: Plan, recorder: Recorder, *watchers: Watcher, jvm: frozenset[int] = frozenset()
 ) -> Stage:
-    """A stage for a plan, on which `recorder` writes everything down."""
-    world = make(plan, Watchers(recorder, *watchers))
+    """A stage for a plan; `recorder` writes everything down. Members of `jvm` are JVM members."""
+    everybody = Watchers(recorder, *watchers)
+    world = MixedWorld(plan, everybody, jvm=jvm) if jvm else World(plan, everybody)
     recorder.begin(world)
     return Stage(world, recorder)
+
+
+def monitor_for(jvm: frozenset[int]) -> Monitor:
+    """What judges a group with these JVM members."""
+    return MixedMonitor(jvm) if jvm else Monitor()

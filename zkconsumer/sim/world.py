@@ -56,6 +56,9 @@ class Watcher:
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
         """A watch of a member's fired."""
 
+    def entered(self, world: World, who: int, phase: str, text: str) -> None:
+        """A member that is not ours does something else from now on."""
+
     def acted(self, world: World, action: Action) -> None:
         """An action has ended."""
 
@@ -70,6 +73,7 @@ class World:
         self.plan = plan
         self.now = 0.0
         self.step_s = STEP_S
+        self.flow = plan.flow
         self.watcher = watcher or Watcher()
         # The last replica is everybody else's, and never at fault.
         self.zookeeper = SimZooKeeper(replicas=plan.replicas + 1)
@@ -135,7 +139,7 @@ class World:
                 self._of_member(actions, who, member, link)
             elif self._reachable(link):
                 actions.append(Action(Do.JOIN, who))
-        if self._next_moment() < NEVER:
+        if self.next_moment() < NEVER:
             actions.append(Action(Do.TIME))
         return actions
 
@@ -290,7 +294,10 @@ class World:
 
     def _do_time(self) -> None:
         """Jump to the next moment at which something is due, and let it happen."""
-        self.now = max(self.now, self._next_moment())
+        self.now = max(self.now, self.next_moment())
+        if self.flow:
+            for tp in self.log_end:
+                self.log_end[tp] += self.flow
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if not link.joined or link.dead or link.frozen:
                 continue
@@ -306,7 +313,8 @@ class World:
         assert link.muted_at is not None
         return link.muted_at + self.plan.session_s * PATIENCE
 
-    def _next_moment(self) -> float:
+    def next_moment(self) -> float:
+        """When something is due, or a silent session may end."""
         moment = NEVER
         silent = False
         for member, link in zip(self.members, self.links, strict=True):

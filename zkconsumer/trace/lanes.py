@@ -65,6 +65,7 @@ class Lanes:
                 yield from self._step(entry, event, commands)
             case {"phase": phase, "text": text}:
                 yield self._act(entry, phase, text)
+                self._alive[entry["member"]] = phase != "closed"
             case {"writes": writes}:
                 by = f"session {entry['session']} {entry['ended']}: " if "ended" in entry else ""
                 text = ", ".join(self._writes(writes))

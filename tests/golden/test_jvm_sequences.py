@@ -1,0 +1,201 @@
+"""The simulator's JVM member asks of ZooKeeper what the real one was seen to ask, in that order.
+
+The captures are of Kafka 1.1.1. Two things are not compared: the order among siblings that comes
+from a Scala hash map (partitions are claimed and read in it), and in `expiry` the reads, where two
+of the real threads read at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sim.mixed import MixedWorld
+from zkconsumer.sim.plan import Do, Plan
+from zkconsumer.sim.recorder import Recorder, Watchers
+from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code, Reply
+
+FILE = Path(__file__).parent / "sequences.jsonl.gz"
+OPS = {
+    rq.Get: "getData", rq.Exists: "exists", rq.Children: "getChildren", rq.Create: "create",
+    rq.SetData: "setData", rq.Delete: "delete",
+}
+CODES = {Code.OK: "ok", Code.NO_NODE: "NONODE", Code.NODE_EXISTS: "NODEEXISTS"}
+WRITES = {"create", "setData", "delete"}
+
+
+class Op(NamedTuple):
+    """One request and how it was answered; `data` of offsets and owners only."""
+
+    op: str
+    path: str
+    data: str
+    watch: bool
+    reply: str
+
+
+class Sniffer(Watcher):
+    """Writes down what members ask, as the proxy did that made the captures."""
+
+    def __init__(self) -> None:
+        self.ops: dict[int, list[Op]] = {0: [], 1: [], 2: []}
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        assert reply is not None and not isinstance(request, rq.Multi)
+        code = CODES[reply.code]
+        if isinstance(request, rq.Exists):
+            code = "ok" if reply.value is not None else "NONODE"
+        data = getattr(request, "data", b"") or b""
+        op = Op(
+            OPS[type(request)], request.path, data.decode(), getattr(request, "watch", False), code
+        )
+        self.ops[who].append(op)
+
+
+def captured(scenario: str, *, until: str) -> dict[int, list[Op]]:
+    """What each member asked, up to a mark of the driver's; named as in a simulated world."""
+    found: dict[int, list[Op]] = {0: [], 1: [], 2: []}
+    for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
+        entry = json.loads(line)
+        if entry["scenario"] != scenario:
+            continue
+        if "mark" in entry:
+            if entry["mark"] == until:
+                break
+        elif entry["op"] != "closeSession":
+            op = Op(
+                entry["op"], _named(entry["path"]), _named(entry.get("data") or ""),
+                entry.get("watch", False), entry["reply"],
+            )
+            found["ABC".index(entry["member"])].append(op)
+    return found
+
+
+def _named(text: str) -> str:
+    text = re.sub(r"\bseqg\w*_([ABC])", lambda m: f"g_{'ABC'.index(m[1])}", text)
+    text = re.sub(r"/consumers/seqg\w*", "/consumers/g", text)
+    return re.sub(r"(/topics/|/owners/|/offsets/|\")seq(cf)?\b", r"\1t", text)
+
+
+def normal(ops: Iterable[Op]) -> Iterator[Op]:
+    """Without timestamps, and without what stands in parents (null in the JVM)."""
+    for op in ops:
+        is_leaf = re.search(r"/(owners|offsets)/t/\d+$", op.path)
+        yield op if is_leaf else op._replace(data="")
+
+
+def masked(ops: Iterable[Op]) -> list[Op]:
+    """In the order that members may choose, siblings are all the same."""
+    siblings = re.compile(r"/(owners/t|offsets/t|ids)/\w+$")
+    in_order = ("setData", "delete")
+    return [
+        op if op.op in in_order or (op.op == "create" and "/offsets/" in op.path)
+        else op._replace(path=siblings.sub(r"/\1/#", op.path))
+        for op in normal(ops)
+    ]
+
+
+def all_of(ops: Iterable[Op]) -> Counter[Op]:
+    """What was asked in all; the first claim of all is tried twice, whichever it is."""
+    return Counter(op for op in normal(ops) if op.reply != "NONODE" or "/owners/t/" not in op.path)
+
+
+def assert_alike(real: dict[int, list[Op]], ours: dict[int, list[Op]]) -> None:
+    for who, ops in real.items():
+        assert masked(ops) == masked(ours[who]), f"member {who}"
+        assert all_of(ops) == all_of(ours[who]), f"member {who}"
+
+
+def writes(ops: dict[int, list[Op]]) -> dict[int, list[Op]]:
+    return {who: [op for op in some if op.op in WRITES] for who, some in ops.items()}
+
+
+class Driver(Stage):
+    """A group of JVM members alone, driven as the real ones were."""
+
+    def __init__(
+        self, *, retries: int = 4, session_s: float = 6.0, auto_commit_s: float | None = 60.0
+    ) -> None:
+        self.sniffer = Sniffer()
+        plan = Plan(
+            members=3, partitions=4, messages=0, session_s=session_s,
+            settings=lambda one: replace(
+                one, auto_commit_s=auto_commit_s, retries=retries, backoff_s=0.7
+            ),
+        )
+        recorder = Recorder(lambda entry: None)
+        self.jvm = MixedWorld(plan, Watchers(recorder, self.sniffer), jvm=frozenset(range(3)))
+        super().__init__(self.jvm, recorder)
+
+    def consume(self, who: int, partition: int, messages: int) -> None:
+        for _ in range(messages):
+            self.jvm.jvm_member(who).deliver(TopicPartition("t", partition))
+
+
+def test_a_group_that_comes_and_goes() -> None:
+    """Joins, consumes, commits, is joined, leaves: every request of both, reads included."""
+    on = Driver()
+    on.join(0)
+    on.wait(2.0)
+    on.consume(0, 1, 3)
+    on.consume(0, 2, 5)
+    on.do(Do.COMMIT, 0)
+    on.wait(1.0)
+    on.consume(0, 1, 2)
+    on.consume(0, 3, 2)
+    on.join(1)
+    on.wait(1.0)
+    on.consume(1, 3, 2)
+    on.do(Do.LEAVE, 0)
+    on.wait(1.0)
+    on.do(Do.LEAVE, 1)
+    assert_alike(captured("static", until="end"), on.sniffer.ops)
+
+
+def test_a_joiner_that_gives_up() -> None:
+    """An owner that hangs: three attempts, then idle; the owner goes on, a third member joins."""
+    on = Driver(retries=3, session_s=60.0, auto_commit_s=None)
+    on.join(0)
+    on.wait(1.0)
+    on.do(Do.FREEZE, 0)
+    on.join(1)
+    on.wait(4.0)
+    assert on.jvm.jvm_member(1).connector.gave_up
+    on.do(Do.THAW, 0)
+    on.wait(1.0)
+    assert {tp.partition for tp in on.world.owners()} == {0, 1}, "two partitions stay unowned"
+    on.join(2)
+    on.wait(1.0)
+    assert len(on.world.owners()) == 4
+    assert_alike(captured("conflict", until="C joined"), on.sniffer.ops)
+
+
+def test_a_session_that_expires() -> None:
+    """Claims afresh, releases and claims twice for no reason, and stores offsets of 0."""
+    on = Driver()
+    on.join(0)
+    on.wait(1.0)
+    on.do(Do.FREEZE, 0)
+    on.until(lambda: not on.world.owners(), "the session's end")
+    on.do(Do.THAW, 0)
+    on.wait(2.0)
+    real = captured("expiry", until="A consumes 5")
+    assert_alike(writes(real), writes(on.sniffer.ops))
+
+
+@pytest.mark.parametrize("scenario", ["static", "conflict", "expiry"])
+def test_the_captures_are_there(scenario: str) -> None:
+    """Each capture holds what is compared with it."""
+    assert sum(map(len, captured(scenario, until="end").values())) > 80
