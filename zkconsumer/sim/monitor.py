@@ -246,8 +246,7 @@ class Monitor(Watcher):
     def converged(self, world: World) -> str:
         """Why the world has not come to what it should be; empty when it has (I5, I12, I15)."""
         if not world.settled():
-            phases = [m.state.phase.value for m in world.members]
-            return f"not settled: {phases}"
+            return f"not settled: {[m.name for m in world.members if not m.settled]}"
         pairs = list(zip(world.members, world.links, strict=True))
         live = [member for member, link in pairs if not (link.dead or link.frozen)]
         if not live:

@@ -120,11 +120,15 @@ class Wrong:
 
 @dataclass
 class Plan:
-    """What a run is made of: members, partitions, messages, and the faults that may happen."""
+    """What a run is made of: members, partitions, messages, and the faults that may happen.
+
+    `flow` is how many messages each partition gets whenever time passes.
+    """
 
     members: int = 3
     partitions: int = 6
     messages: int = 3
+    flow: int = 0
     session_s: float = 6.0
     replicas: int = 1
     faults: dict[Do, int] = field(default_factory=dict)  # how often each may happen
