@@ -75,7 +75,8 @@ class SimSession:
         return self._sim.is_connected(self._number)
 
     def create(self, path: str, data: bytes = b"", *, acl: Sequence[ACL] = OPEN) -> None:
-        self._do(CreateWithAcl(self._at(path), data, acl=_acl(acl)))
+        at = self._at(path)
+        self._do(rq.Create(at, data) if acl is OPEN else CreateWithAcl(at, data, acl=_acl(acl)))
 
     def create_ephemeral(self, path: str, data: bytes = b"") -> None:
         self._do(rq.Create(self._at(path), data, ephemeral=True))

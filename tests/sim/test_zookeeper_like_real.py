@@ -81,10 +81,18 @@ class Slot:
     session: Any
     proxy: Any
     fired: list[tuple[str, str, int]]
+    sent: int = 0
+
+    def sent_since(self) -> int:
+        """How many events came over the wire since the last call."""
+        before, self.sent = self.sent, self.proxy.received.count("event")
+        return self.sent - before
 
 
 class Real:
     """Sessions on a real server."""
+
+    events_to_settle = 1  # the marker's own
 
     _directories = itertools.count(1)
 
@@ -112,6 +120,7 @@ class Simulated:
     """Sessions on a simulated server."""
 
     directory = DIRECTORY
+    events_to_settle = 0
 
     def open(self) -> list[Slot]:
         self._server = SimServer()
@@ -137,6 +146,8 @@ class Run:
         self._owners = {0: "nobody"}
         self._slots: list[Slot] = side.open()
         self._name_sessions()
+        for slot in self._slots:
+            slot.sent_since()
 
     def go(self, steps: Sequence[tuple[int, tuple[Any, ...]]]) -> list[Any]:
         try:
@@ -192,12 +203,14 @@ class Run:
         """Add the events since the last time to the answers."""
         for slot in self._slots:
             slot.session.settle()
+            sent = slot.sent_since() - self._side.events_to_settle
             fired, slot.fired[:] = list(slot.fired), []
             if not in_order:
                 fired.sort()
+                sent = 0  # what its own end sends to a session may arrive, or not
             # Whoever hears the same event hears it in any order.
             told = [sorted(same) for _, same in itertools.groupby(fired, lambda it: it[:2])]
-            self.answers.append(told)
+            self.answers.append((told, sent))
 
     def _with_names(self, answer: Any) -> Any:
         """The same answer, with a name that both servers know for the session in a stat."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from zkcontract import CLOSED, OPEN, READ_ONLY, Op, Server, Watch, create, refusal
+from zkcontract import (
+    CLOSED,
+    CLOSED_TO_READERS,
+    OPEN,
+    READ_ONLY,
+    Op,
+    Server,
+    Watch,
+    create,
+    refusal,
+)
 
 
 def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
@@ -105,6 +115,26 @@ def test_a_refused_read_leaves_no_watch_behind(server: Server) -> None:
     other.delete("/closed")
     session.settle()
     assert [watch.events for watch in watches] == [[], [], []]
+
+
+def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
+    """A watch set before the node was closed is over with the change, and says nothing (3.8.4)."""
+    session, other = server.session(), server.session()
+    session.multi(create("/a"), create("/a/b"))
+    watches = [Watch(), Watch(), Watch()]
+    session.get("/a", watches[0])
+    session.children("/a", watches[1])
+    session.exists("/new", watches[2])
+    session.set_acl("/a", CLOSED_TO_READERS)
+    other.set("/a", b"1")
+    other.delete("/a/b")
+    other.create("/new", acl=CLOSED)
+    session.set_acl("/a", OPEN)
+    other.set("/a", b"2")
+    other.create("/a/b")
+    session.settle()
+    assert [watch.events for watch in watches] == [[], [], []]
+    other.delete("/new")
 
 
 def test_a_session_ends_whatever_the_rights(server: Server) -> None:

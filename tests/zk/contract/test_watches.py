@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkcontract import OK, Op, Server, Watch, claim, create, is_back
+from zkcontract import CLOSED, OK, Op, Server, Watch, claim, create, is_back, refusal
 
 
 def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
@@ -126,6 +126,35 @@ def test_a_watch_ends_with_its_connection(server: Server) -> None:
     assert again.wait() == ("CHANGED", "/a")
     session.settle()
     assert watch.events == []
+
+
+def test_a_deletion_is_sent_once_to_who_watches_both_ways(server: Server) -> None:
+    """Data and children of one node watched over one connection: one event, for both callbacks."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    session.create("/a")
+    data, children = Watch(), Watch()
+    session.get("/a", data)
+    session.children("/a", children)
+    other.delete("/a")
+    session.sync("/")
+    assert data.wait() == children.wait() == ("DELETED", "/a")
+    assert proxy.received.count("event") == 1
+
+
+def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
+    """Nothing is sent for a node that was missing, or closed, when it was asked for."""
+    proxy = server.proxy()
+    session, other = server.session_behind(proxy), server.session()
+    other.create("/closed", acl=CLOSED)
+    for path in ("/closed", "/none"):
+        for look in (session.get, session.children):
+            assert refusal(look, path, Watch()) in ("NoNode", "NoAuth")
+    other.delete("/closed")
+    other.multi(create("/none"), create("/none/a"), Op("set", "/none", b"1"))
+    session.sync("/")
+    assert session.exists("/none") is not None
+    assert proxy.received.count("event") == 0
 
 
 def test_ephemerals_that_go_together_are_one_event_to_their_parent(server: Server) -> None:
