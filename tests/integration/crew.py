@@ -24,6 +24,7 @@ from member import Member, Request
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.zk.observer import Observer, Part, What
 
 # Seconds: what a test waits for comes within two; a busy machine may take ten times as long.
@@ -329,7 +330,10 @@ class Crew:
 
     def is_settled(self, *members: MemberProcess | LocalMember) -> bool:
         """These and no others are registered and own in ZooKeeper what is assigned to them."""
-        seen = self.observer.snapshot()
+        try:
+            seen = self.observer.snapshot()
+        except ZooKeeperUnreachableError:
+            return False
         if set(seen.members) != {one.consumer for one in members}:
             return False
         owners = {tp: info.thread_id for tp, info in seen.owners.items()}
@@ -346,7 +350,7 @@ class Crew:
         """Wait until the group is these members, and each owns and serves what it should."""
         wait_for(
             lambda: self.is_settled(*members),
-            lambda: f"settled: {self.observer.snapshot()}, {[(m.name, m.phase) for m in members]}",
+            lambda: f"settled: {[(m.name, m.phase, sorted(m.owned)) for m in members]}",
         )
 
     def flowing(self, *members: MemberProcess | LocalMember) -> None:

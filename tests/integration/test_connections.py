@@ -110,6 +110,35 @@ def test_a_lost_reply_to_a_claim_that_is_another_s_by_now(crew: Crew, trap: Trap
     assert crew.finish().duplicates() == 0
 
 
+@pytest.mark.parametrize("bait", [b"/owners/", b"/offsets/"], ids=["claim", "commit"])
+def test_a_kill_amid_a_transaction(crew: Crew, trap: Trap, bait: bytes) -> None:
+    """SIGKILL while a transaction is on its way: the others have everything after the expiry."""
+    first = crew.join()
+    crew.settle(first)
+    crew.flowing(first)
+    trap.set(bait)
+    second = crew.start(zookeeper=trap.address)
+    assert trap.sprung.wait(LIMIT_S)
+    second.kill()
+    crew.settle(first)
+    crew.flowing(first)
+    crew.finish()
+
+
+def test_a_kill_amid_a_release(crew: Crew, trap: Trap) -> None:
+    """SIGKILL while a release is on its way: the joiner has everything after the expiry."""
+    first = crew.join(zookeeper=trap.address)
+    crew.settle(first)
+    crew.flowing(first)
+    trap.set(b"/owners/")
+    second = crew.join()
+    assert trap.sprung.wait(LIMIT_S)
+    first.kill()
+    crew.settle(second)
+    crew.flowing(second)
+    crew.finish()
+
+
 def test_a_lost_reply_to_a_release(crew: Crew, trap: Trap) -> None:
     """A release without a reply is not done again, nor taken for a foreign act."""
     first = crew.join_here(zookeeper=trap.address)

@@ -21,7 +21,9 @@ LONG_SESSION_S = 6.0
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """Servers of this module's own, since it takes them down."""
-    with Sandbox(tick_time_s=TICK_S) as servers:
+    # A broker that was killed starts again when its session has expired.
+    overrides = {"zookeeper.session.timeout.ms": 2000}
+    with Sandbox(tick_time_s=TICK_S, overrides=overrides) as servers:
         yield servers
 
 
