@@ -122,7 +122,8 @@ class Wrong:
 class Plan:
     """What a run is made of: members, partitions, messages, and the faults that may happen.
 
-    `flow` is how many messages each partition gets whenever time passes.
+    `flow` is how many messages each partition gets whenever time passes; one in `mending` chances
+    to mend what is wrong is taken.
     """
 
     members: int = 3
@@ -131,5 +132,6 @@ class Plan:
     flow: int = 0
     session_s: float = 6.0
     replicas: int = 1
+    mending: int = 1
     faults: dict[Do, int] = field(default_factory=dict)  # how often each may happen
     settings: Callable[[Settings], Settings] = lambda one: one

@@ -30,6 +30,9 @@ NO_BACKOFF_S = 1_000.0
 NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE})
 """What ZooKeeper does not tell the end of: rights that are given back, a mended offset."""
 
+SILENCE = frozenset({Do.FREEZE, Do.MUTE, Do.ISOLATE, Do.LAG})
+"""Faults in which nobody is told anything."""
+
 Decide = Callable[[int], int]
 """Gives an index below its argument: the one stream of decisions."""
 
@@ -69,15 +72,26 @@ def _chooser(source: random.Random | Sequence[int]) -> Decide:
 
 def draw_plan(decide: Decide) -> tuple[Plan, int, int]:
     """A world, how many actions until it is healed, and how rare faults are."""
-    kinds = sorted(FAULTS | {Do.LEAVE, Do.COMMIT}, key=lambda do: do.value)
-    calm = decide(6) == 0
-    share = 2 + decide(6)
-    possible = {do: 1 + decide(2) for do in kinds if decide(share) == 0 and not calm}
+    possible = draw_faults(decide)
     plan = Plan(
-        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4),
-        replicas=1 + decide(3), faults=possible, settings=draw_settings(decide, possible),
+        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4), flow=decide(2),
+        replicas=1 + decide(3), faults=possible, mending=1 + decide(6),
+        settings=draw_settings(decide, possible),
     )
     return plan, 50 + decide(300), 5 + decide(40)
+
+
+def draw_faults(decide: Decide) -> dict[Do, int]:
+    """None, silence only (where leases matter), or any mixture."""
+    kinds = sorted(FAULTS | {Do.LEAVE, Do.COMMIT}, key=lambda do: do.value)
+    match decide(6):
+        case 0:
+            return {}
+        case 1:
+            return {do: 3 for do in kinds if do in SILENCE}
+        case _:
+            share = 2 + decide(6)
+            return {do: 1 + decide(2) for do in kinds if decide(share) == 0}
 
 
 def draw_settings(
@@ -85,12 +99,14 @@ def draw_settings(
 ) -> Callable[[Settings], Settings]:
     """All members have the same, as they must."""
     eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
+    commit_s = (5.0, 0.5)[decide(2)]
     patient = decide(4) == 0 and not NEEDS_BACKOFF.intersection(possible)
 
     def settings(one: Settings) -> Settings:
         return replace(
             one,
             subscription=dict.fromkeys(one.subscription, threads),
+            auto_commit_s=commit_s,
             mode=RebalanceMode.EAGER if eager else one.mode,
             strategy=Strategy.ROUND_ROBIN if roundrobin else one.strategy,
             backoff_s=NO_BACKOFF_S if patient else one.backoff_s,
@@ -135,7 +151,8 @@ def run_plan(
 def choose(world: World, decide: Decide, rarity: int) -> Action:
     """The next action: rarely a fault or its end, and time passes rarely while there is work."""
     if rarity and decide(rarity) == 0:
-        wrong = [*faults.possible(world), *faults.mends(world)]
+        ends = faults.mends(world) if decide(world.plan.mending) == 0 else []
+        wrong = [*faults.possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]
     actions = world.enabled()
@@ -146,7 +163,7 @@ def choose(world: World, decide: Decide, rarity: int) -> Action:
 
 def heal(world: World, decide: Decide) -> None:
     """No more faults; a random part of the members, never all, is gone or frozen for ever."""
-    world.faults_left = {}
+    world.faults_left, world.flow = {}, 0
     while mends := faults.mends(world):
         world.act(mends[0])
     alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
