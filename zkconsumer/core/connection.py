@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from zkconsumer.core import committing, events, rebalance
+from zkconsumer.core import committing, events, holding, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind, OpenGate, ShutGate, Sync
 from zkconsumer.core.lease import Lease
 from zkconsumer.core.state import Phase, State, Step, then
@@ -18,7 +18,7 @@ def connected(state: State, event: events.Connected) -> Step:
     state = committing.interrupted(state)
     if expired:
         # Nothing of the old session is ours: the znodes are gone, and so are the positions.
-        state, commands = rebalance.lose(state, frozenset(state.owned))
+        state, commands = holding.lose(state, frozenset(state.owned))
         state, more = committing.abandon(state, "the ZooKeeper session expired")
         commands += more
         state = replace(state, registered=False, doubtful={}, blocked={}, lease=Lease())
@@ -89,7 +89,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 
 def recovered(state: State, outcome: events.Verified, now: float) -> Step:
     """What we own was read back: deliver what is left of it, then read the group."""
-    result = rebalance.take_back(state, outcome)
+    result = holding.take_back(state, outcome)
     return then(result, lambda s: unfence(s, now, rebalance.read))
 
 

@@ -65,6 +65,8 @@ def next_deadline(state: State) -> float:
         times.append(state.peers_at)
     if state.connected:
         times += [state.retry_at, state.lease.due_at()]
+    if state.connected and state.phase in triggers.RESTING:
+        times.append(state.verify_at)
     return min((t for t in times if t is not None), default=float("inf"))
 
 
@@ -128,15 +130,21 @@ def _phase_tick(state: State, now: float) -> Step:
         return rebalance.close(state)
     if state.phase is Phase.STOPPING and state.grace_at is not None and state.grace_at <= now:
         return rebalance.stopped(state)
+    resting = state.connected and state.phase in triggers.RESTING
+    if resting and state.verify_at is not None and state.verify_at <= now:
+        return rebalance.recheck(state)
     if state.phase is Phase.SETTLED and state.peers_at is not None and state.peers_at <= now:
         return peers.look(state) if state.connected else (replace(state, peers_at=None), ())
     if not state.connected or state.retry_at is None or state.retry_at > now:
         return state, ()
-    state = replace(state, retry_at=None)
-    if state.phase is Phase.WAITING:
-        return then(blocking.report(state, now), rebalance.read)
-    again = {Phase.REGISTERING: rebalance.register, Phase.RECOVERING: rebalance.recover}
-    return again[state.phase](state) if state.phase in again else (state, ())
+    again: dict[Phase, Callable[[State], Step]] = {
+        Phase.REGISTERING: rebalance.register,
+        Phase.RECOVERING: rebalance.recover,
+        Phase.WAITING: rebalance.read,
+    }
+    # Due while something else is under way, such as a read-back: then it is next.
+    following = again.get(state.phase, lambda s: (replace(s, stale=True), ()))
+    return then(blocking.report(replace(state, retry_at=None), now), following)
 
 
 # ---- leaving ------------------------------------------------------------------------------------

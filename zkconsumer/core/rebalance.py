@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zkconsumer.core import blocking, committing
+from zkconsumer.core import blocking, committing, holding
 from zkconsumer.core.commands import (
     AskRelease,
     Claim,
@@ -33,6 +33,10 @@ from zkconsumer.core.model import UNNAMED, Purpose, RebalanceMode, TopicPartitio
 from zkconsumer.core.offsets import track
 from zkconsumer.core.peers import patience_s
 from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
+
+RECHECK_S = 0.5
+"""When what was kept is read back: after the members' claims, which all come at the same time. Its
+watches stand meanwhile. The next rebalance, if it comes before, starts this time anew."""
 
 
 def advance(state: State, now: float) -> Step:
@@ -58,17 +62,17 @@ def advance(state: State, now: float) -> Step:
         return state, (LoadOffsets(op, unserved),)
     if state.stale:
         return read(state)
-    kept = state.unverified.intersection(owned)
-    if kept:
-        state, op = start_op(replace(state, phase=Phase.VERIFYING))
-        return state, (Verify(op, {tp: owned[tp].thread for tp in kept}),)
-    return rest(state, missing, now)
+    fresh = state.unwatched.intersection(owned)
+    return verify(state, fresh) if fresh else rest(state, missing, now)
 
 
 def rest(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
     """Nothing can be done now: settled, or waiting for a watch with the back-off as upper bound."""
+    state = replace(state, verify_at=now + RECHECK_S if state.unverified else None)
     if missing or state.refused or state.waiting_for:
-        retry_at = now + state.settings.backoff_s
+        # A read-back on the way does not put the next look off.
+        due = state.retry_at
+        retry_at = now + state.settings.backoff_s if due is None else due
         return replace(state, phase=Phase.WAITING, op=None, retry_at=retry_at), ()
     peers_at = now + patience_s(state)
     return replace(state, phase=Phase.SETTLED, op=None, retry_at=None, peers_at=peers_at), ()
@@ -206,7 +210,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     state = replace(
         state,
         owned={**state.owned, **outcome.claimed},
-        unverified=state.unverified.union(outcome.claimed),
+        unwatched=state.unwatched.union(outcome.claimed),
         doubtful={},
         blocked=outcome.blocked,
         blocked_since=since if outcome.blocked else None,
@@ -251,50 +255,17 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     return then((state, commands), lambda s: advance(s, now))
 
 
+def verify(state: State, partitions: frozenset[TopicPartition]) -> Step:
+    """Read back owner znodes that we hold, and watch them."""
+    state, op = start_op(replace(state, phase=Phase.VERIFYING, verify_at=None))
+    return state, (Verify(op, {tp: state.owned[tp].thread for tp in partitions}),)
+
+
+def recheck(state: State) -> Step:
+    """What was kept is read back, as in every rebalance."""
+    kept = state.unverified.intersection(state.owned)
+    return verify(state, kept) if kept else (replace(state, verify_at=None), ())
+
+
 def verified(state: State, outcome: Verified, now: float) -> Step:
-    return then(take_back(state, outcome), lambda s: advance(s, now))
-
-
-def take_back(state: State, outcome: Verified) -> Step:
-    """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
-    # What was lost while it was being read stays lost.
-    held = {
-        tp: mine
-        for tp, mine in outcome.held.items()
-        if tp in state.owned or tp in state.doubtful
-    }
-    # A re-created node of ours has another epoch: its fetching starts afresh with the new token.
-    changed = frozenset(
-        tp for tp, mine in held.items() if tp in state.owned and state.owned[tp] != mine
-    )
-    notices = tuple(
-        Notice(
-            NoticeKind.OWNERSHIP_LOST,
-            str(tp),
-            "our owner znode vanished" if who is None else f"our owner znode is now {who.thread}'s",
-        )
-        for tp, who in outcome.lost.items()
-        if tp in state.owned and tp in state.wanted
-    )
-    state, commands = lose(state, changed.union(outcome.lost))
-    state = replace(
-        state,
-        owned={**state.owned, **held},
-        doubtful={},
-        unverified=frozenset(),
-        claim_due=state.claim_due or bool(outcome.lost),
-    )
-    return state, commands + notices
-
-
-def lose(state: State, lost: frozenset[TopicPartition]) -> Step:
-    """These are ours no more: delivery stops now; their positions go with the claim."""
-    served = lost & state.serving
-    state = replace(
-        state,
-        owned=drop_from(state.owned, lost),
-        serving=state.serving - lost,
-        malformed=state.malformed - lost,
-        ledger=drop_from(state.ledger, lost),
-    )
-    return state, ((Withdraw(served),) if served else ())
+    return then(holding.take_back(state, outcome), lambda s: advance(s, now))

@@ -92,7 +92,8 @@ class State:
         restart: partitions of re-created topics: given up and claimed anew.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
-        unverified: what we kept or claimed in this rebalance and have not yet re-read.
+        unverified: what we kept in this rebalance and have not yet re-read.
+        unwatched: what we claimed and have not yet re-read, which arms the watch.
         blocked: who holds what we want, since when, and whether that was reported.
         idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
         stale: something changed since the view was read.
@@ -120,6 +121,7 @@ class State:
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
     malformed: frozenset[TopicPartition] = frozenset()
     unverified: frozenset[TopicPartition] = frozenset()
+    unwatched: frozenset[TopicPartition] = frozenset()
     blocked: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
     blocked_since: float | None = None
     blocked_reported: bool = False
@@ -129,6 +131,7 @@ class State:
     last_op: int = 0
     grace_at: float | None = None
     retry_at: float | None = None
+    verify_at: float | None = None
     auto_commit_at: float | None = None
     leave_at: float | None = None
     peers_at: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core import events, rebalance
+from zkconsumer.core import events, holding, rebalance
 from zkconsumer.core.commands import Notice, NoticeKind, RearmTopic, Withdraw
 from zkconsumer.core.events import Trigger
 from zkconsumer.core.state import Phase, State, Step, then
@@ -33,7 +33,7 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
         return replace(state, stale=True), ()
     if tp not in state.owned or tp in state.moving:
         return state, ()
-    state, commands = rebalance.lose(state, frozenset({tp}))
+    state, commands = holding.lose(state, frozenset({tp}))
     notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
     state = replace(state, stale=True, claim_due=True)
     result: Step = (state, (*commands, notice))
