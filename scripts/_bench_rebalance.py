@@ -47,6 +47,7 @@ SESSION_S = 6.0
 PROCESSES_OF_MANY = 4  # for more members than `ONE_EACH`
 ONE_EACH = 8
 TOPIC = "load"
+STEP = 1000  # partitions created at once
 
 GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
     (512, 8): {
@@ -257,7 +258,10 @@ def prepare(sandbox: Sandbox, partitions: int) -> str:
     """A topic on the broker, a message in each partition."""
     topic = f"{TOPIC}-{partitions}"
     print(f"  a topic of {partitions} partitions ...", file=sys.stderr)
-    sandbox.create_topic(topic, partitions=partitions)
+    # In steps: the sandbox gives a broker 30 s for each, and this machine may be busy.
+    sandbox.create_topic(topic, partitions=min(STEP, partitions))
+    for count in range(2 * STEP, partitions + STEP, STEP):
+        sandbox.add_partitions(topic, partitions=min(count, partitions))
     sandbox.produce(topic, partitions)
     return topic
 
