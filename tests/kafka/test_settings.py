@@ -96,6 +96,15 @@ def test_properties_are_translated() -> None:
     }.items() <= settings.items()
 
 
+@pytest.mark.parametrize(("given", "passed"), [(-1, 0), (0, 0), (65_536, 0), (65_537, 65_537)])
+def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> None:
+    """64 KiB was the old default and slows a modern connection: it stands for the system's own."""
+    config = ConsumerConfig(
+        group_id="g", zookeeper_connect="z:2181", socket_receive_buffer_bytes=given
+    )
+    assert fetch_settings(config)["socket.receive.buffer.bytes"] == passed
+
+
 @pytest.mark.parametrize(
     "extreme",
     [
