@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 
 # Seconds from the look at the lease to the line in the log, on a busy machine.
 HAND_OVER_S = 0.25
+LONG_SESSION_S = 6.0
 TROUBLE = ("ownership_lost", "foreign_offset_overwritten", "foreign_offset_left", "commit_failed")
 
 
@@ -58,6 +59,21 @@ def test_a_silent_connection(crew: Crew, trap: Trap) -> None:
     crew.settle(first, second)
     crew.flowing(first, second)
     crew.finish()
+
+
+def test_a_server_that_accepts_and_says_nothing(crew: Crew, trap: Trap) -> None:
+    """One attempt to reconnect that gets no answer does not cost the session."""
+    member = crew.join(zookeeper=trap.address, zookeeper_session_timeout_s=LONG_SESSION_S)
+    crew.settle(member)
+    crew.flowing(member)
+    session = member.last("session")
+    trap.wire = Wire.SILENT
+    trap.cut()
+    wait_for(lambda: trap.unanswered > 0, "an attempt to reconnect")
+    trap.wire = Wire.PASS
+    crew.flowing(member)
+    assert member.last("session") == session
+    assert crew.finish().duplicates() == 0
 
 
 def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:

@@ -18,14 +18,16 @@ NO_FRAME = 1 << 26
 class Trap(Proxy):
     """Once `set` for a transaction, its connection hears nothing any more; `cut` ends it.
 
-    New connections are not affected. `connections` counts them all. While `pings_only` is set,
-    all connections hear nothing but replies to pings, as from a server that lost its leader.
+    New connections are not affected. `connections` counts them all, `unanswered` those that began
+    while the wire was silent. While `pings_only` is set, all connections hear nothing but replies
+    to pings, as from a server that lost its leader.
     """
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self.sprung = threading.Event()
         self.connections = 0
+        self.unanswered = 0
         self.pings_only = threading.Event()
         self._bait: bytes | None = None
         self._muted: set[socket.socket] = set()
@@ -48,9 +50,11 @@ class Trap(Proxy):
                 if not is_handshake and self._is_bait(frame):
                     self._muted.add(client)
                     self.sprung.set()
-                is_handshake = False
                 if self.wire is not Wire.SILENT:
                     self._send(server, frame)
+                elif is_handshake:
+                    self.unanswered += 1
+                is_handshake = False
         self._shut(client)
         self._shut(server)
 

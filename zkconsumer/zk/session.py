@@ -31,6 +31,12 @@ logger = logging.getLogger(__name__)
 RECONNECT_DELAY_MAX_S = 0.5
 """kazoo's own back-off lets 3.6 s pass after a restart of the server; capped so, 0.24-0.5 s."""
 
+ATTEMPT_SHARE = 1 / 3
+ATTEMPT_MIN_S = 1.0
+"""One attempt to connect, in seconds: a third of the session timeout, so that others can follow
+before the session ends; a second at least, which a busy server may need. kazoo lets it take all of
+the timeout: one server that accepts and is not ready yet, or that is cut off, costs the session."""
+
 _CODES: dict[type[Exception], Code] = {
     kz.NoNodeError: Code.NO_NODE,
     kz.NodeExistsError: Code.NODE_EXISTS,
@@ -70,22 +76,29 @@ class ZooKeeperSession:
             default_acl=CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
         )
         self._timeout_s = config.zookeeper_session_timeout_s
-        self._learn_negotiated_timeout()
+        self._attend_attempts(max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
         self._client.add_listener(self._state_changed)
 
-    def _learn_negotiated_timeout(self) -> None:
-        """kazoo keeps the negotiated timeout to itself; it passes through this one call."""
-        connection: Any = self._client._connection
-        invoke = connection._invoke
+    def _attend_attempts(self, limit_s: float) -> None:
+        """Bound each attempt to connect, and learn the negotiated timeout, which kazoo keeps.
 
-        def listening(*args: Any, **kwargs: Any) -> Any:
-            result = invoke(*args, **kwargs)
+        Everything between the opening of a socket and the first request passes these two calls.
+        """
+        connection: Any = self._client._connection
+        handler: Any = self._client.handler
+        invoke, create_connection = connection._invoke, handler.create_connection
+
+        def opening(*args: Any, timeout: float = limit_s, **kwargs: Any) -> Any:
+            return create_connection(*args, timeout=min(timeout, limit_s), **kwargs)
+
+        def listening(timeout: float, *args: Any, **kwargs: Any) -> Any:
+            result = invoke(min(timeout, limit_s), *args, **kwargs)
             granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
             if granted > 0:
                 self._timeout_s = granted / 1000
             return result
 
-        connection._invoke = listening
+        connection._invoke, handler.create_connection = listening, opening
 
     def _state_changed(self, state: str) -> None:
         connected = state == KazooState.CONNECTED
