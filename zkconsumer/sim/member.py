@@ -232,7 +232,10 @@ class SimMember:
             del self.running[op]
             return
         if reply is not None:
-            running = replace(running, got=(*running.got, reply))
+            got = (*running.got, reply)
+            running = Running(
+                running.command, running.session, running.started, running.batch, running.fed, got
+            )
             self.running[op] = running
         if len(running.got) < len(running.batch):
             return

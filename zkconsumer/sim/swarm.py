@@ -21,8 +21,9 @@ MAX_ACTIONS = 20_000
 CONVERGENCE_S = 60.0
 """Virtual seconds from the healing to rest: session timeouts, back-offs and graces included."""
 
-QUIET_S = 12.0
-"""Virtual seconds of rest that are watched: two session timeouts, and more than any back-off."""
+QUIET_S = 9.0
+"""Virtual seconds of rest that are watched: more than a session timeout, a back-off, and the time
+after which a member looks for idle peers."""
 
 NO_BACKOFF_S = 1_000.0
 """With it nothing is tried again by the clock within a run: watches must bring everything."""
