@@ -182,6 +182,14 @@ def test_a_taken_consumer_id_is_waited_for() -> None:
     assert one(member.wait(2.1), cmd.Register)
 
 
+def test_a_persistent_id_node_is_named_as_such() -> None:
+    """An id node without a session will never go by itself: the remedy says so."""
+    member = member_in(Phase.REGISTERING)
+    assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
+    member = member_in(Phase.REGISTERING)
+    assert "by hand" not in one(member.answer(ev.IdTaken(0xC3)), cmd.Notice).remedy
+
+
 def test_an_id_node_that_vanishes_stops_everything() -> None:
     """Own id node gone: nothing is delivered until registered and read back; nothing is lost."""
     member = member_in(Phase.SETTLED)

@@ -85,6 +85,16 @@ def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> No
     assert client.peer.get(client.me.path)[0] == sound, "another time alone is no reason to write"
 
 
+def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
+    """More than a server takes: refused by name before it is sent, and the session lives on."""
+    many = {f"{number:04}{'t' * 245}": 1 for number in range(4100)}
+    large = ops.Member(client.group, "g_large", many, client.me.strategy, client.me.session)
+    outcome = client.run(ops.register(large, 1))
+    assert isinstance(outcome, Denied)
+    assert "larger than" in outcome.reason
+    assert client.register()
+
+
 def test_without_rights_registering_is_denied(client: Client) -> None:
     """No right to create below ids: denied, with the znode and the reason."""
     client.peer.delete(client.me.path)

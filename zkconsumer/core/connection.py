@@ -82,7 +82,9 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
         NoticeKind.ID_TAKEN,
         f"ids/{state.settings.consumer}",
         f"session {outcome.session:#x} is registered under our consumer id",
-        "it goes when that session ends; or give each consumer its own consumer.id",
+        "it goes when that session ends; or give each consumer its own consumer.id"
+        if outcome.session
+        else "it is a persistent znode, which must be deleted by hand",
     )
     return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
 
