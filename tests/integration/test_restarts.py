@@ -123,20 +123,46 @@ def test_a_member_joins_while_no_broker_is_there(
     crew.finish()
 
 
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three servers for this module."""
+    directory = tmp_path_factory.mktemp("ensemble")
+    with ZooKeeperEnsemble(directory, tick_time_s=TICK_S) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def ensemble_bootstrap(
+    ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a broker at the ensemble."""
+    directory = tmp_path_factory.mktemp("broker")
+    with BrokerServer(directory, zookeeper_connect=ensemble.connect) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture
+def ensemble_crew(
+    ensemble: ZooKeeperEnsemble, ensemble_bootstrap: str, unique: Callable[[str], str],
+    tmp_path: Path, stack: ExitStack,
+) -> Crew:  # fmt: skip
+    """Three members at the ensemble that have settled and are given messages."""
+    topic = unique("topic")
+    create_topic(ensemble.connect, topic, partitions=8)
+    crew = Crew(ensemble.connect, ensemble_bootstrap, unique("group"), tmp_path, stack)
+    crew.feed(topic, 8)
+    for _ in range(3):
+        crew.join(zookeeper_session_timeout_s=2 * SESSION_S)
+    crew.settle(*crew.members)
+    crew.flowing(*crew.members)
+    return crew
+
+
 def test_the_leader_of_an_ensemble_is_killed(
-    unique: Callable[[str], str], tmp_path: Path, stack: ExitStack
+    ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
     """Of three servers the leader dies: no session is lost, nothing moves, nothing twice."""
-    ensemble = stack.enter_context(ZooKeeperEnsemble(tmp_path / "zookeepers", tick_time_s=TICK_S))
-    broker = stack.enter_context(
-        BrokerServer(tmp_path / "broker", zookeeper_connect=ensemble.connect)
-    )
-    create_topic(ensemble.connect, "orders", partitions=8)
-    crew = Crew(ensemble.connect, broker.bootstrap, unique("group"), tmp_path, stack)
-    crew.feed("orders", 8)
-    members = [crew.join(zookeeper_session_timeout_s=2 * SESSION_S) for _ in range(3)]
-    crew.settle(*members)
-    crew.flowing(*members)
+    crew, members = ensemble_crew, ensemble_crew.members
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]
     killed = ensemble.leader()
@@ -147,3 +173,24 @@ def test_the_leader_of_an_ensemble_is_killed(
     assert [one.last("session") for one in members] == sessions
     assert crew.observer.snapshot().owners == owners
     assert crew.finish().duplicates() == 0
+    killed.start()
+
+
+def test_the_leader_of_an_ensemble_is_frozen(
+    ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
+) -> None:
+    """A leader that stands still and wakes up as nobody's leader misleads no member."""
+    crew, members = ensemble_crew, ensemble_crew.members
+    frozen = ensemble.leader()
+    others = [server for server in ensemble.servers if server is not frozen]
+    frozen.pause()
+    try:
+        wait_for(lambda: any(one.mode == "leader" for one in others), "another leader")
+        crew.flowing(*members)
+        crew.settle(*members)
+    finally:
+        frozen.resume()
+    wait_for(lambda: frozen.mode == "follower", "the server to follow")
+    crew.flowing(*members)
+    crew.settle(*members)
+    crew.finish()
