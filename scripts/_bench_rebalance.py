@@ -33,7 +33,6 @@ from pathlib import Path
 from _bench import Result, at_most, show
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import ZnodeStat
 
 from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy, assign
@@ -42,6 +41,7 @@ from zkconsumer.sandbox import Sandbox
 
 LOOK_S = 0.003  # between two looks of the observer
 QUIET_S = 0.25  # owners that have not changed for so long are compared with the assignor's result
+READ_AT_ONCE = 50  # owners; a look follows, so that none comes late
 LIMIT_S = 30.0  # no case takes longer
 SESSION_S = 6.0
 PROCESSES_OF_MANY = 4  # for more members than `ONE_EACH`
@@ -98,7 +98,8 @@ class Looks:
     started: float
     at: list[float] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
-    version: int = -1
+    members: int = 0
+    version: int = -2
     changed_at: float = 0.0
     member_gone_at: float | None = None
 
@@ -121,48 +122,51 @@ class Observer:
 
     def watch(self, looks: Looks, members: int) -> Looks:
         """Look until `members` are there and the owners equal the assignor's result."""
-        before = self._look()[0]
         while time.perf_counter() - looks.started < LIMIT_S:
-            ids, owners = self._look()
-            now = time.perf_counter()
-            count, version = (owners.numChildren, owners.cversion) if owners else (0, -1)
-            looks.at.append(now)
-            looks.owners.append(count)
-            if version != looks.version:
-                looks.version, looks.changed_at = version, now
-            present = ids.numChildren if ids else 0
-            if looks.member_gone_at is None and before and present < before.numChildren:
-                looks.member_gone_at = now
-            quiet = now - looks.changed_at > QUIET_S
-            full = present == members and count == self._partitions
-            if quiet and full and self._as_assigned(version):
+            self._look(looks)
+            quiet = looks.at[-1] - looks.changed_at > QUIET_S
+            full = looks.members == members and looks.owners[-1] == self._partitions
+            if quiet and full and self._as_assigned(looks):
                 return looks
             time.sleep(LOOK_S)
         raise SystemExit(f"not settled after {LIMIT_S:g} s: {looks.owners[-1]} owners")
 
-    def _look(self) -> tuple[ZnodeStat | None, ZnodeStat | None]:
-        ids = self._client.exists_async(self._ids)
-        owners = self._client.exists_async(self._owners)
-        return ids.get(), owners.get()
+    def _look(self, looks: Looks) -> None:
+        pending = self._client.exists_async(self._ids), self._client.exists_async(self._owners)
+        ids, owners = (reply.get() for reply in pending)
+        now = time.perf_counter()
+        version = owners.cversion if owners else -1
+        if version != looks.version:
+            looks.version, looks.changed_at = version, now
+        members = ids.numChildren if ids else 0
+        if members < looks.members and looks.member_gone_at is None:
+            looks.member_gone_at = now
+        looks.members = members
+        looks.at.append(now)
+        looks.owners.append(owners.numChildren if owners else 0)
 
-    def _as_assigned(self, version: int) -> bool:
-        """Do the owners equal the assignor's result, and were they the same all the while?"""
-        client, topic = self._client, self._topic
+    def _as_assigned(self, looks: Looks) -> bool:
+        """Do the owners equal the assignor's result, and stay so while they are compared?"""
+        client, version = self._client, looks.version
         subscriptions = {
             name: decode_registration(client.get(f"{self._ids}/{name}")[0], where=name).subscription
             for name in client.get_children(self._ids)
         }
-        partitions = {topic: decode_topic(client.get(paths.topic(topic))[0], where=topic)}
+        payload, _ = client.get(paths.topic(self._topic))
+        partitions = {self._topic: decode_topic(payload, where=self._topic)}
         wanted = assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
-        asked = {tp: client.get_async(paths.owner(self._group, tp)) for tp in wanted}
-        try:
-            found = {
-                tp: decode_owner(reply.get()[0], where=str(tp)) for tp, reply in asked.items()
-            }
-        except NoNodeError:
-            return False  # it was only a pause
-        after = self._look()[1]
-        return found == wanted and after is not None and after.cversion == version
+        todo = list(wanted.items())
+        while todo and looks.version == version:
+            some, todo = todo[:READ_AT_ONCE], todo[READ_AT_ONCE:]
+            asked = [client.get_async(paths.owner(self._group, tp)) for tp, _ in some]
+            try:
+                found = [decode_owner(reply.get()[0], where="") for reply in asked]
+            except NoNodeError:
+                return False  # it was only a pause
+            if found != [thread for _, thread in some]:
+                return False
+            self._look(looks)
+        return looks.version == version
 
 
 class Bench:
@@ -226,7 +230,7 @@ class Bench:
         apart = f"{1e3 * statistics.median(gaps):.1f} ms apart, {1e3 * max(gaps):.0f} at most"
         print(
             f"  {self._partitions} x {self._members} {case:<6}"
-            f"{metrics['settled_after_expiry_s']:7.3f} s"
+            f"{metrics['settled_after_expiry_s' if case == 'kill' else 'settled_s']:7.3f} s"
             f"{metrics['unowned_partition_seconds']:8.2f} partition-seconds unowned"
             f"  (looks {apart})",
             file=sys.stderr,
