@@ -79,10 +79,11 @@ class Recorder(Watcher):
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         self._written(world)
-        # Parents that are there already are no news.
-        is_parent = isinstance(request, rq.Create) and not request.ephemeral
+        # Parents that are there already are no news, nor offsets that are not there yet.
+        is_usual = isinstance(request, rq.Create) and not request.ephemeral
+        is_usual |= reply is not None and reply.code is Code.NO_NODE
         is_write = isinstance(request, rq.Multi | rq.Create | rq.SetData | rq.Delete)
-        if reply is None or not is_write or is_parent or reply.code in QUIET:
+        if reply is None or not is_write or is_usual or reply.code in QUIET:
             return
         write: Any = request.writes[reply.value] if isinstance(request, rq.Multi) else request
         member = world.members[who].name

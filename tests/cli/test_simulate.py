@@ -1,0 +1,103 @@
+"""`zkconsumer simulate`: stories, runs from a seed, lessons; in lanes, as a trace, as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+TRACES = Path(__file__).parents[1] / "traces"
+
+
+def test_the_list(run: Run) -> None:
+    """Every story that is kept as a golden trace is listed, and both lessons."""
+    code, out, err = run("simulate", "--list")
+    assert (code, err) == (0, "")
+    listed = {line.split()[0] for line in out.splitlines()}
+    assert listed == {path.stem for path in TRACES.glob("*.txt")} | {"herd", "split-brain"}
+
+
+def test_a_story(run: Run) -> None:
+    """A scenario is told as in its golden trace, by its name or by its title."""
+    golden = (TRACES / "a-reply-is-lost.txt").read_text(encoding="utf-8")
+    for name in ("a-reply-is-lost", "a reply is lost"):
+        code, out, err = run("simulate", "--scenario", name)
+        assert (code, err) == (0, "")
+        assert out.startswith(golden.split("\n\n", 1)[1])
+        assert "8 messages handed out, 0 of them again" in out
+
+
+def test_a_story_of_jvm_members(run: Run) -> None:
+    """The same story, told of members as the old design had them."""
+    code, out, _ = run("simulate", "--scenario", "a-consumer-leaves", "--peers", "jvm")
+    assert code == 0
+    assert "rebalancing" in out and "recovering" not in out
+
+
+@pytest.mark.parametrize("peers", ["ours", "mixed", "jvm"])
+def test_a_seed_is_a_trace(run: Run, tmp_path: Path, peers: str) -> None:
+    """A run from a seed is the same each time, and what our members did is replayed as a trace."""
+    arguments = (
+        "simulate", "--seed", "7", "--members", "4", "--partitions", "6", "--strategy",
+        "roundrobin", "--peers", peers, "--fault", "kill", "--fault", "expire", "--output", "jsonl",
+    )
+    code, first, err = run(*arguments)
+    assert code == 0 and "virtual seconds" in err
+    assert run(*arguments) == (0, first, err)
+    path = tmp_path / "trace.jsonl"
+    path.write_text(first, encoding="utf-8")
+    code, out, err = run("trace", "check", str(path))
+    assert (code, err) == (0, "")
+    members = {"ours": 4, "mixed": 2, "jvm": 0}[peers]
+    assert f" transitions of {members} runs reproduced" in out
+
+
+class Links(HTMLParser):
+    """What a page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_a_page(run: Run) -> None:
+    """The page has the timeline and the story, and needs nothing from elsewhere."""
+    code, out, _ = run("simulate", "--scenario", "a-consumer-joins", "--output", "html")
+    assert code == 0
+    page = Links()
+    page.feed(out)
+    assert page.fetched == [] and "script" not in page.tags
+    assert page.tags.count("rect") == 6  # four of g_0, of which two moved to g_1
+    assert page.tags.count("svg") == 1 and "circle" in page.tags
+    assert "asks its user to finish t-2..3" in out
+
+
+def test_split_brain(run: Run) -> None:
+    """JVM members hand out what they have lost and strand partitions; ours do neither."""
+    code, out, err = run("simulate", "--scenario", "split-brain", "--output", "jsonl")
+    assert (code, err) == (0, "")
+    rows = {row["group"]: row for row in map(json.loads, out.splitlines())}
+    lost, back = "handed out by who had lost it", "offsets moved back"
+    assert rows["JVM, cut-off server"][lost] > 0
+    assert rows["JVM, hung owner"]["claims refused"] > 0
+    assert rows["JVM, hung owner"]["unowned at the end"] > 0
+    for kind in ("ours, cut-off server", "ours, hung owner"):
+        assert rows[kind][lost] == rows[kind][back] == rows[kind]["unowned at the end"] == 0
+
+
+def test_wrong_use(run: Run) -> None:
+    """What does not exist is named, with where to look."""
+    code, _, err = run("simulate", "--scenario", "nonsense")
+    assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
+    code, _, err = run("simulate", "--fault", "nonsense")
+    assert code == 2 and re.search(r"there are .*kill", err)

@@ -1,0 +1,22 @@
+"""The lessons: what they count, and that the counts show what they say."""
+
+from __future__ import annotations
+
+from zkconsumer.sim.lessons import herd
+
+
+def test_the_herd() -> None:
+    """Each of the JVM members is notified and reads all the others; the law is printed."""
+    *_, lesson = herd((2, 5, 10, 20))
+    sizes = [row[0] for row in lesson.rows]
+    notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
+    assert sizes == [2, 5, 10, 20]
+    assert notified == sizes
+    laws = dict(word.split(" grow as members^") for word in lesson.words)
+    assert float(laws["JVM reads"]) > 1.0
+    assert set(laws) == set(lesson.head[1:])
+
+
+def test_a_lesson_grows() -> None:
+    """Rows come one by one, so that they can be shown while the next one is counted."""
+    assert [len(lesson.rows) for lesson in herd((2, 5))] == [1, 2, 2]

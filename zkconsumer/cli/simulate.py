@@ -1,0 +1,219 @@
+"""`zkconsumer simulate`: a group of simulated members, told as it happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.cli import Exit
+from zkconsumer.core.assignors import Strategy
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.lessons import Lesson
+    from zkconsumer.sim.telling import Told
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Peers(StrEnum):
+    """Who is in the group: `sim.telling.Peers`, without importing the simulator for --help."""
+
+    OURS = "ours"
+    JVM = "jvm"
+    MIXED = "mixed"
+
+
+class Output(StrEnum):
+    """What is printed."""
+
+    STORY = "story"
+    JSONL = "jsonl"
+    HTML = "html"
+
+
+@app.command()
+def simulate(
+    *,
+    scenario: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A story or a lesson; see --list.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Draw what happens from this number.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List stories and lessons.")] = False,
+    members: Annotated[int, typer.Option(min=1, max=50, help="With --seed.")] = 5,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="With --seed.")] = 12,
+    strategy: Annotated[Strategy, typer.Option(help="With --seed.")] = Strategy.RANGE,
+    peers: Annotated[
+        Peers | None, typer.Option(help="Who is in the group; by default ours.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="What may go wrong, with --seed; once for each time."),
+    ] = None,
+    output: Annotated[Output, typer.Option(help="html: a page of its own.")] = Output.STORY,
+) -> None:
+    """Run a group of members on a simulated ZooKeeper, and tell what happens.
+
+    Our members run the code that runs in production, in virtual time: a run of minutes takes a
+    second, and is the same each time. With --output jsonl, what they do is a trace that `zkconsumer
+    trace check -` replays. Exits with 1 if a promise was broken.
+    """
+    from zkconsumer.sim.lessons import LESSONS  # noqa: PLC0415
+    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
+    from zkconsumer.sim.telling import Peers as Kinds  # noqa: PLC0415
+    from zkconsumer.sim.telling import names_of, tell, tell_seed  # noqa: PLC0415
+
+    if list_:
+        _list()
+        return
+    if scenario is not None and scenario in LESSONS:
+        _teach(LESSONS[scenario](), output)
+        return
+    if scenario is not None:
+        one = SCENARIOS[_known(scenario)]
+        count = one.plan.members
+        jvm = None if peers is None else Kinds(peers.value).jvm(count)
+        show = _Show(one.title, names_of(count), output)
+        told = tell(one, jvm=jvm, emit=show.add)
+    else:
+        number = 1 if seed is None else seed
+        show = _Show(f"seed {number}", names_of(members), output)
+        told = tell_seed(
+            number, members=members, partitions=partitions, strategy=strategy,
+            peers=Kinds((peers or Peers.OURS).value), kinds=_faults(fault), emit=show.add,
+        )
+    show.end(told)
+    if told.violation:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _known(scenario: str) -> str:
+    """The name of a scenario, given by its name or its title."""
+    from zkconsumer.errors import ConfigError  # noqa: PLC0415
+    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
+
+    for name, one in SCENARIOS.items():
+        if scenario in (name, one.title):
+            return name
+    raise ConfigError(
+        f"no scenario is called {scenario!r}", where="--scenario", remedy="see simulate --list"
+    )
+
+
+def _faults(named: list[str] | None) -> list[Any]:
+    from zkconsumer.errors import ConfigError  # noqa: PLC0415
+    from zkconsumer.sim.telling import DEFAULT_FAULTS, NAMES  # noqa: PLC0415
+
+    unknown = [name for name in named or () if name not in NAMES]
+    if unknown:
+        raise ConfigError(
+            f"no fault is called {unknown[0]!r}", where="--fault",
+            remedy=f"there are {', '.join(NAMES)}",
+        )
+    return [NAMES[name] for name in named] if named is not None else list(DEFAULT_FAULTS)
+
+
+def _list() -> None:
+    from zkconsumer.sim.lessons import LESSONS  # noqa: PLC0415
+    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
+
+    for name, one in SCENARIOS.items():
+        print(f"{name:<46}{one.lesson}")
+    for name, lesson in LESSONS.items():
+        print(f"{name:<46}{(lesson.__doc__ or '').splitlines()[0]}")
+
+
+class _Show:
+    """Prints entries as they come, or a page of them all at the end."""
+
+    def __init__(self, title: str, members: list[str], output: Output) -> None:
+        from zkconsumer.core import paths  # noqa: PLC0415
+        from zkconsumer.trace.lanes import Lanes  # noqa: PLC0415
+
+        self._title, self._members, self._output = title, members, output
+        self._root = paths.ids("g").removesuffix("ids")
+        self._lanes = Lanes(members, root=self._root)
+        self._entries: list[dict[str, Any]] = []
+        if output is Output.STORY:
+            print(self._lanes.head())
+
+    def add(self, entry: dict[str, Any]) -> None:
+        from zkconsumer.trace import text  # noqa: PLC0415
+
+        match self._output:
+            case Output.STORY:
+                self._print(self._lanes.tell(entry))
+            case Output.JSONL:
+                print(text(entry))
+            case Output.HTML:
+                self._entries.append(entry)
+
+    def end(self, told: Told) -> None:
+        from zkconsumer.trace.page import page  # noqa: PLC0415
+
+        if self._output is Output.HTML:
+            print(page(self._title, self._entries, self._members, root=self._root), end="")
+        self._print(self._lanes.end())
+        lines = [
+            f"{told.seconds:.1f} virtual seconds: {told.deliveries} messages handed out, "
+            f"{told.duplicates} of them again; {told.unowned} partitions without an owner",
+            *([f"not at rest: {told.rest}"] if told.rest else []),
+            *([f"a promise is broken: {told.violation}"] if told.violation else []),
+        ]
+        typer.echo("\n" + "\n".join(lines), err=self._output is not Output.STORY)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            print(line, flush=True)
+
+
+# ---- lessons ------------------------------------------------------------------------------------
+
+
+def _teach(lessons: Iterable[Lesson], output: Output) -> None:
+    """Rows as they come."""
+    shown = 0
+    last = None
+    for last in lessons:
+        for row in last.rows[shown:]:
+            if output is Output.STORY:
+                if not shown:
+                    print(f"{last.title}\n")
+                    _print_row(last.head, last.head)
+                _print_row(last.head, row)
+            elif output is Output.JSONL:
+                print(json.dumps(dict(zip(last.head, row, strict=True))), flush=True)
+            shown += 1
+    if last is None:
+        return
+    if output is Output.STORY:
+        print("\n" + "\n".join(last.words))
+    elif output is Output.HTML:
+        print(_table(last), end="")
+
+
+def _print_row(head: tuple[str, ...], row: tuple[object, ...]) -> None:
+    cells = [f"{cell!s:<{max(len(name), 22 if at == 0 else 0)}}"
+             for at, (name, cell) in enumerate(zip(head, row, strict=True))]
+    print("  ".join(cells).rstrip(), flush=True)
+
+
+def _table(lesson: Lesson) -> str:
+    from html import escape  # noqa: PLC0415
+
+    def line(cells: Iterable[object], tag: str) -> str:
+        inner = "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+        return f"<tr>{inner}</tr>\n"
+
+    rows = "".join(line(row, "td") for row in lesson.rows)
+    words = "".join(f"<p>{escape(text)}</p>\n" for text in lesson.words)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
+        f"{escape(lesson.title)}</title></head>\n<body><h1>{escape(lesson.title)}</h1>\n"
+        f"<table border>{line(lesson.head, 'th')}{rows}</table>\n{words}</body></html>\n"
+    )

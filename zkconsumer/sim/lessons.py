@@ -1,0 +1,276 @@
+"""What the old design was replaced for, in numbers that the simulator counts.
+
+Both lessons run a group of JVM members and a group of ours through the same events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.core import paths, records
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.paths import Kind
+from zkconsumer.sim.mixed import MixedWorld
+from zkconsumer.sim.plan import Action, Delivered, Do, Plan
+from zkconsumer.sim.recorder import Recorder, Watchers
+from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.executor import WatchFired
+from zkconsumer.zk.requests import Reply
+
+SIZES = (2, 5, 10, 20, 50, 100, 200)
+PER_MEMBER = 2
+"""Partitions for each member."""
+
+TURN_S = 1e-6
+"""How far the clock of a crowd moves with each request: time is not what is counted."""
+
+
+@dataclass
+class Lesson:
+    """A table, and what it says in words."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+
+KINDS = ("JVM", "ours")
+
+
+# ---- the herd -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Counter(Watcher):
+    """Counts what a change costs ZooKeeper."""
+
+    notifications: int = 0
+    reads: int = 0
+    writes: int = 0
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        is_read = isinstance(request, rq.Get | rq.Exists | rq.Children)
+        self.reads += is_read
+        self.writes += not is_read and not isinstance(request, rq.SyncLeader)
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        self.notifications += 1
+
+
+class Crowd(MixedWorld):
+    """A large group, run without asking at each step what else could happen."""
+
+    def run(self) -> None:
+        """Everybody's requests and replies, in turn; time passes when nobody has any."""
+        joined = [who for who, link in enumerate(self.links) if link.joined]
+        while True:
+            while busy := [who for who in joined if self._has_news(who)]:
+                for who in busy:
+                    self._turn(who)
+            if all(self.members[who].settled for who in joined):
+                return
+            self._do_time()
+
+    def _has_news(self, who: int) -> bool:
+        return bool(self.members[who].wire or self.members[who].inbox)
+
+    def _turn(self, who: int) -> None:
+        member = self.members[who]
+        while self._has_news(who):
+            self.now += TURN_S
+            if member.wire:
+                self._do_serve(who)
+            if member.inbox:
+                self._do_receive(who)
+
+    def distribute(self) -> None:
+        """As in any world, but only where there is something to bring."""
+        waiting = [
+            session for session, it in self.zookeeper._connections.items() if it.events
+        ]
+        for session in waiting:
+            who = next((n for n, link in enumerate(self.links) if link.session == session), None)
+            for event in self.zookeeper.take_events(session):
+                if who is not None:
+                    self.members[who].inbox.append(WatchFired(*event))
+                    self.watcher.notified(self, who, WatchFired(*event))
+
+
+def herd(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
+    """What one member that joins costs, as the group grows."""
+    lesson = Lesson(
+        "herd: what one more member costs",
+        ("members", *(f"{kind} {what}" for kind in KINDS for what in _WHAT)),
+    )
+    for size in sizes:
+        costs = [_cost(size, kind) for kind in KINDS]
+        lesson.rows.append((size, *(getattr(cost, what) for cost in costs for what in _WHAT)))
+        yield replace(lesson, words=[])
+    first, last = lesson.rows[(len(lesson.rows) - 1) // 2], lesson.rows[-1]
+    for at, name in enumerate(lesson.head[1:], 1):
+        power = math.log(_number(last[at]) / _number(first[at])) / math.log(
+            _number(last[0]) / _number(first[0])
+        )
+        lesson.words.append(f"{name} grow as members^{power:.2f}")
+    yield lesson
+
+
+_WHAT = ("notifications", "reads", "writes")
+
+
+def _number(cell: object) -> float:
+    assert isinstance(cell, int | float)
+    return float(cell) or 1.0
+
+
+def _cost(size: int, kind: str) -> Counter:
+    plan = Plan(members=size + 1, partitions=size * PER_MEMBER, messages=0)
+    jvm = frozenset(range(size + 1)) if kind == "JVM" else frozenset[int]()
+    counter = Counter()
+    world = Crowd(plan, counter, jvm=jvm)
+    for who in range(size):
+        world._do_join(who)
+    world.run()
+    counter.notifications = counter.reads = counter.writes = 0
+    world._do_join(size)
+    world.run()
+    return counter
+
+
+# ---- split brain --------------------------------------------------------------------------------
+
+SPLIT_S = 20.0
+"""Seconds for which a part of the members sees another ZooKeeper than the rest."""
+LOOK_S = 0.1
+
+
+@dataclass
+class Witness(Watcher):
+    """Sees who is given what, and whose it is by then."""
+
+    doubles: int = 0  # handed out by who does not own it, after another has been given some of it
+    moved_back: int = 0
+    refused: int = 0
+    handed: int = 0
+    duplicates: int = 0
+    seen: int = 0
+    owners: dict[TopicPartition, int] = field(default_factory=dict)
+    stored: dict[TopicPartition, int] = field(default_factory=dict)
+    prefix: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        tp, offset = message.tp, message.offset
+        self.handed += 1
+        self.duplicates += offset < self.prefix.get(tp, 0)
+        self.prefix[tp] = max(self.prefix.get(tp, 0), offset + 1)
+        owner = world.owner(tp)
+        foreign = owner is None or owner[1] != world.links[message.who].session
+        self.doubles += foreign and self.owners.get(tp, message.who) != message.who
+        if not foreign:
+            self.owners[tp] = message.who
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        writes = request.writes if isinstance(request, rq.Multi) else (request,)
+        claims = [one for one in writes if isinstance(one, rq.Create) and one.ephemeral]
+        is_claim = any(paths.locate(one.path).kind is Kind.OWNER for one in claims)
+        self.refused += is_claim and reply is not None and reply.code.name == "NODE_EXISTS"
+
+    def acted(self, world: World, action: Action) -> None:
+        history = world.zookeeper.history
+        for change in history[self.seen :]:
+            at = paths.locate(change.path)
+            if at.kind is Kind.OFFSET and change.new is not None:
+                tp = TopicPartition(at.name, at.partition)
+                value = records.decode_offset(change.new.data, where="")
+                self.moved_back += value < self.stored.get(tp, 0)
+                self.stored[tp] = value
+        self.seen = len(history)
+
+
+def split_brain() -> Iterator[Lesson]:
+    """Members that act on different views: behind a cut-off server, and behind a hung owner."""
+    lesson = Lesson(
+        "split brain: two views of one group",
+        ("group", "claims refused", "partition-seconds unowned", "unowned at the end",
+         "handed out by who had lost it", "offsets moved back", "handed out again"),
+    )
+    for kind in KINDS:
+        lesson.rows += [_split(kind), _hung(kind)]
+        yield replace(lesson, words=[])
+    lesson.words = [
+        "cut-off server: two of four members stay connected to a server that has lost its leader, "
+        f"for {SPLIT_S:g} s. The leader ends their sessions and the others take over. A JVM member "
+        "notices nothing and goes on handing out; one of ours finds that its lease has ended.",
+        "hung owner: a member joins while an owner hangs with its session alive, for 12 s. The JVM "
+        "joiner fails its four attempts and is idle for good; ours claims when the znodes go.",
+    ]
+    yield lesson
+
+
+def _stage(kind: str, members: int) -> tuple[Stage, Witness]:
+    plan = Plan(
+        members=members, partitions=12, messages=1, replicas=2, flow=1,
+        session_s=30.0 if members == 2 else 6.0,
+        settings=lambda one: replace(one, auto_commit_s=2.0),
+    )
+    jvm = frozenset(range(members)) if kind == "JVM" else frozenset[int]()
+    witness, recorder = Witness(), Recorder(lambda entry: None)
+    world = MixedWorld(plan, Watchers(recorder, witness), jvm=jvm)
+    return Stage(world, recorder), witness
+
+
+def _split(kind: str) -> tuple[object, ...]:
+    on, witness = _stage(kind, 4)
+    on.join(0, 1, 2, 3)
+    on.wait(2.0)
+
+    def events() -> Iterator[float]:
+        on.do(Do.ISOLATE, 1)
+        yield SPLIT_S
+        on.do(Do.REJOIN, 1)
+        yield 30.0
+
+    return _row(f"{kind}, cut-off server", on, witness, events)
+
+
+def _hung(kind: str) -> tuple[object, ...]:
+    on, witness = _stage(kind, 2)
+    on.join(0)
+    on.wait(2.0)
+
+    def events() -> Iterator[float]:
+        on.do(Do.FREEZE, 0)
+        on.join(1)
+        yield 12.0
+        on.do(Do.THAW, 0)
+        yield 38.0
+
+    return _row(f"{kind}, hung owner", on, witness, events)
+
+
+def _row(
+    name: str, on: Stage, witness: Witness, events: Callable[[], Iterator[float]]
+) -> tuple[object, ...]:
+    """Let it happen, and look every tenth of a second at what nobody owns."""
+    unowned = 0.0
+    witness.refused = 0
+    for seconds in events():
+        for _ in range(round(seconds / LOOK_S)):
+            on.wait(LOOK_S)
+            unowned += LOOK_S * _unowned(on.world)
+    return (
+        name, witness.refused, round(unowned, 1), _unowned(on.world), witness.doubles,
+        witness.moved_back, witness.duplicates,
+    )
+
+
+def _unowned(world: World) -> int:
+    return len(world.log_end) - len(world.owners())
+
+
+LESSONS: dict[str, Callable[[], Iterator[Lesson]]] = {"herd": herd, "split-brain": split_brain}
