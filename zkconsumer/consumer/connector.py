@@ -93,14 +93,14 @@ class ConsumerConnector:
         self._coordinator: Coordinator | None = None
         self._streams: Streams = {}
         self._closed = False
-        self._early: list[Any] = []  # connection events before there is a coordinator
+        self._latest: Any = None  # the connection, for the coordinator that comes later
         self._session = ZooKeeperSession(
             config, on_state=self._session_changed, on_watch=self._watch_fired
         )
         self._session.start()
 
     def _session_changed(self, session: Any) -> None:
-        self._early.append(session)
+        self._latest = session
         if self._coordinator is not None:
             self._coordinator.session_changed(session)
 
@@ -161,7 +161,7 @@ class ConsumerConnector:
         }
         coordinator.attach(self._session, self._streams)
         self._coordinator = coordinator
-        coordinator.session_changed(self._early[-1])
+        coordinator.session_changed(self._latest)
         coordinator.start()
         self._wait_registered(coordinator)
         listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
