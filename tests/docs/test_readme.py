@@ -37,7 +37,7 @@ def _blocks(language: str) -> list[str]:
 
 def _commands() -> list[str]:
     whole = "".join(_blocks("sh")).replace("\\\n", "")
-    return [line for line in whole.splitlines() if line]
+    return [line.partition(" > ")[0] for line in whole.splitlines() if line]
 
 
 def _rows(heading: str) -> Iterator[list[str]]:
@@ -69,6 +69,13 @@ def test_every_command_parses(line: str) -> None:
     _parse(typer.main.get_command(app), shlex.split(line)[1:])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_named_in_passing_exist(page: Path) -> None:
+    """No page names a command that the command line does not have."""
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"`zkconsumer ([a-z]+)", text)) <= set(COMMANDS)
+
+
 def test_every_command_is_shown() -> None:
     """The README shows each command of the command line."""
     shown = {line.split()[1] for line in _commands() if line.startswith("zkconsumer ")}
@@ -94,9 +101,9 @@ def test_the_session_on_the_command_line(
     lines = [one for one in _commands() if one.startswith("zkconsumer ")]
     lines.remove("zkconsumer demo")  # tests/cli/test_demo.py
     try:
-        said = {line.split()[1]: run(line) for line in lines[:-1]}
+        said = {line.split()[1]: run(line) for line in lines}
     finally:
-        run(lines[-1])
+        run("zkconsumer sandbox down")
     assert said["consume"].splitlines() == ["first", "second"]
     assert len(said["owners"].splitlines()) == 1 + 12
     assert "reproduced" in said["trace"]
