@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,10 @@ def test_a_real_member(
     code, out, err = run("trace", "check", str(path))
     assert (code, err) == (0, "")
     assert "of 1 runs reproduced" in out and out.endswith(": closed\n")
+    code, story, err = run("trace", "show", str(path))
+    assert (code, err) == (0, "")
+    assert re.search(rf"settled +has read back {topic}-0\.\.3\n", story)
+    assert f"delivers no more of {topic}" in story
     written = path.read_text(encoding="utf-8")
     path.write_text(written.replace('"to":"settled"', '"to":"waiting"', 1), encoding="utf-8")
     number = written[: written.index('"to":"settled"')].count("\n") + 1
