@@ -47,6 +47,7 @@ class Mutant:
     what: str
     patches: Callable[[], list[Patch]]
     who: str = ""
+    near: int = 0
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -2,29 +2,93 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import simmutants
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from zkconsumer.sim.failing import load, record, save, shrunk
 from zkconsumer.sim.swarm import Decisions, run
 
 # Drawn once and kept, so that a failure names the seed and everybody has the same one.
-SEEDS = range(60)
+SEEDS = range(240)
+CHUNK = 40
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_invariant_is_broken(seed: int) -> None:
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_no_invariant_is_broken(first: int) -> None:
     """Whatever a seed draws, every promise holds after every action, and the group settles."""
-    result = run(Decisions(random.Random(seed)))
-    assert result.violation is None, f"seed {seed}: {result.violation}"
+    for seed in range(first, first + CHUNK):
+        result = run(Decisions(random.Random(seed)))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+@settings(
+    max_examples=20, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.data())
+def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
+    """As by seeds, with each decision hypothesis's own, which shrinks what it finds."""
+    result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
+    assert result.violation is None
 
 
 def test_a_run_is_its_decisions() -> None:
-    """The decisions that a seed took replay the same run."""
-    first = run(Decisions(random.Random(7)))
-    assert run(Decisions(first.decisions)) == first
+    """The decisions that a seed took replay the same run, entry for entry."""
+    first, story, _ = record(Decisions(random.Random(7)))
+    again, same_story, _ = record(Decisions(first.decisions))
+    assert (again, same_story) == (first, story)
 
 
-def test_two_runs_of_a_seed_are_equal() -> None:
-    """Nothing but the seed decides."""
-    assert run(Decisions(random.Random(11))) == run(Decisions(random.Random(11)))
+def fingerprint(seed: int) -> str:
+    """What stands in the trace of a seed's run, byte for byte."""
+    result, entries, _ = record(Decisions(random.Random(seed)))
+    lines = [json.dumps(entry) for entry in entries]
+    return hashlib.sha256("\n".join([*lines, str(result.decisions)]).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
+    """Two processes whose sets have other orders write the same traces, byte for byte."""
+    seeds = range(400, 404)
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, seeds)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=True, timeout=120,
+    )
+    assert done.stdout.split() == [fingerprint(seed) for seed in seeds]
+
+
+def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
+    """What breaks a promise is written as fewer decisions and a story, and replays from there."""
+    mutant = next(one for one in simmutants.MUTANTS if one.name == "release before stop")
+    with mutant.planted():
+        found = next(
+            result
+            for seed in range(100)
+            if (result := run(Decisions(random.Random(seed)))).violation is not None
+        )
+        fewer = shrunk(found.decisions)
+        path = tmp_path / "release-before-stop.txt"
+        saved = save(path, name=mutant.name, decisions=fewer)
+        again = run(Decisions(load(path)))
+    assert (again.decisions, str(again.violation)) == (saved.decisions, str(saved.violation))
+    assert len(fewer) < len(found.decisions) / 2
+    assert saved.violation is not None
+    assert saved.violation.invariant == "I9"
+    story = path.read_text(encoding="utf-8")
+    assert "I9" in story
+    assert "claiming" in story
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(fingerprint(int(seed)) for seed in sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""Planted faults: the monitor notices each of them, so its silence means something."""
+
+from __future__ import annotations
+
+import pytest
+import simmutants
+from simmutants import MUTANTS, Mutant, schedules_to_catch
+
+from zkconsumer.sim.exhaustive import Scope, explore
+
+LIMIT = 2_000
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_it_is_caught(mutant: Mutant) -> None:
+    """Within 2,000 schedules some promise is seen to be broken."""
+    # It starts where it was caught when the table was made: the table counts from seed 0.
+    assert schedules_to_catch(mutant, limit=LIMIT, first=mutant.near) is not None
+
+
+def test_there_are_enough() -> None:
+    """At least 16, each with a name of its own."""
+    assert len({one.name for one in MUTANTS}) == len(MUTANTS) >= 16
+
+
+@pytest.mark.parametrize("name", ["release before stop", "deaf to members"])
+def test_the_exhaustive_search_finds_it_too(name: str) -> None:
+    """A search of the small world comes to a broken promise, and says how."""
+    mutant = next(one for one in simmutants.MUTANTS if one.name == name)
+    with mutant.planted():
+        found = explore(Scope(faults=0), max_states=20_000)
+    assert found.violation is not None
+    assert found.path
