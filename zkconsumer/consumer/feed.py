@@ -137,6 +137,7 @@ class Feed:
             return
         unknown = [number for number in due if self.states[number].delivered is None]
         found = self._fetcher.resolve(unknown, self._reset) if unknown else {}
+        troubles: dict[str, list[int]] = {}
         for number, answer in found.items():
             before = self.unplaced[number].reason
             if isinstance(answer, int):
@@ -147,7 +148,10 @@ class Feed:
             else:
                 self.unplaced[number] = _Waiting(answer, later)
                 if before != answer:
-                    self._tell(ReportKind.FETCH_TROUBLE, number, answer)
+                    troubles.setdefault(answer, []).append(number)
+        for answer, (first, *others) in troubles.items():
+            more = f" (and {len(others)} more partitions)" if others else ""
+            self._tell(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
         offsets = {
             number: offset
             for number in due
