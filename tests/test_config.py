@@ -223,7 +223,8 @@ def test_kafka_storage_is_refused_for_now() -> None:
 def test_the_credential_is_never_shown() -> None:
     """Neither repr nor an error shows the password; scheme, credential and acl go together."""
     auth = {"zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "user:secret"}
-    config = ConsumerConfig.from_properties(NEEDED | auth | {"zookeeper.acl": "creator"})
+    here = {"zookeeper.connect": "127.0.0.1:2181"}
+    config = ConsumerConfig.from_properties(NEEDED | auth | here | {"zookeeper.acl": "creator"})
     assert config.zookeeper_auth_credential == "user:secret"
     assert "secret" not in repr(config)
     for bad in (

@@ -23,7 +23,10 @@ from zkconsumer.config_kinds import (
     GROUP,
     HOSTS,
     ID_SUFFIX,
+    PATH,
     REQUIRED,
+    SECRET,
+    SERVICE,
     TOKEN,
     Choice,
     Decided,
@@ -36,6 +39,7 @@ from zkconsumer.config_kinds import (
     setting,
     settings_of,
 )
+from zkconsumer.config_security import check_security
 from zkconsumer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -75,13 +79,51 @@ class ConsumerConfig:
     zookeeper_sync_time_s: float = setting(
         "zookeeper.sync.time.ms", Millis(0), 2.0, "Only the default of rebalance.backoff.ms."
     )
-    zookeeper_auth_scheme: Literal["digest"] | None = setting(
-        "zookeeper.auth.scheme", Choice(("digest",)), None,
-        "Ours. Authenticate to ZooKeeper; needs zookeeper.auth.credential.",
+    zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
+        "zookeeper.auth.scheme", Choice(("digest", "sasl")), None,
+        "Ours. Authenticate to ZooKeeper; digest only over TLS or to this machine.",
     )
     zookeeper_auth_credential: str | None = setting(
         "zookeeper.auth.credential", TOKEN, None,
-        "Ours. User and password; never shown in logs or errors.",
+        "Ours. User and password, for digest and DIGEST-MD5; never shown in logs or errors.",
+    )
+    zookeeper_auth_insecure_plaintext: bool = setting(
+        "zookeeper.auth.insecure.plaintext", Flag(), False,
+        "Ours. Send a digest password in clear text over the network.",
+    )
+    zookeeper_sasl_mechanism: Literal["DIGEST-MD5", "GSSAPI"] = setting(
+        "zookeeper.sasl.mechanism", Choice(("DIGEST-MD5", "GSSAPI")), "DIGEST-MD5",
+        "Ours. For zookeeper.auth.scheme=sasl; GSSAPI uses the ticket cache of the process.",
+    )
+    zookeeper_sasl_service: str = setting(
+        "zookeeper.sasl.service", SERVICE, "zookeeper",
+        "Ours. The service name of ZooKeeper's Kerberos principal.",
+    )
+    zookeeper_ssl_enable: bool = setting(
+        "zookeeper.ssl.enable", Flag(), False,
+        "Ours. TLS 1.2 or later to ZooKeeper; certificate and host name are checked.",
+    )
+    zookeeper_ssl_ca: str | None = setting(
+        "zookeeper.ssl.ca", PATH, None,
+        "Ours. PEM file of the authorities to trust, instead of the system's.",
+    )
+    zookeeper_ssl_certificate: str | None = setting(
+        "zookeeper.ssl.certificate", PATH, None, "Ours. PEM file of our own certificate."
+    )
+    zookeeper_ssl_key: str | None = setting(
+        "zookeeper.ssl.key", PATH, None, "Ours. PEM file of its key."
+    )
+    zookeeper_ssl_key_password: str | None = setting(
+        "zookeeper.ssl.key.password", SECRET, None,
+        "Ours. Decrypts the key; never shown in logs or errors.",
+    )
+    zookeeper_ssl_insecure_skip_hostname: bool = setting(
+        "zookeeper.ssl.insecure.skip.hostname", Flag(), False,
+        "Ours. Take a certificate that is valid for another host.",
+    )
+    zookeeper_ssl_insecure_skip_verify: bool = setting(
+        "zookeeper.ssl.insecure.skip.verify", Flag(), False,
+        "Ours. Take any certificate, so that anybody in between can be ZooKeeper.",
     )
     zookeeper_acl: Literal["open", "creator"] = setting(
         "zookeeper.acl", Choice(("open", "creator")), "open",
@@ -224,18 +266,7 @@ class ConsumerConfig:
                 where="offsets.storage",
                 remedy="use offsets.storage=zookeeper",
             )
-        if (self.zookeeper_auth_scheme is None) != (self.zookeeper_auth_credential is None):
-            raise ConfigError(
-                "zookeeper.auth.scheme and zookeeper.auth.credential need each other",
-                where="zookeeper.auth.scheme",
-                remedy="set both, or neither",
-            )
-        if self.zookeeper_acl == "creator" and self.zookeeper_auth_scheme is None:
-            raise ConfigError(
-                "zookeeper.acl=creator without authentication: ZooKeeper would refuse every node",
-                where="zookeeper.acl",
-                remedy="set zookeeper.auth.scheme and zookeeper.auth.credential as well",
-            )
+        check_security(self)
 
     @property
     def zookeeper_hosts(self) -> str:
@@ -315,7 +346,7 @@ def _checked(row: Setting, value: object) -> object:
 
 
 def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
-    shown = "(not shown)" if row.kind is TOKEN else repr(value)
+    shown = "(not shown)" if row.kind in (TOKEN, SECRET) else repr(value)
     reason = " (the JVM takes it, and makes nodes that no tool can name)" if value == "" else ""
     return ConfigError(
         f"bad value {shown} of {row.name}{reason if row.kind is GROUP else ''}",

@@ -167,6 +167,9 @@ ID_SUFFIX = Text(
 )
 HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
+SECRET = Text("any text but none", bool, Secret)
+PATH = Text("a path", bool)
+SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 
 class Required:

@@ -14,7 +14,7 @@ import pytest
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import RELEASES, jars
-from zkconsumer.sandbox.zookeeper import LOCK
+from zkconsumer.sandbox.zookeeper import LOCK, TLS_LOCK
 
 # A jar of 5 kB, for the tests that download.
 SMALL = next(jar for jar in jars.read_lock("kafka-1.1.1") if jar.artifact == "slf4j-reload4j")
@@ -26,7 +26,7 @@ def _silent(line: str) -> None:
     """A progress that nobody reads."""
 
 
-@pytest.mark.parametrize("name", [LOCK, *(f"kafka-{release}" for release in RELEASES)])
+@pytest.mark.parametrize("name", [LOCK, TLS_LOCK, *(f"kafka-{release}" for release in RELEASES)])
 def test_locks_are_whole(name: str) -> None:
     """Every lock names each jar once, with a SHA-256 of 64 digits."""
     lock = jars.read_lock(name)
@@ -37,7 +37,7 @@ def test_locks_are_whole(name: str) -> None:
 def test_one_version_one_hash() -> None:
     """Locks that name the same jar agree on its hash: they share the cache."""
     found: dict[str, str] = {}
-    for name in (LOCK, *(f"kafka-{release}" for release in RELEASES)):
+    for name in (LOCK, TLS_LOCK, *(f"kafka-{release}" for release in RELEASES)):
         for jar in jars.read_lock(name):
             assert found.setdefault(jar.coordinate, jar.sha256) == jar.sha256
 

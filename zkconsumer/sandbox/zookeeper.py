@@ -19,6 +19,8 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.server import START_LIMIT_S, JavaServer
 
 LOCK = "zookeeper-3.8.4"
+# The same with Netty, which serves TLS.
+TLS_LOCK = "zookeeper-3.8.4-tls"
 
 # The longest session a server grants, in milliseconds: ten times the JVM consumer's default.
 _MAX_SESSION_MS = 60_000
@@ -55,6 +57,7 @@ class ZooKeeperServer(JavaServer):
         server_id: int = 1,
         ensemble: Mapping[int, Peer] | None = None,
         settings: Mapping[str, object] | None = None,
+        properties: Mapping[str, object] | None = None,
         progress: jars.Progress = jars.to_stderr,
     ) -> None:
         """
@@ -65,19 +68,23 @@ class ZooKeeperServer(JavaServer):
             heap_mb: the JVM's heap in MB.
             server_id: the number within `ensemble`.
             ensemble: the peers by number, this server among them; None: it stands alone.
-            settings: further lines of `zoo.cfg`, or other values for its own.
+            settings: further lines of `zoo.cfg`, or other values for its own; with a
+                `secureClientPort` the server gets the jars for TLS.
+            properties: system properties of the JVM, such as its JAAS file.
             progress: is told, line by line, what takes long.
         """
         if not 0.1 <= tick_time_s <= 60:
             raise SandboxError(f"a tick of {tick_time_s} s", remedy="choose one from 0.1 s to 60 s")
         name = f"ZooKeeper {server_id}" if ensemble else "ZooKeeper"
+        self._settings = dict(settings or {})
+        lock = TLS_LOCK if "secureClientPort" in self._settings else LOCK
         super().__init__(
-            directory, name=name, lock=LOCK, heap_mb=heap_mb, port=port, progress=progress
+            directory, name=name, lock=lock, heap_mb=heap_mb, port=port, progress=progress
         )
         self.tick_time_s = tick_time_s
         self.server_id = server_id
         self._ensemble = dict(ensemble or {})
-        self._settings = dict(settings or {})
+        self._properties = dict(properties or {})
 
     @property
     def connect(self) -> str:
@@ -109,6 +116,7 @@ class ZooKeeperServer(JavaServer):
             "-Dzookeeper.forceSync=no",
             # Peers on the loopback interface answer at once or not at all; the default is 5 s.
             "-Dzookeeper.cnxTimeout=500",
+            *(f"-D{name}={value}" for name, value in self._properties.items()),
         )
 
     def _prepare(self) -> Path:

@@ -16,15 +16,22 @@ from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
-from kazoo.protocol.states import EventType, WatchedEvent
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import paths
 from zkconsumer.core.model import Session
-from zkconsumer.errors import ChrootMissingError, ConfigError, ZooKeeperUnreachableError
+from zkconsumer.errors import (
+    AccessDeniedError,
+    ChrootMissingError,
+    ConfigError,
+    ZooKeeperUnreachableError,
+)
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.handler import InOrderHandler
 from zkconsumer.zk.requests import Code, Reply
+from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +72,14 @@ class ZooKeeperSession:
         self._on_state, self._fired = on_state, on_watch
         self._config = config
         self._hosts, self._chroot = config.zookeeper_hosts, config.zookeeper_chroot
-        auth = config.zookeeper_auth_scheme
-        credential = config.zookeeper_auth_credential
+        context = tls_context(config)
+        self._tls = TlsSockets(context) if context else None
         self._client = KazooClient(
             hosts=config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_s,
             handler=InOrderHandler(),
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
-            auth_data=[(auth, credential)] if auth else None,
-            default_acl=CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
+            **client_options(config),
         )
         self._timeout_s = config.zookeeper_session_timeout_s
         self._attend_attempts(max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
@@ -87,9 +93,13 @@ class ZooKeeperSession:
         connection: Any = self._client._connection
         handler: Any = self._client.handler
         invoke, create_connection = connection._invoke, handler.create_connection
+        tls = self._tls
 
-        def opening(*args: Any, timeout: float = limit_s, **kwargs: Any) -> Any:
-            return create_connection(*args, timeout=min(timeout, limit_s), **kwargs)
+        def opening(address: Any, *, timeout: float = limit_s, **kwargs: Any) -> Any:
+            timeout = min(timeout, limit_s)
+            if tls is not None:
+                return tls.open(address, hostname=kwargs.get("hostname"), timeout=timeout)
+            return create_connection(address, timeout=timeout, **kwargs)
 
         def listening(timeout: float, *args: Any, **kwargs: Any) -> Any:
             result = invoke(min(timeout, limit_s), *args, **kwargs)
@@ -102,6 +112,8 @@ class ZooKeeperSession:
 
     def _state_changed(self, state: str) -> None:
         connected = state == KazooState.CONNECTED
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            logger.error("ZooKeeper refused our credential; this session does not come back")
         number = self._client.client_id[0] if connected else 0
         self._on_state(Session(number, self._timeout_s) if connected else None)
 
@@ -115,6 +127,7 @@ class ZooKeeperSession:
         Raises:
             ZooKeeperUnreachableError: no session within `zookeeper.connection.timeout.ms`.
             ChrootMissingError: the chroot does not exist.
+            AccessDeniedError: the credential is refused, or the group's znodes are another's.
             ConfigError: the negotiated session timeout is under three server ticks.
         """
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
@@ -124,8 +137,10 @@ class ZooKeeperSession:
         if not self._client.connected:
             # A server that accepts and says nothing would hold `stop` for a session timeout.
             threading.Thread(target=self.stop, name="zookeeper-give-up", daemon=True).start()
+            self._check_refused(where)
+            fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
             raise ZooKeeperUnreachableError(
-                f"no ZooKeeper session within {limit_s:g} s", where=where,
+                f"no ZooKeeper session within {limit_s:g} s{fault}", where=where,
                 remedy="check the addresses and that the servers are up, or raise "
                 "zookeeper.connection.timeout.ms",
             )
@@ -135,10 +150,20 @@ class ZooKeeperSession:
             self.stop()
             raise
 
+    def _check_refused(self, where: str) -> None:
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            raise AccessDeniedError(
+                "ZooKeeper refused our credential", where=where,
+                remedy="check zookeeper.auth.scheme and zookeeper.auth.credential",
+            )
+
     def _check_server(self, where: str) -> None:
         try:
-            missing = bool(self._chroot) and self._client.exists("/") is None
+            missing = self._client.exists("/") is None
+            if not missing:
+                check_credential(self._client, self._config)
         except kz.KazooException as error:
+            self._check_refused(where)
             raise ZooKeeperUnreachableError(
                 f"the connection broke at once ({type(error).__name__})", where=where
             ) from error
@@ -210,7 +235,9 @@ class ZooKeeperSession:
             case rq.Children(path, watch):
                 return client.get_children_async(path, self._watch if watch else None)
             case rq.Create(path, data, ephemeral):
-                return client.create_async(path, data, ephemeral=ephemeral)
+                # All groups stand below this one: whoever makes it must not shut the others out.
+                acl = OPEN_ACL_UNSAFE if path == paths.CONSUMERS else None
+                return client.create_async(path, data, acl=acl, ephemeral=ephemeral)
             case rq.SyncLeader(path):
                 return client.sync_async(path)
             case rq.Multi(writes):

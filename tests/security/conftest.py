@@ -1,0 +1,56 @@
+"""Members that authenticate, on the shared servers and on one that speaks TLS and SASL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from kazoo.client import KazooClient
+from members import Group
+from secureserver import SecureZooKeeper
+
+from zkconsumer.sandbox import BrokerServer, Sandbox
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """A group of its own, and its topic of four partitions with ten messages each."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=4)
+    for number in range(4):
+        sandbox.produce(topic, 10, partition=number)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group"), topic, stack)
+
+
+@pytest.fixture(scope="session")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureZooKeeper]:
+    """A ZooKeeper that wants certificates from its clients, with a broker beside it."""
+    with SecureZooKeeper(tmp_path_factory.mktemp("secure")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secure_broker(
+    secure: SecureZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerServer]:
+    """A broker that is registered in the secure ZooKeeper, through its plain port."""
+    directory = tmp_path_factory.mktemp("secure-broker")
+    with BrokerServer(directory, zookeeper_connect=secure.plain.connect) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clients() -> Iterator[Callable[..., KazooClient]]:
+    """Starts clients that are stopped at the end of the test."""
+    with ExitStack() as stack:
+
+        def start(connect: str, user: str = "") -> KazooClient:
+            client = KazooClient(connect, auth_data=[("digest", user)] if user else None)
+            client.start()
+            stack.callback(client.close)
+            stack.callback(client.stop)
+            return client
+
+        yield start

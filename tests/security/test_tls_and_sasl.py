@@ -1,0 +1,138 @@
+"""TLS with certificates on both sides, and SASL, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from members import SETTINGS, One
+from secureserver import PASSWORD, USER, SecureZooKeeper
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.core import paths
+from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError
+from zkconsumer.sandbox import BrokerServer
+from zkconsumer.sandbox.topics import create_topic
+
+SASL = {
+    "zookeeper_auth_scheme": "sasl",
+    "zookeeper_auth_credential": f"{USER}:{PASSWORD}",
+    "zookeeper_acl": "creator",
+}
+
+
+def _config(secure: SecureZooKeeper, group: str, **more: Any) -> ConsumerConfig:
+    return ConsumerConfig(group_id=group, **{**SETTINGS, **secure.settings, **more})
+
+
+def _refused(secure: SecureZooKeeper, **more: Any) -> str:
+    """What the error says, soon, of a member that cannot connect."""
+    with pytest.raises(ZooKeeperUnreachableError) as caught:
+        ConsumerConnector(_config(secure, "g", zookeeper_connection_timeout_s=2.0, **more))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("auth", [{}, SASL], ids=["certificate", "sasl"])
+def test_a_member_joins_over_tls(
+    secure: SecureZooKeeper,
+    secure_broker: BrokerServer,
+    unique: Callable[[str], str],
+    auth: dict[str, Any],
+) -> None:
+    """Over TLS, with SASL or without, a member owns all partitions and commits."""
+    topic, group = unique("topic"), unique("group")
+    create_topic(secure.plain.connect, topic, partitions=3)
+    assert secure_broker.alive
+    member = One(_config(secure, group, **auth))
+    try:
+        member.subscribe(topic)
+        member.settled(0, 1, 2)
+        if auth:
+            rules, _ = member.connector._session._client.get_acls(paths.ids(group))
+            assert ("sasl", USER) in [(one.id.scheme, one.id.id) for one in rules]
+    finally:
+        member.close()
+
+
+def test_a_server_of_an_unknown_authority_is_refused(secure: SecureZooKeeper) -> None:
+    """A certificate that the trusted authorities did not sign: no session; the error says so."""
+    said = _refused(secure, zookeeper_ssl_ca=str(secure.stranger.file))
+    assert "TLS" in said
+    assert "verify failed" in said or "unable to get" in said or "self-signed" in said
+
+
+def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
+    """A certificate for another host: refused, unless the name is not to be checked."""
+    port = secure.connect.rpartition(":")[2]
+    other = f"localhost:{port}"
+    assert "mismatch" in _refused(secure, zookeeper_connect=other)
+    skip = {"zookeeper_connect": other, "zookeeper_ssl_insecure_skip_hostname": True}
+    ConsumerConnector(_config(secure, "g", **skip)).shutdown()
+
+
+def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> None:
+    """`insecure.skip.verify` takes any certificate."""
+    skip = {
+        "zookeeper_ssl_ca": str(secure.stranger.file), "zookeeper_ssl_insecure_skip_verify": True
+    }
+    ConsumerConnector(_config(secure, "g", **skip)).shutdown()
+
+
+def test_a_client_without_a_certificate_is_refused(secure: SecureZooKeeper) -> None:
+    """The server wants a certificate: without one there is no session."""
+    none = dict.fromkeys(
+        ("zookeeper_ssl_certificate", "zookeeper_ssl_key", "zookeeper_ssl_key_password")
+    )
+    assert "no ZooKeeper session" in _refused(secure, **none)
+
+
+def test_plain_text_to_the_tls_port_is_refused(secure: SecureZooKeeper) -> None:
+    """Without TLS the TLS port gives no session."""
+    plain = ConsumerConfig(
+        group_id="g", zookeeper_connect=secure.connect, zookeeper_connection_timeout_s=1.0
+    )
+    with pytest.raises(ZooKeeperUnreachableError):
+        ConsumerConnector(plain)
+
+
+def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) -> None:
+    """A SASL password that the server does not know is an error at once, without the password."""
+    wrong = {**SASL, "zookeeper_auth_credential": f"{USER}:canary-wrong"}
+    with pytest.raises(AccessDeniedError) as caught:
+        ConsumerConnector(_config(secure, "g", **wrong))
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [
+    {"zookeeper_ssl_ca": "/nowhere/ca.pem"},
+    {"zookeeper_ssl_ca": __file__},
+    {"zookeeper_ssl_key": "/nowhere/key.pem"},
+    {"zookeeper_ssl_key_password": "canary-wrong"},
+    {"zookeeper_ssl_key_password": None},
+])  # fmt: skip
+def test_files_that_cannot_be_used_are_named(
+    secure: SecureZooKeeper, change: dict[str, Any]
+) -> None:
+    """A file that is missing or of another kind, or a wrong key password: a ConfigError."""
+    with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.") as caught:
+        ConsumerConnector(_config(secure, "g", **change))
+    assert Path(caught.value.where).suffix in (".pem", ".py")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [
+    {"zookeeper_ssl_ca": "ca.pem"},
+    {"zookeeper_ssl_insecure_skip_verify": True},
+    {"zookeeper_ssl_enable": True, "zookeeper_ssl_key": "k.pem"},
+    {"zookeeper_ssl_enable": True, "zookeeper_ssl_key_password": "canary-x"},
+    {"zookeeper_auth_scheme": "sasl"},
+    {"zookeeper_auth_scheme": "sasl", "zookeeper_sasl_mechanism": "GSSAPI",
+     "zookeeper_auth_credential": "a:canary-x"},
+])  # fmt: skip
+def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
+    """TLS settings without TLS, halves of pairs: refused, without a secret in the error."""
+    with pytest.raises(ConfigError) as caught:
+        ConsumerConfig(group_id="g", zookeeper_connect="localhost", **bad)
+    assert "canary" not in str(caught.value)
