@@ -12,7 +12,7 @@ def test_the_herd() -> None:
     notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
     assert sizes == [2, 5, 10, 20]
     assert notified == sizes
-    laws = dict(word.split(" grow as members^") for word in lesson.words)
+    laws = dict(word.split(" grow as members^") for word in lesson.words[:-1])
     assert float(laws["JVM reads"]) > 1.0
     assert set(laws) == set(lesson.head[1:])
 

@@ -117,6 +117,11 @@ def herd(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
             _number(last[0]) / _number(first[0])
         )
         lesson.words.append(f"{name} grow as members^{power:.2f}")
+    lesson.words.append(
+        "Each change wakes every member, and each of them reads all registrations: the square of "
+        "the group, of either kind. Since Kafka 0.9 a broker coordinates the group, and each "
+        "member asks it alone. A JVM member releases and claims everything; ours, what moves."
+    )
     yield lesson
 
 

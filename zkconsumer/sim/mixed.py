@@ -28,6 +28,11 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change
 
 
+SLOWNESS = 6
+"""A JVM member takes so many times the requests of ours for a rebalance, one after the other: runs
+are longer, and faults rarer, by as much."""
+
+
 class MixedWorld(World):
     """A world in which some members are JVM members; it cannot be copied."""
 
@@ -88,6 +93,7 @@ class MixedMonitor(Monitor):
 def run(decide: Decisions) -> Result:
     """A swarm run of a mixed group: safety; then the JVM members go, and ours must converge."""
     plan, length, rarity = draw_plan(decide)
+    length, rarity = length * SLOWNESS, rarity * SLOWNESS
     ours = 1 + decide(plan.members)
     jvm = frozenset(range(ours, plan.members))
     monitor = MixedMonitor(jvm)
