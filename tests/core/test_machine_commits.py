@@ -182,6 +182,18 @@ def test_positions_from_before_an_edit_are_forgotten() -> None:
     assert member.state.commit is None or T0 not in member.state.commit.plan.writes
 
 
+def test_a_reset_during_a_commit_is_not_forgotten() -> None:
+    """Positions from before `auto.offset.reset` count for nothing, in flight or waiting."""
+    member = asking()
+    member.commit(1)
+    member.commit(2)
+    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.delivered |= {T0: 5}
+    member.answer_commit()
+    member.answer_commit()
+    assert one(member.commit(3), cmd.CommitOffsets).plan.writes[T0] == (5, 4)
+
+
 def test_edits_are_noticed_without_new_positions() -> None:
     """The timer's commit, and the user's, check the versions even when no position has changed."""
     member = asking()

@@ -82,6 +82,20 @@ def _unstored(
     return failures
 
 
+def rewind(state: State, partition: TopicPartition) -> State:
+    """`auto.offset.reset` moved a partition: positions from before it count for nothing.
+
+    1. A commit is sent; 2. the reset moves the position back; 3. the commit's answer says that the
+    old position is stored. What is stored must still follow the position back.
+    """
+    return replace(
+        state,
+        ledger=offsets.reset(state.ledger, partition),
+        commits=tuple(_without(c, {partition: None}) for c in state.commits),
+        rewound=state.rewound | {partition} if state.commit else frozenset(),
+    )
+
+
 def interrupted(state: State) -> State:
     """The connection broke: the running commit waits for the next one, its effect in doubt."""
     if state.commit is None:
@@ -89,8 +103,9 @@ def interrupted(state: State) -> State:
     return replace(
         state,
         ledger=offsets.doubt(state.ledger, state.commit.plan),
-        commits=(state.commit.request, *state.commits),
+        commits=(_without(state.commit.request, dict.fromkeys(state.rewound)), *state.commits),
         commit=None,
+        rewound=frozenset(),
     )
 
 
@@ -116,9 +131,11 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         foreign=outcome.foreign,
         marked=outcome.marked,
     )
-    state = replace(state, ledger=ledger, commit=None)
+    for tp in state.rewound:
+        ledger = offsets.reset(ledger, tp)
+    asked = _without(_without(running.request, findings.edited), dict.fromkeys(state.rewound))
+    state = replace(state, ledger=ledger, commit=None, rewound=frozenset())
     state, commands = _act_on(state, findings)
-    asked = _without(running.request, findings.edited)
     left = offsets.plan(ledger, asked.positions).writes
     if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)

@@ -32,7 +32,6 @@ from zkconsumer.core.commands import (
 )
 from zkconsumer.core.events import Event, Finished, Interrupted
 from zkconsumer.core.model import Purpose
-from zkconsumer.core.offsets import reset
 from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
 
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
@@ -100,7 +99,7 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
-    return replace(state, ledger=reset(state.ledger, event.partition)), ()
+    return committing.rewind(state, event.partition), ()
 
 
 # ---- time ---------------------------------------------------------------------------------------

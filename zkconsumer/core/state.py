@@ -92,6 +92,7 @@ class State:
         restart: partitions of re-created topics: given up and claimed anew.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
+        rewound: reset by `auto.offset.reset` while the commit under way was on its way.
         unverified: what we kept in this rebalance and have not yet re-read.
         unwatched: what we claimed and have not yet re-read, which arms the watch.
         blocked: who holds what we want, since when, and whether that was reported.
@@ -140,6 +141,7 @@ class State:
     lease: Lease = field(default_factory=Lease)
     ledger: Ledger = field(default_factory=dict)
     commit: InFlight | None = None
+    rewound: frozenset[TopicPartition] = frozenset()
     commits: tuple[CommitRequest, ...] = ()
 
 
