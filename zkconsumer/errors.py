@@ -81,15 +81,11 @@ class ChrootMissingError(ZkConsumerError):
 
 
 class AccessDeniedError(ZkConsumerError):
-    """ZooKeeper's access control list forbids an operation."""
+    """ZooKeeper refuses an operation: its access control list forbids it, or it is too large."""
 
 
 class MalformedZnodeError(ZkConsumerError):
     """A znode's payload is not what the JVM would accept there."""
-
-
-class ZnodeTooLargeError(ZkConsumerError):
-    """A payload or a transaction above what a ZooKeeper server takes (1 MiB, `jute.maxbuffer`)."""
 
 
 class ConsumerIdTakenError(ZkConsumerError):
