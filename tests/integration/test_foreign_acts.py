@@ -61,6 +61,9 @@ def test_an_owner_node_is_replaced(
     _replace(admin, paths.owner(crew.group, tp))
     wait_for(lambda: str(tp) in member.last("status")["blocked"], "the blocker to be seen")
     given = _given(member, tp)
+    # Its data names our own thread; the session tells that it is not ours.
+    thread = f"{member.consumer}-0"
+    wait_for(lambda: member.connector.status().blocked.get(tp) == thread, "its name to be read")
     crew.flowing(*pair)
     assert _given(member, tp) == given
     admin.delete(paths.owner(crew.group, tp))
