@@ -1,0 +1,5 @@
+"""The groups, topics and proxies of the integration tests, for harder trouble."""
+
+from integration.conftest import admin, crew, stack, topic, trap
+
+__all__ = ["admin", "crew", "stack", "topic", "trap"]

@@ -1,0 +1,23 @@
+"""Random trouble for a while."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from crew import Crew
+from mixture import Mixture
+from trap import Trap
+
+SECONDS = 40.0
+
+
+def test_a_random_mixture(crew: Crew, topic: str, trap: Trap) -> None:
+    """40 s of joins, leaves, kills, freezes, expiries and broken connections: nothing is lost."""
+    assert crew.counts == {topic: 8}
+    seed = int(os.environ.get("ZKCONSUMER_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"ZKCONSUMER_SEED={seed}")  # noqa: T201 - to repeat the same acts
+    mixture = Mixture(crew, trap, seed, print)
+    mixture.run(SECONDS)
+    mixture.judge()
+    assert sum(mixture.acts.values()) > 5

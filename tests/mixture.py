@@ -1,0 +1,132 @@
+"""A group under random trouble, from a seed: what happens is random, what must hold is not.
+
+Members join, leave, are killed, frozen, and lose their sessions; half of them reach ZooKeeper
+through a proxy that cuts, falls silent, or loses replies. Afterwards everything is healed, the
+group must settle and deliver everything, and the evidence is judged as in all integration tests.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from crew import Crew, MemberProcess, expire_member
+from evidence import Evidence
+from proxy import Wire
+from trap import Trap
+
+# A lease of 1.3 s: on a busy machine a process may stand still for longer than that of 1.5 s.
+SESSION_S = 2.0
+FEWEST, MOST = 2, 5
+# Seconds between two acts, and of what lasts (a freeze, silence): a part is beyond the session.
+PAUSE_S = (0.1, 1.5)
+TROUBLE_S = (0.2, 2 * SESSION_S)
+
+
+class Mixture:
+    """`run` for some seconds, then `judge`; `acts` counts what was done."""
+
+    def __init__(self, crew: Crew, trap: Trap, seed: int, say: Callable[[str], None]) -> None:
+        self.acts: Counter[str] = Counter()
+        self._crew, self._trap, self._say = crew, trap, say
+        self._random = random.Random(seed)
+        self._freezes: Counter[str] = Counter()
+        self._never = threading.Event()
+        self._began = time.monotonic()
+        self.live: list[MemberProcess] = []
+
+    def run(self, seconds: float) -> None:
+        """Act until so many seconds have passed."""
+        acts = [
+            self._join, self._leave, self._kill, self._freeze, self._expire, self._cut,
+            self._silence, self._lose_replies,
+        ]  # fmt: skip
+        while len(self.live) < FEWEST + 1:
+            self._join()
+        self._crew.settle(*self.live)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._wait(PAUSE_S)
+            self._random.choice(acts)()
+            while len(self.live) < FEWEST:
+                self._join()
+
+    def judge(self) -> Evidence:
+        """Everything is healed by now: the group settles, and has delivered everything once."""
+        self._crew.settle(*self.live)
+        self._crew.flowing(*self.live)
+        # At each freeze a user may have one message in hand.
+        return self._crew.finish(in_hand=self._freezes)
+
+    def _wait(self, limits: tuple[float, float]) -> None:
+        self._never.wait(self._random.uniform(*limits))
+
+    def _note(self, act: str, member: MemberProcess | None = None) -> None:
+        self.acts[act] += 1
+        name = member.name if member else ""
+        self._say(f"{time.monotonic() - self._began:7.2f} {act} {name}".rstrip())
+
+    # ---- acts ------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        if len(self.live) >= MOST:
+            return
+        where = self._trap.address if self._random.random() < 0.5 else ""
+        member = self._crew.start(zookeeper=where, zookeeper_session_timeout_s=SESSION_S)
+        self.live.append(member)
+        self._note("join", member)
+
+    def _leave(self) -> None:
+        member = self._take()
+        if member is not None:
+            self._note("leave", member)
+            member.leave()
+
+    def _kill(self) -> None:
+        member = self._take()
+        if member is not None:
+            self._note("kill", member)
+            member.kill()
+
+    def _take(self) -> MemberProcess | None:
+        """Somebody who is to go, if somebody is left then."""
+        if len(self.live) <= 1:
+            return None
+        return self.live.pop(self._random.randrange(len(self.live)))
+
+    def _freeze(self) -> None:
+        ones = [one for one in self.live if one.of("joined")]
+        if ones:
+            member = self._random.choice(ones)
+            self._note("freeze", member)
+            self._freezes[member.name] += 1
+            member.freeze()
+            self._wait(TROUBLE_S)
+            member.thaw()
+
+    def _expire(self) -> None:
+        ones = [one for one in self.live if one.of("session")]
+        if ones:
+            member = self._random.choice(ones)
+            self._note("expire", member)
+            expire_member(self._crew, member)
+
+    def _cut(self) -> None:
+        self._note("cut")
+        self._trap.cut()
+
+    def _silence(self) -> None:
+        self._disturb("silence", Wire.SILENT)
+
+    def _lose_replies(self) -> None:
+        self._disturb("lose replies", Wire.LOSE_REPLIES)
+
+    def _disturb(self, act: str, wire: Wire) -> None:
+        self._note(act)
+        self._trap.wire = wire
+        self._wait(TROUBLE_S)
+        self._trap.wire = Wire.PASS
+        self._trap.cut()
