@@ -392,12 +392,6 @@ def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:
     thief.close()
 
 
-def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
-    """End a member's present session for real."""
-    session = member.last("session")
-    expire(crew.zookeeper, (session["id"], bytes.fromhex(session["password"])))
-
-
 @contextmanager
 def frozen(member: MemberProcess) -> Iterator[None]:
     """The process stands still within the block."""
