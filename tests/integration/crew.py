@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
 from evidence import Delivery, Evidence, deliveries
 from kazoo.client import KazooClient
 from member import Member, Request
+from traffic import Traffic
+from waiting import LIMIT_S, wait_for
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.zk.observer import Observer, Part, What
 
-# Seconds: what a test waits for comes within two; a busy machine may take ten times as long.
-LIMIT_S = 30.0
 SESSION_S = 1.5
-# Seconds between two looks at a condition.
-LOOK_S = 0.02
-# Between two messages of the traffic, in seconds.
-PACE_S = 0.004
 
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
@@ -42,18 +34,6 @@ SETTINGS: Mapping[str, Any] = {
     "zookeeper_session_timeout_s": SESSION_S,
     "zookeeper_connection_timeout_s": LIMIT_S,
 }
-
-
-def wait_for(
-    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S
-) -> None:
-    """Wait until `condition()` is true; fail with `what` after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            said = what if isinstance(what, str) else what()
-            raise AssertionError(f"not within {limit_s:g} s: {said}")
-        time.sleep(LOOK_S)
 
 
 class Observed:
@@ -183,71 +163,6 @@ class LocalMember(Observed):
 
     def end(self) -> None:
         self.member.leave()
-
-
-class Traffic:
-    """Produces small messages to all partitions in turn until it is stopped; a context manager."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
-        self.partitions: list[TopicPartition] = []
-        self._over = threading.Event()
-        self._failures: list[Exception] = []
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "linger.ms": 1,
-                "topic.metadata.refresh.interval.ms": 1000,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def burst(self, partition: TopicPartition, count: int) -> None:
-        """Produce `count` messages to one partition, without waiting for the broker's answer."""
-        for _ in range(count):
-            wait_for(lambda: self._take(partition), f"the producer to know {partition}")
-
-    def _take(self, partition: TopicPartition) -> bool:
-        try:
-            self._producer.produce(
-                partition.topic, b"x", partition=partition.partition, on_delivery=self._done
-            )
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
-                raise
-            self._producer.poll(0)
-            return False  # it was added just now
-        return True
-
-    def start(self) -> None:
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """No more; returns when the broker has everything."""
-        self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        assert not self._failures, self._failures
-        assert self._producer.flush(LIMIT_S) == 0, "the broker does not take our messages"
-
-    def _run(self) -> None:
-        try:
-            for number in itertools.count():
-                if self._over.wait(PACE_S):
-                    return
-                self.burst(self.partitions[number % len(self.partitions)], 1)
-                self._producer.poll(0)
-        except (KafkaException, AssertionError) as error:  # `stop` shows it
-            self._failures.append(error)
-
-    def _done(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.produced[TopicPartition(message.topic(), message.partition())].add(
-                message.offset()
-            )
 
 
 class Crew:
@@ -390,6 +305,12 @@ def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:
     thief.start(timeout=LIMIT_S)
     thief.stop()
     thief.close()
+
+
+def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
+    """End a member's present session for real."""
+    session = member.last("session")
+    expire(crew.zookeeper, (session["id"], bytes.fromhex(session["password"])))
 
 
 @contextmanager

@@ -1,0 +1,81 @@
+"""Messages for a group, all the time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from waiting import LIMIT_S, wait_for
+
+from zkconsumer.core.model import TopicPartition
+
+# Between two messages, in seconds.
+PACE_S = 0.004
+
+
+class Traffic:
+    """Produces small messages to all partitions in turn until it is stopped; a context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
+        self.partitions: list[TopicPartition] = []
+        self._over = threading.Event()
+        self._failures: list[Exception] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 1,
+                "topic.metadata.refresh.interval.ms": 1000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def burst(self, partition: TopicPartition, count: int) -> None:
+        """Produce `count` messages to one partition, without waiting for the broker's answer."""
+        for _ in range(count):
+            wait_for(lambda: self._take(partition), f"the producer to know {partition}")
+
+    def _take(self, partition: TopicPartition) -> bool:
+        try:
+            self._producer.produce(
+                partition.topic, b"x", partition=partition.partition, on_delivery=self._done
+            )
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            self._producer.poll(0)
+            return False  # it was added just now
+        return True
+
+    def start(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """No more; returns when the broker has everything."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        assert not self._failures, self._failures
+        assert self._producer.flush(LIMIT_S) == 0, "the broker does not take our messages"
+
+    def _run(self) -> None:
+        try:
+            for number in itertools.count():
+                if self._over.wait(PACE_S):
+                    return
+                self.burst(self.partitions[number % len(self.partitions)], 1)
+                self._producer.poll(0)
+        except (KafkaException, AssertionError) as error:  # `stop` shows it
+            self._failures.append(error)
+
+    def _done(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.produced[TopicPartition(message.topic(), message.partition())].add(
+                message.offset()
+            )

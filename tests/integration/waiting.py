@@ -1,0 +1,23 @@
+"""Waiting for a condition, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+# Seconds: what a test waits for comes within two; a busy machine may take ten times as long.
+LIMIT_S = 30.0
+# Seconds between two looks at a condition.
+LOOK_S = 0.02
+
+
+def wait_for(
+    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S
+) -> None:
+    """Wait until `condition()` is true; fail with `what` after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {limit_s:g} s: {said}")
+        time.sleep(LOOK_S)
