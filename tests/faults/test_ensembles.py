@@ -1,0 +1,95 @@
+"""An ensemble of three whose members lose each other, or all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from crew import SESSION_S, Crew, wait_for
+from proxy import Proxy, Wire
+
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
+from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.zookeeper import Peer
+
+HAND_OVER_S = 0.25
+LONG_SESSION_S = 6.0
+
+
+class Trio(NamedTuple):
+    """Three servers, and the line on which the first hears the leader, which is the third."""
+
+    servers: tuple[ZooKeeperServer, ...]
+    line: Proxy
+    crew: Crew
+
+
+@pytest.fixture
+def trio(unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Iterator[Trio]:
+    """A group on three servers; the first server reaches the third through a proxy."""
+    peers = {number: Peer(free_port(), free_port()) for number in (1, 2, 3)}
+    line = stack.enter_context(Proxy(f"127.0.0.1:{peers[3].quorum_port}"))
+    behind = Peer(int(line.address.rpartition(":")[2]), peers[3].election_port)
+    servers = tuple(
+        ZooKeeperServer(
+            tmp_path / f"zookeeper-{number}", server_id=number, tick_time_s=0.1, heap_mb=128,
+            ensemble={**peers, 3: behind} if number == 1 else peers,
+        )
+        for number in peers
+    )  # fmt: skip
+    for server in servers:
+        stack.callback(server.stop)
+        server.launch()
+    for server in servers:
+        server.await_ready()
+    assert [server.mode for server in servers] == ["follower", "follower", "leader"]
+    others = ",".join(server.address for server in servers[1:])
+    broker = stack.enter_context(BrokerServer(tmp_path / "broker", zookeeper_connect=others))
+    create_topic(others, "orders", partitions=8)
+    crew = Crew(others, broker.bootstrap, unique("group"), tmp_path, stack)
+    crew.feed("orders", 8)
+    yield Trio(servers, line, crew)
+
+
+def test_a_follower_is_cut_from_its_leader(trio: Trio) -> None:
+    """The server still answers its client, whose session the leader lets expire: no overlap."""
+    crew = trio.crew
+    first, second = crew.join(), crew.join(zookeeper=trio.servers[0].address)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    cut_at = boottime()
+    trio.line.wire = Wire.SILENT
+    crew.settle(first)
+    assert max(one.t for one in second.delivered) < cut_at + SESSION_S * 2 / 3 + HAND_OVER_S
+    trio.line.wire = Wire.PASS
+    trio.line.cut()
+    wait_for(lambda: trio.servers[0].mode == "follower", "the follower to follow again")
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish()
+
+
+def test_all_servers_restart(trio: Trio) -> None:
+    """One after the other, then all at once: nothing is lost, and the group goes on."""
+    crew = trio.crew
+    members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    for server in trio.servers:
+        server.stop()
+        server.start()
+        crew.flowing(*members)
+    for server in trio.servers:
+        server.kill()
+    for server in trio.servers:
+        server.launch()
+    for server in trio.servers:
+        server.await_ready()
+    crew.flowing(*members)
+    crew.settle(*members)
+    crew.finish()

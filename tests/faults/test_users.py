@@ -1,0 +1,142 @@
+"""The user's code blocks or raises; strangers crowd the group, or sit on a partition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from crew import LIMIT_S, SESSION_S, Crew, wait_for
+from kazoo.client import KazooClient
+from members import SETTINGS, Reader
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.sandbox import Sandbox
+
+CROWD = 200
+MESSAGES = 30
+
+
+@pytest.fixture
+def connector(sandbox: Sandbox, crew: Crew) -> Iterator[ConsumerConnector]:
+    """A member in this process, alone in its group."""
+    more = {**SETTINGS, "zookeeper_session_timeout_s": SESSION_S, "consumer_timeout_s": None}
+    config = ConsumerConfig(
+        group_id=crew.group, zookeeper_connect=sandbox.zookeeper_connect, **more
+    )
+    with ConsumerConnector(config) as one:
+        yield one
+
+
+@pytest.fixture
+def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic of one partition that holds a few messages."""
+    name = unique("filled")
+    sandbox.create_topic(name, partitions=1)
+    sandbox.produce(name, MESSAGES)
+    return name
+
+
+def test_a_decoder_that_blocks(crew: Crew, connector: ConsumerConnector, filled: str) -> None:
+    """The user's thread hangs for three sessions: the member keeps session and partition."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hang(payload: bytes) -> bytes:
+        entered.set()
+        go_on.wait(LIMIT_S)
+        return payload
+
+    streams = connector.create_message_streams({filled: 1}, value_decoder=hang)
+    values: list[bytes] = []
+
+    def read() -> None:
+        for message in streams[filled][0]:
+            values.append(message.value)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert entered.wait(LIMIT_S)
+    owners, session = crew.observer.snapshot().owners, connector.status().session
+    assert list(owners) == [TopicPartition(filled, 0)]
+    hung_at = boottime()
+    wait_for(lambda: boottime() > hung_at + 3 * SESSION_S, "three sessions' time to pass")
+    assert crew.observer.snapshot().owners == owners
+    assert connector.status().session == session
+    assert connector.status().lease_s > 0
+    go_on.set()
+    wait_for(lambda: len(values) == MESSAGES, "all messages")
+    connector.shutdown()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+def test_a_decoder_that_raises(connector: ConsumerConnector, filled: str) -> None:
+    """Each third value cannot be decoded: every message is delivered all the same, in order."""
+    numbers = iter(range(1, 1 << 30))
+
+    def sometimes(payload: bytes) -> bytes:
+        if next(numbers) % 3 == 0:
+            raise RuntimeError("no such value")
+        return payload
+
+    stream = connector.create_message_streams({filled: 1}, value_decoder=sometimes)[filled][0]
+    reader = Reader(stream)
+    reader.start()
+    wait_for(lambda: len(reader.messages) == MESSAGES, "all messages")
+    assert reader.offsets(0) == list(range(MESSAGES))
+    failed = 0
+    for message in reader.messages:
+        try:
+            assert message.value is not None
+        except Exception as error:  # noqa: BLE001 - whichever it is, it is the package's
+            assert type(error).__name__ == "DecodeError"
+            failed += 1
+    assert failed == MESSAGES // 3
+    reader.ended.set()
+    connector.shutdown()
+    reader.join(LIMIT_S)
+
+
+@pytest.mark.usefixtures("topic")
+def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
+    """A persistent owner znode of nobody: the rest is served, the blocker named until it goes."""
+    stuck = TopicPartition(topic, 3)
+    admin.create(paths.owner(crew.group, stuck), b"ghost_1-0", makepath=True)
+    member = crew.join(rebalance_max_retries=1)
+    wait_for(lambda: len(member.owned) == 7, "the other partitions")
+    assert member.last("status")["blocked"] == [str(stuck)]
+    crew.flowing(member)
+    assert not any(one.partition == stuck for one in member.delivered)
+    admin.delete(paths.owner(crew.group, stuck))
+    crew.settle(member)
+    crew.flowing(member)
+    assert crew.finish().duplicates() == 0
+
+
+@pytest.mark.usefixtures("topic")
+def test_a_crowd_comes_and_goes(crew: Crew, sandbox: Sandbox, stack: ExitStack, topic: str) -> None:
+    """200 sessions register at once and vanish at once: the group is whole again, nothing lost."""
+    members = [crew.join(zookeeper_session_timeout_s=6.0) for _ in range(2)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    payload = encode_registration(Registration({topic: 1}, timestamp_ms=1))
+    clients = [KazooClient(sandbox.zookeeper_connect, timeout=20.0) for _ in range(CROWD)]
+    for client in clients:
+        client.start_async()
+        stack.callback(client.close)
+        stack.callback(client.stop)
+    wait_for(lambda: all(client.connected for client in clients), "200 sessions", 2 * LIMIT_S)
+    for number, client in enumerate(clients):
+        # Before ours in the order of names: nothing is left for our members.
+        client.create_async(paths.member(crew.group, f"a_{number:03}"), payload, ephemeral=True)
+    wait_for(lambda: not any(one.owned for one in members), "the crowd to be seen", 2 * LIMIT_S)
+    for client in clients:
+        client.stop()
+    crew.settle(*members)
+    crew.flowing(*members)
+    assert crew.finish().duplicates() == 0
