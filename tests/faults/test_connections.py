@@ -1,0 +1,66 @@
+"""Connections that are slow, or that carry one direction only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from crew import SESSION_S, Crew, wait_for
+from faults.line import Line
+from proxy import Wire
+
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.sandbox import Sandbox
+
+pytestmark = pytest.mark.usefixtures("topic")
+
+# Seconds from the look at the lease to the line in the log, on a busy machine.
+HAND_OVER_S = 0.25
+SLOW_S = 0.2
+
+
+@pytest.fixture
+def line(sandbox: Sandbox, stack: ExitStack) -> Iterator[Line]:
+    """A proxy before ZooKeeper for the second member."""
+    return stack.enter_context(Line(sandbox.zookeeper_connect))
+
+
+def test_a_slow_server(crew: Crew, line: Line) -> None:
+    """Up to 0.2 s for each answer and question: the group settles, and keeps what it has."""
+    line.delay_s = SLOW_S
+    members = [crew.join(zookeeper=line.address, zookeeper_session_timeout_s=6.0) for _ in range(2)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    owners = crew.observer.snapshot().owners
+    crew.flowing(*members)
+    assert crew.observer.snapshot().owners == owners
+    line.delay_s = 0.0
+    assert crew.finish().duplicates() == 0
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies"])
+def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
+    """What is sent or what is answered is lost, without a word: the lease runs out in time.
+
+    Without answers the session lives on, for the server hears each attempt to reconnect: nobody
+    takes over, and nobody delivers. Without requests it ends, and the other member has everything.
+    """
+    first, second = crew.join(), crew.join(zookeeper=line.address)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    lost_at = boottime()
+    if lost == "requests":
+        line.deaf.set()
+        crew.settle(first)
+    else:
+        line.wire = Wire.LOSE_REPLIES
+        wait_for(lambda: boottime() > lost_at + 2 * SESSION_S, "two sessions' time to pass")
+        crew.flowing(first)
+    assert max(one.t for one in second.delivered) < lost_at + SESSION_S * 2 / 3 + HAND_OVER_S
+    line.deaf.clear()
+    line.wire = Wire.PASS
+    line.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    crew.finish()
