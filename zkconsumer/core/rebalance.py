@@ -49,6 +49,8 @@ def advance(state: State, now: float) -> Step:
     )
     if go:
         return stop(state, go, now)
+    if state.stale:
+        return read(state)  # what is claimed or loaded by an old view may have to go at once
     missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
     if missing and state.claim_due:
         return claim(state, missing, now)
@@ -60,8 +62,6 @@ def advance(state: State, now: float) -> Step:
     if unserved:
         state, op = start_op(replace(state, phase=Phase.LOADING))
         return state, (LoadOffsets(op, unserved),)
-    if state.stale:
-        return read(state)
     fresh = state.unwatched.intersection(owned)
     return verify(state, fresh) if fresh else rest(state, missing, now)
 
