@@ -3,8 +3,8 @@
 The JVM members' own behaviour is theirs. What their zombies may do, and so is not checked of them:
 
 - I2, I3: one that has not heard of its session's end goes on delivering what others own by then;
-- I7: its commits are unconditional, so that it moves offsets back, and
-- I8: over what an owner has stored; and it deletes owner znodes that are others' by then;
+- I7: its commits are unconditional, so that it moves offsets back, and over an operator's edit;
+- I8: and over what an owner has stored; and it deletes owner znodes that are others' by then;
 - I12: after four attempts it is idle, with its share of the partitions, until the next change.
 
 What is checked of them: claims are ephemeral and their own (I1), nothing is skipped (I5), nothing
@@ -26,7 +26,6 @@ from zkconsumer.sim.plan import Action, Delivered, Do, Plan
 from zkconsumer.sim.swarm import Decisions, Result, choose, draw_plan, heal, settle
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change
-
 
 SLOWNESS = 6
 """A JVM member takes so many times the requests of ours for a rebalance, one after the other: runs
@@ -87,6 +86,7 @@ class MixedMonitor(Monitor):
             return
         if int(data) > self.prefix.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
+        self.edited.pop(tp, None)  # its next commit writes over an operator's edit
         super()._offset_written(world, -1, tp, data)
 
 
