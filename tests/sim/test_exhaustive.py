@@ -10,17 +10,17 @@ from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do
 
 
-@pytest.mark.parametrize(("faults", "states"), [(0, 2_000), (1, 2_000), (2, 3_000)])
+@pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
 def test_no_promise_is_broken(faults: int, states: int) -> None:
     """As far as this run goes, no order of operations and faults breaks a promise."""
     found = explore(Scope(faults=faults), max_states=states, max_s=20.0)
     assert found.violation is None, [*map(str, found.path)]
-    assert found.states > states / 10
+    assert found.complete or found.states > states / 10
 
 
-def test_a_group_of_one_is_explored_to_the_end() -> None:
-    """One member, one partition, without faults: nothing of the scope is left."""
-    found = explore(Scope(members=1, partitions=1, faults=0))
+def test_a_join_without_faults_is_explored_to_the_end() -> None:
+    """One joins a settled member: nothing of the scope is left, and every rest converges."""
+    found = explore(Scope(faults=0))
     assert found.violation is None
     assert found.complete
     assert found.rests
@@ -28,7 +28,7 @@ def test_a_group_of_one_is_explored_to_the_end() -> None:
 
 def played(*actions: Action) -> tuple[SmallWorld, Monitor]:
     monitor = Monitor()
-    world = SmallWorld(Scope(), monitor)
+    world = SmallWorld(Scope(settled=0), monitor)
     for action in actions:
         world.act(action)
     return world, monitor

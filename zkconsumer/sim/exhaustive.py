@@ -36,8 +36,9 @@ FORGET_EVERY = 20_000
 
 @dataclass(frozen=True)
 class Scope:
-    """How small the world is."""
+    """How small the world is; `settled` members have joined and are at rest when it begins."""
 
+    settled: int = 1
     members: int = 2
     partitions: int = 2
     messages: int = 1
@@ -113,11 +114,12 @@ class _Node:
 
 
 def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> Found:
-    """Breadth-first from the world in which nobody has joined; stops at the first violation."""
+    """Breadth-first from where the scope begins; stops at the first violation."""
     started = time.monotonic()
     canon = Canon()
     monitor = Monitor()
     root = SmallWorld(scope, monitor)
+    _begin(root, scope)
     seen = {canon.key(root, monitor)}
     queue = deque([_Node(root, monitor, ())])
     transitions = rests = depth = 0
@@ -149,6 +151,17 @@ def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf"
             if len(seen) % FORGET_EVERY == 0:
                 canon.forget()
     return found(None, ())
+
+
+def _begin(world: SmallWorld, scope: Scope) -> None:
+    """The first members join, one after the other, and come to rest."""
+    world.faults_in_all = 0
+    for who in range(scope.settled):
+        world.act(Action(Do.JOIN, who))
+        while busy := [one for one in world.choices() if one.do not in (Do.JOIN, Do.TIME)]:
+            world.act(busy[0])
+        assert world.members[who].settled
+    world.faults_in_all = scope.faults
 
 
 def _after(node: _Node, action: Action) -> _Node:
