@@ -17,6 +17,7 @@ from crew import Crew, MemberProcess, expire_member
 from evidence import Evidence
 from proxy import Wire
 from trap import Trap
+from waiting import wait_for
 
 # A lease of 1.3 s: on a busy machine a process may stand still for longer than that of 1.5 s.
 SESSION_S = 2.0
@@ -51,15 +52,30 @@ class Mixture:
         while time.monotonic() < end:
             self._wait(PAUSE_S)
             self._random.choice(acts)()
+            self._bury()
             while len(self.live) < FEWEST:
                 self._join()
 
     def judge(self) -> Evidence:
         """Everything is healed by now: the group settles, and has delivered everything once."""
+        wait_for(self._all_joined, "all to have joined, or failed")
         self._crew.settle(*self.live)
         self._crew.flowing(*self.live)
         # At each freeze a user may have one message in hand.
         return self._crew.finish(in_hand=self._freezes)
+
+    def _bury(self) -> None:
+        """Whoever could not join, amid trouble, has ended with an error; nobody else may end."""
+        for one in [one for one in self.live if one.process.poll() is not None]:
+            assert not one.of("joined"), f"{one.name} ended by itself: {one.errors()}"
+            self.live.remove(one)
+            self._note(f"{one.last('error')['kind']} at the start of", one)
+
+    def _all_joined(self) -> bool:
+        self._bury()
+        while len(self.live) < FEWEST:
+            self._join()
+        return all(one.of("joined") for one in self.live)
 
     def _wait(self, limits: tuple[float, float]) -> None:
         self._never.wait(self._random.uniform(*limits))
@@ -80,22 +96,18 @@ class Mixture:
         self._note("join", member)
 
     def _leave(self) -> None:
-        member = self._take()
-        if member is not None:
+        ones = [one for one in self.live if one.of("joined")]
+        if len(ones) > 1:
+            member = self._random.choice(ones)
+            self.live.remove(member)
             self._note("leave", member)
             member.leave()
 
     def _kill(self) -> None:
-        member = self._take()
-        if member is not None:
+        if len(self.live) > 1:
+            member = self.live.pop(self._random.randrange(len(self.live)))
             self._note("kill", member)
             member.kill()
-
-    def _take(self) -> MemberProcess | None:
-        """Somebody who is to go, if somebody is left then."""
-        if len(self.live) <= 1:
-            return None
-        return self.live.pop(self._random.randrange(len(self.live)))
 
     def _freeze(self) -> None:
         ones = [one for one in self.live if one.of("joined")]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from crew import SESSION_S, Crew, wait_for
+from crew import SESSION_S, Crew
 from faults.line import Line
 from proxy import Wire
+from waiting import wait_for
 
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.sandbox import Sandbox
@@ -41,11 +42,7 @@ def test_a_slow_server(crew: Crew, line: Line) -> None:
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
 def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
-    """What is sent or what is answered is lost, without a word: the lease runs out in time.
-
-    Without answers the session lives on, for the server hears each attempt to reconnect: nobody
-    takes over, and nobody delivers. Without requests it ends, and the other member has everything.
-    """
+    """What is sent or what is answered is lost, without a word: the lease runs out in time."""
     first, second = crew.join(), crew.join(zookeeper=line.address)
     crew.settle(first, second)
     crew.flowing(first, second)
@@ -54,6 +51,7 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
         line.deaf.set()
         crew.settle(first)
     else:
+        # The server hears each attempt to reconnect, so the session lives: nobody takes over.
         line.wire = Wire.LOSE_REPLIES
         wait_for(lambda: boottime() > lost_at + 2 * SESSION_S, "two sessions' time to pass")
         crew.flowing(first)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from crew import SESSION_S, Crew, wait_for
+from crew import SESSION_S, Crew
 from proxy import Proxy, Wire
+from waiting import wait_for
 
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer

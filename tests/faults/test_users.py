@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from crew import LIMIT_S, SESSION_S, Crew, wait_for
+from crew import SESSION_S, Crew
 from kazoo.client import KazooClient
 from members import SETTINGS, Reader
+from waiting import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.gate import boottime

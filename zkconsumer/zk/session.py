@@ -17,6 +17,7 @@ from typing import Any
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from zkconsumer.config import ConsumerConfig
@@ -158,14 +159,20 @@ class ZooKeeperSession:
             )
 
     def _check_server(self, where: str) -> None:
+        # The connection may break right after it was made: as long as there is time, again.
+        patiently = KazooRetry(
+            max_tries=-1, delay=0.05, max_delay=RECONNECT_DELAY_MAX_S,
+            deadline=self._config.zookeeper_connection_timeout_s,
+        )
         try:
-            missing = self._client.exists("/") is None
+            missing = patiently(self._client.exists, "/") is None
             if not missing:
-                check_credential(self._client, self._config)
+                patiently(check_credential, self._client, self._config)
         except kz.KazooException as error:
             self._check_refused(where)
             raise ZooKeeperUnreachableError(
-                f"the connection broke at once ({type(error).__name__})", where=where
+                f"the connection broke at once ({type(error).__name__})", where=where,
+                remedy="check that the server is up and lets us in, or try again",
             ) from error
         if missing:
             raise ChrootMissingError(
