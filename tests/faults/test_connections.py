@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -62,3 +63,18 @@ def test_one_direction_is_lost(crew: Crew, line: Line, lost: str) -> None:
     crew.settle(first, second)
     crew.flowing(first, second)
     crew.finish()
+
+
+def test_a_connection_that_breaks_at_once(crew: Crew, line: Line) -> None:
+    """A connection that ends before its first answer is tried again: the member is let in."""
+    line.pings_only.set()
+    with ThreadPoolExecutor() as pool:
+        joining = pool.submit(crew.join_here, zookeeper=line.address)
+        wait_for(lambda: line.asked >= 2, "a session, and a first question")
+        assert not joining.done()
+        line.pings_only.clear()
+        line.cut()
+        member = joining.result()
+    crew.settle(member)
+    crew.flowing(member)
+    assert crew.finish().duplicates() == 0
