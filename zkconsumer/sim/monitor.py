@@ -186,6 +186,8 @@ class Monitor(Watcher):
 
     def acted(self, world: World, action: Action) -> None:
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
+        if action.do is Do.CREATE_TOPIC:
+            self.next_offset.clear()  # what was read of the old topic says nothing of the new one
         if action.do is Do.DELETE_OWNER and action.tp is not None:
             self.by_hand.add(action.tp)
         elif action.do is Do.DELETE_ID:
