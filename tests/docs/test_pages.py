@@ -24,6 +24,7 @@ TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
 # Kept by the coordinator itself, beside what the machine and the streams report.
 OWN_METRICS = [
     "rebalances", "commits", "zookeeper_requests", "owned_partitions", "blocked_partitions",
+    "trace_failed",
 ]
 
 

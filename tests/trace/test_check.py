@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from zkconsumer.core.events import Event
 from zkconsumer.core.state import State
 from zkconsumer.errors import TraceError
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
 from zkconsumer.sim.swarm import Decisions, choose, draw_plan
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.trace import TraceFile, encode
@@ -194,3 +196,24 @@ def test_a_real_member(
     number = written[: written.index('"to":"settled"')].count("\n") + 1
     code, out, err = run("trace", "check", str(path))
     assert (code, out) == (1, "") and f"({path}:{number})" in err
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_member(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A trace that can no longer be written is given up, counted, and nothing else happens."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=1)
+    config = ConsumerConfig(
+        group_id=topic, zookeeper_connect=sandbox.zookeeper_connect,
+        trace_file=str(tmp_path / "trace.jsonl"), auto_offset_reset="smallest",
+        consumer_timeout_s=30.0,
+    )
+    with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        trace = connector._coordinator._trace  # type: ignore[union-attr]
+        os.dup2(full.fileno(), trace._file.fileno())  # type: ignore[union-attr]
+        assert until(lambda: "trace_failed" in connector.metrics(), limit_s=60.0)
+        sandbox.produce(topic, 1)
+        assert next(stream).offset == 0
+        assert connector.metrics()["trace_failed"] == 1

@@ -180,14 +180,26 @@ class Coordinator(threading.Thread):
     def _step(self, event: events.Event) -> None:
         before = self.state
         self.state, commands = step(before, event)
-        if self._trace is not None:
-            self._trace.write(before, event, self.state, commands)
+        self._write_trace(before, event, commands)
         if before.phase is not self.state.phase:
             self._entered(before.phase, self.state.phase)
         for command in commands:
             self._run(command)
         if not self.joined.done() and self.state.registered:
             self.joined.set_result(None)
+
+    def _write_trace(
+        self, before: State, event: events.Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        """A trace that cannot be written on (disk full) ends; the member does not."""
+        if self._trace is None:
+            return
+        try:
+            self._trace.write(before, event, self.state, commands)
+        except OSError as error:
+            logger.error("%s: the trace ends here: %s", self._settings.consumer, error)
+            self.counters["trace_failed"] += 1
+            self._trace = None
 
     def _entered(self, before: Phase, now: Phase) -> None:
         logger.debug("%s: %s -> %s", self._settings.consumer, before.value, now.value)
