@@ -189,7 +189,11 @@ def _anybodys_owner_deleted() -> list[Patch]:
         yield [rq.Multi((rq.Delete(paths.owner(member.group, tp)),)) for tp in asked]
         return events.Released({})
 
-    return [(operations, "release", release)]
+    def wide(state: Any) -> Any:
+        state, op = rebalance.start_op(replace(state, phase=Phase.RELEASING, grace_at=None))
+        return state, (commands.Release(op, state.moving | (state.wanted.keys() - state.owned)),)
+
+    return [(operations, "release", release), (rebalance, "release", wide)]
 
 
 # ---- claiming -----------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ def _no_roll_back() -> list[Patch]:
         return
         yield
 
-    return [(claiming, "_roll_back", roll_back)]
+    return [(claiming, "_roll_back", roll_back), (rq, "MAX_MULTI_WRITES", 1)]
 
 
 def _owner_under_a_name_of_its_own() -> list[Patch]:
@@ -384,26 +388,27 @@ MUTANTS = (
            _release_before_stop),
     Mutant("release without commit", "the next owner starts from an old offset",
            _release_without_commit,
-           near=32),
+           near=861),
     Mutant("commit of what is in hand", "automatic commits cover what the user has not finished",
            _no_wait_for_the_user, "the JVM's own behaviour",
            near=59),
     Mutant("hand-over stuck", "a lease that comes back does not wake what waited for it",
            _hand_over_stuck, "found in our own code",
            near=919),
-    Mutant("anybody's owner deleted", "a release does not look whose the owner znode is",
-           _anybodys_owner_deleted, "Scala: deletePath",
-           near=341),
-    Mutant("no roll-back", "an eager claim that failed keeps what it got", _no_roll_back,
+    Mutant("anybody's owner deleted", "a release takes what it wants, too, whoever owns it",
+           _anybodys_owner_deleted, "Scala: KAFKA-262",
+           near=58),
+    Mutant("no roll-back", "an eager claim goes one by one, and keeps what it got", _no_roll_back,
            "kafka-node",
-           near=714),
+           near=1667),
     Mutant("owner under another name", "owner znodes carry something else in their name",
            _owner_under_a_name_of_its_own, "pykafka: the leader's id"),
     Mutant("blocker's end overlooked", "it goes while the claim is under way",
            _blockers_end_overlooked, "found in our own code",
            near=479),
     Mutant("owners not watched", "what blocks is only tried again by the clock",
-           _no_watch_on_owners, "Scala"),
+           _no_watch_on_owners, "Scala",
+           near=98),
     Mutant("trigger lost", "what changes during a rebalance is forgotten",
            _trigger_during_a_rebalance_lost),
     Mutant("deaf to members", "joins and deaths are not noticed", _deaf_to_members),
@@ -419,7 +424,7 @@ MUTANTS = (
            _commit_checks_the_owner,
            near=742),
     Mutant("commit goes back", "a lower position of one's own is written", _commit_goes_back,
-           near=300),
+           near=961),
     Mutant("one further", "reading resumes one message too far", _one_further),
     Mutant("edits ignored", "an operator's reset is taken for a zombie's write", _edits_ignored,
            near=156),
