@@ -84,6 +84,7 @@ class ZooKeeperSession:
         )
         self._timeout_s = config.zookeeper_session_timeout_s
         self._attend_attempts(max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
+        self._refused = False
         self._client.add_listener(self._state_changed)
 
     def _attend_attempts(self, limit_s: float) -> None:
@@ -114,6 +115,7 @@ class ZooKeeperSession:
     def _state_changed(self, state: str) -> None:
         connected = state == KazooState.CONNECTED
         if self._client.client_state == KeeperState.AUTH_FAILED:
+            self._refused = True  # kazoo's own state says "closed" an instant later
             logger.error("ZooKeeper refused our credential; this session does not come back")
         number = self._client.client_id[0] if connected else 0
         self._on_state(Session(number, self._timeout_s) if connected else None)
@@ -138,7 +140,8 @@ class ZooKeeperSession:
         if not self._client.connected:
             # A server that accepts and says nothing would hold `stop` for a session timeout.
             threading.Thread(target=self.stop, name="zookeeper-give-up", daemon=True).start()
-            self._check_refused(where)
+            if self._refused:
+                raise _refused(where)
             fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
             raise ZooKeeperUnreachableError(
                 f"no ZooKeeper session within {limit_s:g} s{fault}", where=where,
@@ -151,13 +154,6 @@ class ZooKeeperSession:
             self.stop()
             raise
 
-    def _check_refused(self, where: str) -> None:
-        if self._client.client_state == KeeperState.AUTH_FAILED:
-            raise AccessDeniedError(
-                "ZooKeeper refused our credential", where=where,
-                remedy="check zookeeper.auth.scheme and zookeeper.auth.credential",
-            )
-
     def _check_server(self, where: str) -> None:
         # The connection may break right after it was made: as long as there is time, again.
         patiently = KazooRetry(
@@ -169,7 +165,8 @@ class ZooKeeperSession:
             if not missing:
                 patiently(check_credential, self._client, self._config)
         except kz.KazooException as error:
-            self._check_refused(where)
+            if self._refused:
+                raise _refused(where) from error
             raise ZooKeeperUnreachableError(
                 f"the connection broke at once ({type(error).__name__})", where=where,
                 remedy="check that the server is up and lets us in, or try again",
@@ -263,6 +260,13 @@ class ZooKeeperSession:
                 case rq.Check(path, version):
                     transaction.check(path, version)
         return transaction.commit_async()
+
+
+def _refused(where: str) -> AccessDeniedError:
+    return AccessDeniedError(
+        "ZooKeeper refused our credential", where=where,
+        remedy="check zookeeper.auth.scheme and zookeeper.auth.credential",
+    )
 
 
 def _too_large(request: rq.Request) -> bool:
