@@ -24,8 +24,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.message import Codec
 from zkconsumer.consumer.stream import Grant, Stream
 from zkconsumer.core.model import TopicPartition as Partition
 from zkconsumer.core.paths import owners_of

@@ -18,8 +18,8 @@ from confluent_kafka import TopicPartition as RawTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.message import Codec
 from zkconsumer.consumer.stream import Grant, Stream, StreamReport, Which
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
 
-from zkconsumer.consumer.message import Batch, Codec
+from zkconsumer.consumer.codec import Codec
+from zkconsumer.consumer.message import Batch
 from zkconsumer.consumer.stream import ReportKind
 from zkconsumer.errors import (
     ConnectorClosedError,

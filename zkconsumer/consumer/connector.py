@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.coordinator import Coordinator, Streams
 from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.message import Codec
 from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import topics
 from zkconsumer.core.assignors import Strategy

@@ -33,7 +33,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from zkconsumer.consumer.codec import Codec
 from zkconsumer.core.model import Position, TopicPartition
 
 
@@ -59,9 +61,10 @@ class Which(Enum):
 class PartitionState:
     """One partition under one grant; a new grant is a new object."""
 
-    __slots__ = ("delivered", "epoch", "granted", "in_hand_from", "tp")
+    __slots__ = ("codec", "delivered", "epoch", "granted", "in_hand_from", "tp")
 
-    def __init__(self, grant: Grant) -> None:
+    def __init__(self, grant: Grant, codec: Codec[Any, Any]) -> None:
+        self.codec = codec  # for its messages
         self.tp = grant.tp
         self.epoch = grant.epoch
         self.granted = True  # coordinator writes, once, to False
@@ -97,7 +100,8 @@ class _Release:
 class Holdings:
     """The shared part of a stream. Every method up to `close` is the coordinator's."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec[Any, Any]) -> None:
+        self._codec = codec
         # Something here changed. Written last by the coordinator; the user's thread clears it
         # first and looks at everything afterwards, so that no change is overlooked.
         self.attention = False
@@ -119,7 +123,7 @@ class Holdings:
             old = self._wanted.get(one.tp.partition)
             if old is not None:
                 old.granted = False
-            self._wanted[one.tp.partition] = PartitionState(one)
+            self._wanted[one.tp.partition] = PartitionState(one, self._codec)
         self._call()
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:

@@ -15,10 +15,11 @@ from typing import Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
+from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.feed import TURN_S, Feed, ReportKind, StreamReport
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.holdings import Grant, Holdings, PartitionState, Which
-from zkconsumer.consumer.message import Batch, Codec, Message
+from zkconsumer.consumer.message import Batch, Message
 from zkconsumer.core.model import Position, TopicPartition
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.kafka.fetcher import Fetcher, Reset
@@ -68,8 +69,7 @@ class Stream(Generic[K, V]):
         self.number = number
         self._gate = gate
         self._timeout_s = timeout_s
-        self._codec = codec
-        self._holdings = Holdings()
+        self._holdings = Holdings(codec)
         self._feed = Feed(
             topic=topic,
             thread_id=thread_id,
@@ -96,7 +96,7 @@ class Stream(Generic[K, V]):
         `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
         RebalanceBlockedError and others; iterate anew to go on.
         """
-        states, gate, holdings, codec = self._feed.states, self._gate, self._holdings, self._codec
+        states, gate, holdings = self._feed.states, self._gate, self._holdings
         clock = gate.clock
         state: PartitionState | None = None
         try:
@@ -114,7 +114,7 @@ class Stream(Generic[K, V]):
                         state.in_hand_from = None
                         continue
                     state.delivered = offset + 1
-                    yield Message(raw, state.epoch, codec)
+                    yield Message(raw, state)
         except (GeneratorExit, ZkConsumerError):
             raise
         except BaseException:
@@ -138,7 +138,7 @@ class Stream(Generic[K, V]):
         Raises as iterating does, but for the timeout, and ConnectorClosedError after the shutdown.
         """
         if not self._wait_quietly(timeout_s, max_messages):
-            return Batch([], {}, self._codec)
+            return Batch([], {})
         try:
             raws = list(itertools.islice(self._feed.rest, max_messages))
             return self._hand_out(raws)
@@ -165,7 +165,7 @@ class Stream(Generic[K, V]):
             state.delivered = last[number].offset() + 1  # type: ignore[operator]
         if gone:
             raws = [raw for raw in raws if raw.partition() not in gone]
-        return Batch(raws, {number: state.epoch for number, state in held.items()}, self._codec)
+        return Batch(raws, held)
 
     # ---- the user's thread, between two messages -------------------------------------------------
 
