@@ -144,7 +144,7 @@ class Feed:
                 # Told before it can be seen: no commit meets a position that went back unexplained.
                 text = f"{self._reset.value}: {answer}; {before}"
                 self._tell(ReportKind.POSITION_RESET, number, text, answer)
-                self.states[number].delivered = answer
+                self.states[number].start_at(answer)
             else:
                 self.unplaced[number] = _Waiting(answer, later)
                 if before != answer:
@@ -186,18 +186,18 @@ class Feed:
         assert self._fetcher is not None
         self._fetcher.unassign([number])
         if fault.kind is FaultKind.OUT_OF_RANGE:
-            self.states[number].delivered = None
+            self.states[number].start_at(None)
         pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
         self.unplaced[number] = _Waiting(fault.text, time.monotonic() + pause_s)
 
     def take_back(self) -> None:
         """What is in the user's hands did not reach them: hand it out again.
 
-        `in_hand_from` stays until the next ask, so that a commit in between covers no more.
+        `in_hand` stays until the next ask, so that a commit in between covers no more.
         """
         for state in self.states.values():
-            if state.in_hand_from is not None:
-                state.delivered = state.in_hand_from
+            if state.in_hand is not None:
+                state.start_at(state.in_hand.offset())
 
     def start_over(self) -> None:
         """Forget what was fetched, and fetch from what was handed out."""

@@ -103,17 +103,16 @@ class Stream(Generic[K, V]):
             while self._wait(self._timeout_s, BUFFER_MESSAGES):
                 for raw in self._feed.rest:
                     if state is not None:
-                        state.in_hand_from = None  # u1
+                        state.in_hand = None  # u1
                     if holdings.attention or clock() >= gate.deadline:  # u2
                         self._feed.rest = iter([raw, *self._feed.rest])
                         break
                     state = states[raw.partition()]  # type: ignore[index]
-                    offset: int = raw.offset()  # type: ignore[assignment]
-                    state.in_hand_from = offset  # u3
+                    state.in_hand = raw  # u3
                     if not state.granted:  # u4
-                        state.in_hand_from = None
+                        state.in_hand = None
                         continue
-                    state.delivered = offset + 1
+                    state.last = raw
                     yield Message(raw, state)
         except (GeneratorExit, ZkConsumerError):
             raise
@@ -157,12 +156,12 @@ class Stream(Generic[K, V]):
             first = dict(zip(reversed(numbers), reversed(raws), strict=True))
         held = {number: self._feed.states[number] for number in last}
         for number, state in held.items():
-            state.in_hand_from = first[number].offset()  # u3
+            state.in_hand = first[number]  # u3
         gone = {number for number, state in held.items() if not state.granted}  # u4
         for number in gone:
-            held.pop(number).in_hand_from = None
+            held.pop(number).in_hand = None
         for number, state in held.items():
-            state.delivered = last[number].offset() + 1  # type: ignore[operator]
+            state.last = last[number]
         if gone:
             raws = [raw for raw in raws if raw.partition() not in gone]
         return Batch(raws, held)
@@ -210,7 +209,7 @@ class Stream(Generic[K, V]):
         holdings, gate = self._holdings, self._gate
         limit = None if timeout_s is None else time.monotonic() + timeout_s
         for state in self._feed.states.values():
-            state.in_hand_from = None  # u1
+            state.in_hand = None  # u1
         while True:
             if self._disturbed:
                 self._feed.start_over()
