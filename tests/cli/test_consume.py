@@ -60,6 +60,17 @@ def test_everything_once(
     assert committed(sandbox, topic) == 5000
 
 
+def test_a_stream_without_messages_takes_nothing_from_the_others(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
+) -> None:
+    """Threads that have nothing to read do not keep the budget from the one that has."""
+    sandbox.produce(topic, 400, key="k", partition=PARTITIONS - 1)
+    more = ("--max-messages", "321", "--threads", str(PARTITIONS))
+    code, out, err = run(*arguments, *more)
+    assert (code, err) == (0, "zkconsumer: 321 messages\n")
+    assert len(out.splitlines()) == committed(sandbox, topic) == 321
+
+
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
     """JSON lines hold text as text, other bytes as base64, and say where a message stood."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from enum import Enum
@@ -103,7 +104,7 @@ def consume(
         **{name: value for name, value in named.items() if value is not None},
     )
     run = Run(
-        budget=Budget(max_messages),
+        budget=Budget(max_messages, threads=threads),
         write=_write_raw if output is Output.RAW else _write_json,
         idle_limit_s=settings.consumer_timeout_s if timeout is None else timeout,
     )
@@ -120,35 +121,53 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 class Budget:
-    """How many messages may still be written; taken before a poll, so that no more are fetched."""
+    """How many messages may still be written; taken before a poll, so that no more are fetched.
 
-    def __init__(self, total: int | None) -> None:
+    Threads get their turn in the order in which they ask, and each a share of what is left. Else
+    the thread of a stream that has nothing could take all of it, poll in vain, give it back and
+    take it again before the others, whom it had woken, had run: nothing would ever be written.
+    """
+
+    def __init__(self, total: int | None, *, threads: int) -> None:
         self._left = total
         self._lent = 0
+        self._closed = False
+        self._threads = threads
+        self._queue: deque[object] = deque()
         self._changed = threading.Condition()
 
     def take(self, most: int) -> int:
         """Up to `most`; waits while other threads hold all that is left. 0: there is no more."""
+        turn = object()
         with self._changed:
-            self._changed.wait_for(lambda: self._left != 0 or self._lent == 0)
-            taken = most if self._left is None else min(most, self._left)
+            self._queue.append(turn)
+            self._changed.wait_for(
+                lambda: self._closed
+                or (self._queue[0] is turn and (self._left != 0 or self._lent == 0))
+            )
+            self._queue.remove(turn)
+            self._changed.notify_all()
+            if self._closed:
+                return 0
+            if self._left is None:
+                return most
+            taken = min(most, self._left, max(1, self._left // self._threads))
             self._lent += taken
-            if self._left is not None:
-                self._left -= taken
+            self._left -= taken
             return taken
 
     def settle(self, taken: int, used: int) -> None:
         """Gives back what a poll did not use."""
         with self._changed:
-            self._lent -= taken
             if self._left is not None:
+                self._lent -= taken
                 self._left += taken - used
             self._changed.notify_all()
 
     def close(self) -> None:
         """There is no more."""
         with self._changed:
-            self._left, self._lent = 0, 0
+            self._closed = True
             self._changed.notify_all()
 
 
