@@ -54,6 +54,6 @@ def assign(
     for of_topic in threads.values():
         of_topic.sort(key=utf16_key)
     numbers = {topic: sorted(partitions.get(topic, ())) for topic in threads}
-    if strategy is Strategy.RANGE:
+    if strategy is Strategy.RANGE or variant is Variant.RANGE_ONLY:
         return range_assignor.assign(threads, numbers)
     return roundrobin.assign(threads, numbers, key_form=key_form, variant=variant)

@@ -24,6 +24,7 @@ class KeyForm(Enum):
 class Variant(Enum):
     """What becomes of members with different subscriptions."""
 
+    RANGE_ONLY = "range"  # 0.8.0-0.8.1: there is no round-robin, range is what it gets
     IDENTICAL = "identical"  # 0.8.2-0.10.1: refused
     SKIPPING = "skipping"  # 0.10.2-1.1 (KAFKA-2434): threads without the topic are passed over
 
