@@ -23,6 +23,7 @@ from waiting import LIMIT_S, wait_for
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import Observer, Part, What
 
 SESSION_S = 1.5
@@ -174,7 +175,8 @@ class Crew:
         self.zookeeper, self.group = zookeeper, group
         self.counts: dict[str, int] = {}
         self.members: list[MemberProcess | LocalMember] = []
-        self.traffic = Traffic(bootstrap)
+        # The protocol of old brokers, which must not be asked for it, stands in ZooKeeper.
+        self.traffic = Traffic(client_settings(zookeeper) | {"bootstrap.servers": bootstrap})
         self.moved_back: list[str] = []
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -17,16 +18,19 @@ PACE_S = 0.004
 
 
 class Traffic:
-    """Produces small messages to all partitions in turn until it is stopped; a context manager."""
+    """Produces small messages to all partitions in turn until it is stopped.
 
-    def __init__(self, bootstrap: str) -> None:
+    `cluster` is how librdkafka reaches the brokers.
+    """
+
+    def __init__(self, cluster: Mapping[str, str | bool]) -> None:
         self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
         self.partitions: list[TopicPartition] = []
         self._over = threading.Event()
         self._failures: list[Exception] = []
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **cluster,
                 "linger.ms": 1,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 200,

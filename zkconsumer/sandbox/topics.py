@@ -70,6 +70,18 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
         client.close()
 
 
+def client_settings(zookeeper_connect: str) -> dict[str, str | bool]:
+    """With what librdkafka reaches the registered brokers; those of old ones name the protocol.
+
+    Raises:
+        SandboxError: no broker is registered.
+    """
+    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+
+    with session(zookeeper_connect) as zk:
+        return broker_settings(list(_brokers(zk).values()))
+
+
 def create_topic(
     zookeeper_connect: str,
     name: str,
@@ -161,11 +173,12 @@ def _brokers(zk: KazooClient) -> dict[int, Broker]:
 def _assignment(
     brokers: list[int], partitions: Iterable[int], replicas: int
 ) -> dict[str, list[int]]:
-    if not 1 <= replicas <= len(brokers):
-        raise SandboxError(
-            f"{replicas} replicas cannot be placed", remedy=f"1 to {len(brokers)}: one per broker"
-        )
     count = len(brokers)
+    if not 1 <= replicas <= count:
+        most = "1, for there is one broker" if count == 1 else f"1 to {count}, one per broker"
+        raise SandboxError(
+            f"{replicas} replicas cannot be placed", remedy=f"ask for {most}, or start more brokers"
+        )
     return {str(p): [brokers[(p + r) % count] for r in range(replicas)] for p in partitions}
 
 
