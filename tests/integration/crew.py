@@ -90,16 +90,17 @@ class Observed:
         return deliveries(self.name, self.events)
 
 
-class MemberProcess(Observed):
-    """A member in a process of its own."""
+class Program(Observed):
+    """A member as a program in a process of its own, told its `request` in JSON."""
 
-    def __init__(self, name: str, request: Request, directory: Path) -> None:
+    def __init__(
+        self, name: str, script: Path, request: Mapping[str, Any], directory: Path
+    ) -> None:
         self.name = name
         self._log = directory / f"{name}.jsonl"
         with self._log.open("wb") as out, self._log.with_suffix(".err").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).parent / "member.py"),
-                 json.dumps(asdict(request))],
+                [sys.executable, str(script), json.dumps(request)],
                 stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
         self._read, self._events = 0, list[dict[str, Any]]()
@@ -144,6 +145,13 @@ class MemberProcess(Observed):
         self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+
+class MemberProcess(Program):
+    """One of our members in a process of its own."""
+
+    def __init__(self, name: str, request: Request, directory: Path) -> None:
+        super().__init__(name, Path(__file__).with_name("member.py"), asdict(request), directory)
 
 
 class LocalMember(Observed):

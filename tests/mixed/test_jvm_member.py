@@ -1,0 +1,58 @@
+"""The helper that has real JVM consumers in our groups does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from crew import expire
+from jvmmember import RELEASES, JvmMember
+from kazoo.client import KazooClient
+from waiting import wait_for
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
+
+
+def offset(client: KazooClient, group: str, topic: str) -> int | None:
+    path = paths.offset(group, TopicPartition(topic, 0))
+    return int(client.get(path)[0]) if client.exists(path) else None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_member_of_each_release(
+    release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It takes as many messages as it may, commits, starts anew after an expiry, and leaves."""
+    topic, group = unique("topic"), unique("group")
+    sandbox.create_topic(topic)
+    sandbox.produce(topic, 10)
+    with ExitStack() as stack:
+        client = stack.enter_context(session(sandbox.zookeeper_connect))
+        member = JvmMember(
+            release, sandbox.zookeeper_connect, group, name="m", directory=tmp_path,
+            topics=[topic], consume=3, properties={"auto.commit.interval.ms": 60_000},
+        )  # fmt: skip
+        stack.callback(member.end)
+        wait_for(lambda: len(member.delivered) == 3, "three messages")
+        assert offset(client, group, topic) in (None, 0)
+        member.tell("commit")
+        member.wait("committed")
+        assert offset(client, group, topic) == 3
+        first = member.last("session")
+        expire(sandbox.zookeeper_connect, (first["id"], bytes.fromhex(first["password"])))
+        node = paths.member(group, member.consumer)
+        wait_for(lambda: client.exists(node), "it to register anew")
+        member.tell("session")
+        assert member.wait("session", after=1)["id"] != first["id"]
+        member.tell("consume")
+        wait_for(lambda: {d.offset for d in member.delivered} == set(range(10)), "the others")
+        wait_for(lambda: member.quiet_s > 1.0, "its rebalances to end")
+        member.leave()
+        assert not client.exists(node)
+        assert offset(client, group, topic) == 10
+        assert member.trouble() == []
