@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zkconsumer.consumer.connector import ConsumerConnector, Status
     from zkconsumer.consumer.message import Batch, Message
     from zkconsumer.consumer.stream import Stream
+    from zkconsumer.core.filters import TopicFilter, black_list, white_list
     from zkconsumer.core.model import TopicPartition
     from zkconsumer.errors import (
         CommitError,
@@ -32,6 +33,9 @@ __all__ = [
     "Batch",
     "Status",
     "TopicPartition",
+    "TopicFilter",
+    "white_list",
+    "black_list",
     "ZkConsumerError",
     "ConsumerTimeoutError",
     "RebalanceBlockedError",
@@ -49,6 +53,9 @@ _HOMES = {
     "Message": "zkconsumer.consumer.message",
     "Batch": "zkconsumer.consumer.message",
     "TopicPartition": "zkconsumer.core.model",
+    "TopicFilter": "zkconsumer.core.filters",
+    "white_list": "zkconsumer.core.filters",
+    "black_list": "zkconsumer.core.filters",
 }
 
 

@@ -47,6 +47,18 @@ class ConnectorClosedError(ZkConsumerError):
     """The connector was shut down before the call."""
 
 
+class InvalidFilterError(ConfigError):
+    """A topic filter's regex that Java refuses (JVM: "... is an invalid regex.")."""
+
+
+class UnsupportedFilterError(ConfigError):
+    """A topic filter's regex that Java takes and that cannot be evaluated here as Java does."""
+
+
+class FilterTooCostlyError(UnsupportedFilterError):
+    """A topic filter's regex is beyond a limit of size or of time; the text names the limit."""
+
+
 # ---- the user's iterator ------------------------------------------------------------------------
 
 
