@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from zkconsumer.sandbox import Sandbox, ZooKeeperEnsemble, ZooKeeperServer
+from zkconsumer.sandbox import RELEASES, Sandbox, ZooKeeperEnsemble, ZooKeeperServer
 
 # The servers that several rooms of the suite share.
 pytest_plugins = ["zookeepers"]
@@ -20,8 +20,11 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: golden traces are written as they are now, for review in the diff."""
+    """`--rewrite`: golden traces are written as they are now. `--brokers`: see tests/brokers."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
+    which = "releases that tests/brokers run on: three of them, all, or the one of this number"
+    choices = ("some", "all", *RELEASES)
+    parser.addoption("--brokers", choices=choices, default="some", help=which)
 
 
 @pytest.hookimpl(wrapper=True)

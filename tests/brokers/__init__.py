@@ -1,0 +1,1 @@
+"""What every release of the broker must give; its servers end where this package ends."""

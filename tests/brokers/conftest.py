@@ -1,0 +1,82 @@
+"""Brokers of each release, and a group on them; `--brokers` says which releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from crew import Crew
+from members import Group
+
+from zkconsumer.sandbox import RELEASES, Sandbox
+
+# One for each way in which a broker is spoken to and keeps its messages: the protocol that cannot
+# be asked for its version and format v0, format v1, and the newest with format v2.
+SOME = ("0.8.2.2", "0.10.2.2", "3.9.1")
+
+# The cleaner as quick as it gets, in little memory: compacted topics are what makes holes.
+OVERRIDES = {
+    "log.cleaner.enable": "true",
+    "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+    "log.cleaner.backoff.ms": 100,
+}
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "since(release): what brokers before it do not have")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of a cluster runs on the chosen releases, as far as they have what it is about."""
+    if "cluster" not in metafunc.fixturenames:
+        return
+    word = metafunc.config.getoption("--brokers")
+    releases = {"some": SOME, "all": RELEASES}.get(word, (word,))
+    since = metafunc.definition.get_closest_marker("since")
+    first = _number(since.args[0]) if since else ()
+    known = [release for release in releases if _number(release) >= first]
+    metafunc.parametrize("cluster", known, indirect=True, scope="package")
+
+
+@pytest.fixture(scope="package")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A ZooKeeper and a broker of one release; each test uses topics of its own."""
+    with Sandbox(release=request.param, tick_time_s=0.1, overrides=OVERRIDES) as servers:
+        yield servers
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends everything that was entered into it, in reverse order."""
+    with ExitStack() as ends:
+        yield ends
+
+
+@pytest.fixture
+def topic(unique: Callable[[str], str], cluster: Sandbox) -> str:
+    """A topic of four partitions, empty."""
+    name = unique("topic")
+    cluster.create_topic(name, partitions=4)
+    return name
+
+
+@pytest.fixture
+def crew(
+    cluster: Sandbox, unique: Callable[[str], str], topic: str, tmp_path: Path, stack: ExitStack
+) -> Crew:
+    """A group without members, to whose topic is produced all the time."""
+    one = Crew(cluster.zookeeper_connect, cluster.bootstrap, unique("group"), tmp_path, stack)
+    one.feed(topic, 4)
+    return one
+
+
+@pytest.fixture
+def group(cluster: Sandbox, unique: Callable[[str], str], topic: str, stack: ExitStack) -> Group:
+    """A group of members in this process, none yet."""
+    return Group(cluster, unique("group"), topic, stack)

@@ -1,0 +1,91 @@
+"""Groups on brokers of every release: each message once, whoever comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+from crew import Crew
+from members import Group, eventually
+
+from zkconsumer.sandbox import Sandbox
+
+
+def test_two_members_share_and_hand_over(crew: Crew) -> None:
+    """Joins and clean leaves while messages flow: nothing is lost, nothing is delivered twice."""
+    first = crew.join()
+    crew.settle(first)
+    crew.flowing(first)
+    second = crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    assert len(first.owned) == len(second.owned) == 2
+    first.leave()
+    crew.settle(second)
+    crew.flowing(second)
+    assert crew.finish().duplicates() == 0
+
+
+def test_partitions_are_added(crew: Crew, cluster: Sandbox, topic: str) -> None:
+    """New partitions of a topic are shared out and read from their first message."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    cluster.add_partitions(topic, partitions=6)
+    crew.feed(topic, 6)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    assert crew.finish().duplicates() == 0
+
+
+def test_the_broker_restarts(crew: Crew, cluster: Sandbox) -> None:
+    """The only broker stops and comes back: both members go on by themselves, where they were."""
+    first, second = crew.join(), crew.join()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+    cluster.broker.restart()
+    crew.flowing(first, second)
+    assert crew.finish().duplicates() == 0
+
+
+def test_what_was_committed_is_not_read_again(group: Group, cluster: Sandbox) -> None:
+    """The next member goes on at the committed offsets, and at no others."""
+    for partition in range(4):
+        cluster.produce(group.topic, 10, partition=partition)
+    first = group.join("one", auto_commit_enable=False)
+    first.read(40)
+    first.connector.commit_offsets()
+    cluster.produce(group.topic, 5, partition=2)
+    first.read(45)
+    first.close()
+    group.write(2, b"12")
+    second = group.join("two")
+    second.read(3)
+    cluster.produce(group.topic, 1, partition=0)
+    second.read(4)
+    assert second.readers[0].offsets(2) == [12, 13, 14]
+    assert second.readers[0].offsets(0) == [10]
+    assert [group.stored(partition) for partition in (0, 1, 3)] == ["10", "10", "10"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "stored", "expected"),
+    [
+        ("smallest", b"10000", list(range(10))),
+        ("smallest", b"-1", list(range(10))),
+        ("largest", b"10000", []),
+        ("largest", b"-1", []),
+    ],
+)
+def test_a_reset_follows_the_policy(
+    group: Group, cluster: Sandbox, policy: str, stored: bytes, expected: list[int]
+) -> None:
+    """AutoOffsetResetTest: from beyond the end, and from a negative offset, to either end."""
+    cluster.produce(group.topic, 10, partition=0)
+    group.write(0, stored)
+    one = group.join(auto_offset_reset=policy)
+    # Every partition is reset: the others have no offset at all.
+    eventually(lambda: one.counted.get("position_reset") == 4)
+    cluster.produce(group.topic, 1, partition=0)
+    eventually(lambda: one.readers[0].offsets(0)[-1:] == [10])
+    assert one.readers[0].offsets(0) == [*expected, 10]
+    one.connector.commit_offsets()
+    assert group.stored(0) == "11"
