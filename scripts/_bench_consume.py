@@ -105,7 +105,7 @@ def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
         thread_id="bench-0",
         number=0,
         gate=gate,
-        connect=lambda: KafkaFetcher(topic, settings),
+        connect=lambda: KafkaFetcher(settings),
         reset=Reset.SMALLEST,
         timeout_s=30,
         retry_s=0.2,

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from confluent_kafka import TopicPartition as RawTopicPartition
@@ -43,16 +44,21 @@ def eventually(what: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
 class Log(Protocol):
     topic: str
 
+    def tp(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, partition)
+
     def append(self, partition: int, values: Iterable[str | bytes | None]) -> None: ...
     def append_keyed(self, partition: int, key: str | None, value: str | None) -> None: ...
     def cut(self, partition: int, first: int) -> None:
         """Let the log begin at `first`, as retention does."""
 
-    def fetcher(self) -> Fetcher: ...
+    def fetcher(self, *others: Any) -> Fetcher:
+        """A fetcher of this log and of others of its kind."""
+        ...
 
 
 @dataclass
-class MemoryLog:
+class MemoryLog(Log):
     topic: str
     changed: threading.Condition = field(default_factory=threading.Condition)
     partitions: dict[int, list[Message]] = field(default_factory=dict)
@@ -82,56 +88,64 @@ class MemoryLog:
     def cut(self, partition: int, first: int) -> None:
         self.first[partition] = first
 
-    def fetcher(self) -> Fetcher:
-        return MemoryFetcher(self)
+    def fetcher(self, *others: MemoryLog) -> Fetcher:
+        return MemoryFetcher(self, *others)
 
 
 class MemoryFetcher:
-    """Reads a `MemoryLog` in small rounds over its partitions, as a broker client would."""
+    """Reads `MemoryLog`s in small rounds over their partitions, as a broker client would.
+
+    Logs of several topics must share their `changed`.
+    """
 
     ROUND = 50
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, *logs: MemoryLog) -> None:
         self.faults: deque[Fault] = deque()
-        self._log = log
-        self._next: dict[int, int] = {}
+        self._logs = {log.topic: log for log in logs}
+        self._changed = logs[0].changed
+        self._next: dict[TopicPartition, int] = {}
 
-    def assign(self, offsets: Mapping[int, int]) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert not set(offsets) & set(self._next), "assigned already"
         self._next.update(offsets)
 
-    def unassign(self, partitions: Iterable[int]) -> None:
-        for one in partitions:
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
+        for one in tps:
             self._next.pop(one, None)
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         found: list[Message] = []
         deadline = time.monotonic() + timeout_s
-        with self._log.changed:
+        with self._changed:
             while not found and not self.faults:
                 self._read(found, max_messages)
                 left = deadline - time.monotonic()
                 if found or self.faults or left <= 0:
                     break
-                self._log.changed.wait(left)
+                self._changed.wait(left)
         return found
 
     def _read(self, found: list[Message], max_messages: int) -> None:
-        for number, offset in list(self._next.items()):
-            log, first = self._log.partitions.get(number, []), self._log.first.get(number, 0)
+        for tp, offset in list(self._next.items()):
+            source = self._logs[tp.topic]
+            log, first = source.partitions.get(tp.partition, []), source.first.get(tp.partition, 0)
             if not first <= offset <= len(log):
-                del self._next[number]
-                self.faults.append(Fault(FaultKind.OUT_OF_RANGE, number, f"{offset} out of range"))
+                del self._next[tp]
+                self.faults.append(Fault(FaultKind.OUT_OF_RANGE, tp, f"{offset} out of range"))
                 continue
             some = log[offset : offset + min(self.ROUND, max_messages - len(found))]
             found += some
-            self._next[number] = offset + len(some)
+            self._next[tp] = offset + len(some)
 
-    def resolve(self, partitions: Iterable[int], reset: Reset) -> dict[int, int | str]:
-        first, logs = self._log.first, self._log.partitions
+    def resolve(
+        self, tps: Iterable[TopicPartition], reset: Reset
+    ) -> dict[TopicPartition, int | str]:
         return {
-            one: first.get(one, 0) if reset is Reset.SMALLEST else len(logs.get(one, []))
-            for one in partitions
+            tp: self._logs[tp.topic].first.get(tp.partition, 0)
+            if reset is Reset.SMALLEST
+            else len(self._logs[tp.topic].partitions.get(tp.partition, []))
+            for tp in tps
         }
 
     def close(self) -> None:
@@ -149,7 +163,7 @@ def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> S
 
 
 @dataclass
-class KafkaLog:
+class KafkaLog(Log):
     """`version` is that of the broker's registration: 1 for 0.8, 2 for 0.9, 4 for later ones."""
 
     topic: str
@@ -168,17 +182,20 @@ class KafkaLog:
         for done in admin.delete_records([at]).values():
             done.result(PATIENCE_S)
 
-    def fetcher(self) -> Fetcher:
-        return KafkaFetcher(self.topic, settings_for(self.sandbox.bootstrap, version=self.version))
+    def fetcher(self, *others: KafkaLog) -> Fetcher:
+        return KafkaFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
 class Reader:
-    """A stream over a log, with the coordinator's side in the test's hands."""
+    """A stream over a log, with the coordinator's side in the test's hands.
+
+    With `others`, the stream is that of a filter, over all these logs.
+    """
 
     def __init__(
         self,
         log: Log,
-        *,
+        *others: Log,
         reset: Reset = Reset.SMALLEST,
         timeout_s: float | None = PATIENCE_S,
         codec: Codec[object, object] | None = None,
@@ -190,11 +207,11 @@ class Reader:
         self.gate.open(self.gate.clock() + 3600)
         self.epoch = 100
         self.stream: Stream[object, object] = Stream(
-            topic=log.topic,
+            topic=None if others else log.topic,
             thread_id="tests_member-0",
             number=0,
             gate=self.gate,
-            connect=connect or log.fetcher,
+            connect=connect or partial(log.fetcher, *others),
             reset=reset,
             timeout_s=timeout_s,
             retry_s=0.05,
@@ -205,10 +222,11 @@ class Reader:
     def tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)
 
-    def grant(self, partition: int, offset: int | None) -> int:
+    def grant(self, partition: int | TopicPartition, offset: int | None) -> int:
         """Grant under a new epoch, which is returned."""
         self.epoch += 1
-        self.stream.grant([Grant(self.tp(partition), offset, self.epoch)])
+        tp = self.tp(partition) if isinstance(partition, int) else partition
+        self.stream.grant([Grant(tp, offset, self.epoch)])
         return self.epoch
 
     def withdraw(self, *partitions: int) -> None:

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from topiclogs import MemoryFetcher, MemoryLog, Reader
 
 from zkconsumer.consumer.stream import ReportKind
+from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.fetcher import Reset
 
 
 class Unanswered(MemoryFetcher):
     """The brokers answer no question for offsets."""
 
-    def resolve(self, partitions: Iterable[int], reset: Reset) -> dict[int, int | str]:
-        return dict.fromkeys(partitions, "timed out")
+    def resolve(
+        self, tps: Iterable[TopicPartition], reset: Reset
+    ) -> dict[TopicPartition, int | str]:
+        return dict.fromkeys(tps, "timed out")
 
 
 def test_what_ails_many_partitions_alike_is_one_report() -> None:

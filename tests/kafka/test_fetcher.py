@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, eventually, settings_for
 
+from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.sandbox import Sandbox
 
@@ -45,7 +46,7 @@ def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000)
 def test_reads_in_order_from_the_offset_given(log: Log, fetcher: Fetcher) -> None:
     """Every message from the offset on, once and in order."""
     log.append(0, map(str, range(500)))
-    fetcher.assign({0: 123})
+    fetcher.assign({log.tp(0): 123})
     assert offsets(fetcher, 0, 377, wanted=100) == list(range(123, 500))
 
 
@@ -53,7 +54,7 @@ def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
     """A missing key or value is None, an empty one is empty."""
     log.append_keyed(0, None, None)
     log.append_keyed(0, "k", "")
-    fetcher.assign({0: 0})
+    fetcher.assign({log.tp(0): 0})
     first, second = [one for _ in range(2) for one in _one(fetcher)]
     assert (first.key(), first.value()) == (None, None)
     assert (second.key(), second.value()) == (b"k", b"")
@@ -70,9 +71,9 @@ def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) ->
     """After unassign no message of the partition comes; the other one has no gap."""
     for partition in (0, 1):
         log.append(partition, map(str, range(2000)))
-    fetcher.assign({0: 0, 1: 0})
+    fetcher.assign({log.tp(0): 0, log.tp(1): 0})
     seen = [one for one in fetcher.consume(10, PATIENCE_S) if one.partition() == 1]
-    fetcher.unassign([0])
+    fetcher.unassign([log.tp(0)])
     deadline = time.monotonic() + PATIENCE_S
     while len(seen) < 2000:
         assert time.monotonic() < deadline
@@ -85,26 +86,26 @@ def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) ->
 def test_assigned_anew_it_starts_exactly_there(log: Log, fetcher: Fetcher) -> None:
     """A partition that comes back starts at its new offset, with nothing left of the old fetch."""
     log.append(0, map(str, range(1000)))
-    fetcher.assign({0: 0})
+    fetcher.assign({log.tp(0): 0})
     offsets(fetcher, 0, 1, wanted=10)
-    fetcher.unassign([0])
-    fetcher.assign({0: 700})
+    fetcher.unassign([log.tp(0)])
+    fetcher.assign({log.tp(0): 700})
     assert offsets(fetcher, 0, 300) == list(range(700, 1000))
 
 
 def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
     """Unknown partitions in the list do not spoil the others."""
     log.append(0, ["a"])
-    fetcher.unassign([0, 1])
-    fetcher.assign({0: 0})
+    fetcher.unassign([log.tp(0), log.tp(1)])
+    fetcher.assign({log.tp(0): 0})
     assert offsets(fetcher, 0, 1) == [0]
-    fetcher.unassign([2, 0, 1])
+    fetcher.unassign([log.tp(2), log.tp(0), log.tp(1)])
     assert fetcher.consume(10, 0.2) == []
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
     """`consume` returns when something comes, not when its time is over or the list is full."""
-    fetcher.assign({0: 0})
+    fetcher.assign({log.tp(0): 0})
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])
     start = time.monotonic()
@@ -120,7 +121,7 @@ def test_out_of_range_is_a_fault_of_that_partition(
     log.append(0, map(str, range(30)))
     log.append(1, map(str, range(30)))
     log.cut(0, 20)
-    fetcher.assign({0: offset, 1: 0})
+    fetcher.assign({log.tp(0): offset, log.tp(1): 0})
     seen = [1 for one in fetcher.consume(100, 0) if one.partition() == 1]
 
     def faulted() -> bool:
@@ -129,9 +130,9 @@ def test_out_of_range_is_a_fault_of_that_partition(
 
     eventually(faulted)
     fault = fetcher.faults.popleft()
-    assert (fault.kind, fault.partition) == (FaultKind.OUT_OF_RANGE, 0)
-    fetcher.unassign([0])
-    fetcher.assign({0: 20})
+    assert (fault.kind, fault.tp) == (FaultKind.OUT_OF_RANGE, log.tp(0))
+    fetcher.unassign([log.tp(0)])
+    fetcher.assign({log.tp(0): 20})
     assert offsets(fetcher, 0, 10) == list(range(20, 30))
 
 
@@ -140,14 +141,15 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
     log.append(0, map(str, range(30)))
     log.cut(0, 20)
     log.append(1, ["a"])
-    assert fetcher.resolve([0, 1, 2], Reset.SMALLEST) == {0: 20, 1: 0, 2: 0}
-    assert fetcher.resolve([0, 1, 2], Reset.LARGEST) == {0: 30, 1: 1, 2: 0}
+    tps = [log.tp(number) for number in range(3)]
+    assert fetcher.resolve(tps, Reset.SMALLEST) == dict(zip(tps, [20, 0, 0], strict=True))
+    assert fetcher.resolve(tps, Reset.LARGEST) == dict(zip(tps, [30, 1, 0], strict=True))
 
 
 def test_closing_twice_does_nothing(log: Log) -> None:
     """`close` can be called again."""
     fetcher = log.fetcher()
-    fetcher.assign({0: 0})
+    fetcher.assign({log.tp(0): 0})
     fetcher.close()
     fetcher.close()
 
@@ -157,14 +159,15 @@ def test_closing_twice_does_nothing(log: Log) -> None:
 
 def test_no_broker_means_reports_in_measure_and_reasons() -> None:
     """Refused connections become a few passing faults; a position is answered with its reason."""
-    fetcher = KafkaFetcher("nowhere", settings_for("127.0.0.1:1"))
-    fetcher.assign({0: 0})
+    fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
+    nowhere = [TopicPartition("nowhere", number) for number in range(2)]
+    fetcher.assign({nowhere[0]: 0})
     deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
         assert fetcher.consume(10, 0.05) == []
     assert 1 <= len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FaultKind.PASSING}
-    answers = fetcher.resolve([0, 1], Reset.LARGEST)
+    answers = fetcher.resolve(nowhere, Reset.LARGEST)
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
 
@@ -175,11 +178,40 @@ def test_an_unknown_partition_is_waited_for(
     """A partition without a leader is a passing fault that names it; it is served when it comes."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
-    fetcher = KafkaFetcher(topic, settings_for(sandbox.bootstrap))
-    fetcher.assign({0: 0, 1: 0})
-    assert [(one.kind, one.partition) for one in fetcher.faults] == [(FaultKind.PASSING, 1)]
-    assert isinstance(fetcher.resolve([1], Reset.LARGEST)[1], str)
+    there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
+    fetcher.assign({there: 0, later: 0})
+    assert [(one.kind, one.tp) for one in fetcher.faults] == [(FaultKind.PASSING, later)]
+    assert isinstance(fetcher.resolve([later], Reset.LARGEST)[later], str)
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)
     assert offsets(fetcher, 1, 1) == [0]
+    fetcher.close()
+
+
+def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Partitions of several topics, one of them absent, are looked up and read together."""
+    topics = [unique("several") for _ in range(3)]
+    for topic in topics:
+        sandbox.create_topic(topic, partitions=2)
+        sandbox.produce(topic, [topic, topic], partition=1)
+    absent = TopicPartition(unique("absent"), 0)
+    tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
+    fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
+    ends = fetcher.resolve([*tps, absent], Reset.LARGEST)
+    assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
+    assert isinstance(ends[absent], str)
+    start = time.monotonic()
+    fetcher.assign(dict.fromkeys([*tps, absent], 0))
+    seen: set[tuple[str, int, int, bytes]] = set()
+    while len(seen) < 6:
+        for one in fetcher.consume(100, 0.05):
+            topic, number, offset, value = one.topic(), one.partition(), one.offset(), one.value()
+            assert topic
+            assert number is not None
+            assert offset is not None
+            assert isinstance(value, bytes)
+            seen.add((topic, number, offset, value))
+        assert time.monotonic() - start < PATIENCE_S
+    assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
     fetcher.close()

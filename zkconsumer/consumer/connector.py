@@ -192,7 +192,7 @@ class ConsumerConnector:
             if view is None or not view.brokers:
                 return None
             where = broker_settings(view.brokers)
-            return KafkaFetcher(topic, {**fetch_settings(self.config), **where})
+            return KafkaFetcher({**fetch_settings(self.config), **where})
 
         return Stream(
             topic=topic,

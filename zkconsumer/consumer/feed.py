@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.holdings import Holdings, PartitionState
+from zkconsumer.consumer.message import key_of
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, Reset
@@ -65,13 +66,13 @@ class Feed:
 
     `states` is what is fetched or waits to be; those of `unplaced` wait, for the reason given.
     `rest` are the messages taken from the broker client and not yet handed out: an iterator over
-    a list, so that they can be counted.
+    a list, so that they can be counted. `index` finds their states: `index[key_of(message)]`.
     """
 
     def __init__(
         self,
         *,
-        topic: str,
+        topic: str | None,
         thread_id: str,
         holdings: Holdings,
         connect: Callable[[], Fetcher | None],
@@ -79,8 +80,10 @@ class Feed:
         retry_s: float,
         report: Callable[[StreamReport], None],
     ) -> None:
-        self.states: dict[int, PartitionState] = {}
-        self.unplaced: dict[int, _Waiting] = {}
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.unplaced: dict[TopicPartition, _Waiting] = {}
+        self.index: dict[Hashable, PartitionState] = {}
+        self.key_of = key_of(topic)
         self.rest: Iterator[RawMessage] = iter([])
         self._topic = topic
         self._thread_id = thread_id
@@ -94,18 +97,26 @@ class Feed:
     def settle(self) -> None:
         """Hold what the coordinator wants to be held."""
         wanted = self._holdings.attend()
-        gone = {number for number, state in self.states.items() if wanted.get(number) is not state}
-        for number in gone:
-            del self.states[number]
-            self.unplaced.pop(number, None)
+        gone = {tp for tp, state in self.states.items() if wanted.get(tp) is not state}
         if gone:
-            self.rest = iter([raw for raw in self.rest if raw.partition() not in gone])
-            if self._fetcher is not None:
-                self._fetcher.unassign(gone)
-        for number, state in wanted.items():
-            if number not in self.states:
-                self.states[number] = state
-                self.unplaced[number] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
+            self._stop(gone)
+        for tp in gone:
+            del self.states[tp], self.index[self._key(tp)]
+            self.unplaced.pop(tp, None)
+        for tp, state in wanted.items():
+            if tp not in self.states:
+                self.index[self._key(tp)] = self.states[tp] = state
+                self.unplaced[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
+
+    def _key(self, tp: TopicPartition) -> Hashable:
+        return tp if self._topic is None else tp.partition
+
+    def _stop(self, tps: Iterable[TopicPartition]) -> None:
+        """Fetch no more of these, and forget what was fetched and not handed out."""
+        keys = {self._key(tp) for tp in tps}
+        self.rest = iter([raw for raw in self.rest if self.key_of(raw) not in keys])
+        if self._fetcher is not None:
+            self._fetcher.unassign(tps)
 
     def fetch(self, left: float | None, max_messages: int) -> None:
         """Fill the empty buffer, or wait a while; at most `left` seconds (None: no limit).
@@ -113,7 +124,7 @@ class Feed:
         Raises FetchError for what waiting does not mend, or what `connect` raises.
         """
         now = time.monotonic()
-        due = [number for number, one in self.unplaced.items() if one.due <= now]
+        due = [tp for tp, one in self.unplaced.items() if one.due <= now]
         if due:
             self._place(due, now)
         if self._fetcher is None or len(self.unplaced) == len(self.states):
@@ -127,7 +138,7 @@ class Feed:
             while self._fetcher.faults:
                 self._on_fault(self._fetcher.faults.popleft())
 
-    def _place(self, due: list[int], now: float) -> None:
+    def _place(self, due: list[TopicPartition], now: float) -> None:
         """Begin to fetch these, each from its position, or by the policy where it has none."""
         if self._fetcher is None:
             self._fetcher = self._connect()
@@ -135,45 +146,41 @@ class Feed:
         if self._fetcher is None:
             self.unplaced.update(dict.fromkeys(due, _Waiting("no broker is registered", later)))
             return
-        unknown = [number for number in due if self.states[number].delivered is None]
+        unknown = [tp for tp in due if self.states[tp].delivered is None]
         found = self._fetcher.resolve(unknown, self._reset) if unknown else {}
-        troubles: dict[str, list[int]] = {}
-        for number, answer in found.items():
-            before = self.unplaced[number].reason
+        troubles: dict[str, list[TopicPartition]] = {}
+        for tp, answer in found.items():
+            before = self.unplaced[tp].reason
             if isinstance(answer, int):
                 # Told before it can be seen: no commit meets a position that went back unexplained.
                 text = f"{self._reset.value}: {answer}; {before}"
-                self._tell(ReportKind.POSITION_RESET, number, text, answer)
-                self.states[number].start_at(answer)
+                self._tell(ReportKind.POSITION_RESET, tp, text, answer)
+                self.states[tp].start_at(answer)
             else:
-                self.unplaced[number] = _Waiting(answer, later)
+                self.unplaced[tp] = _Waiting(answer, later)
                 if before != answer:
-                    troubles.setdefault(answer, []).append(number)
+                    troubles.setdefault(answer, []).append(tp)
         for answer, (first, *others) in troubles.items():
             more = f" (and {len(others)} more partitions)" if others else ""
             self._tell(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
-        offsets = {
-            number: offset
-            for number in due
-            if (offset := self.states[number].delivered) is not None
-        }
-        for number in offsets:
-            del self.unplaced[number]
+        offsets = {tp: at for tp in due if (at := self.states[tp].delivered) is not None}
+        for tp in offsets:
+            del self.unplaced[tp]
         self._fetcher.assign(offsets)
 
     def _on_fault(self, fault: Fault) -> None:
-        number = fault.partition
+        tp = fault.tp
         if fault.kind is FaultKind.PASSING:
-            self._tell(ReportKind.FETCH_TROUBLE, number, fault.text)
+            self._tell(ReportKind.FETCH_TROUBLE, tp, fault.text)
             return
-        where = self._topic
-        if number is not None:
-            if number not in self.states or number in self.unplaced:
+        where = self._topic or ""
+        if tp is not None:
+            if tp not in self.states or tp in self.unplaced:
                 return  # withdrawn, or set aside already
-            where = f"{self._topic}-{number}, next offset {self.states[number].delivered}"
-            self._set_aside(number, fault)
+            where = f"{tp}, next offset {self.states[tp].delivered}"
+            self._set_aside(tp, fault)
         if fault.kind is FaultKind.PERMANENT:
-            self._tell(ReportKind.FETCH_FAILED, number, fault.text)
+            self._tell(ReportKind.FETCH_FAILED, tp, fault.text)
             raise FetchError(
                 fault.text,
                 where=where,
@@ -181,14 +188,14 @@ class Feed:
                 "go on; nothing is skipped: that takes another offset, or a mended log",
             )
 
-    def _set_aside(self, number: int, fault: Fault) -> None:
+    def _set_aside(self, tp: TopicPartition, fault: Fault) -> None:
         """Stop fetching a partition, to begin anew: now by the policy, or later where it was."""
         assert self._fetcher is not None
-        self._fetcher.unassign([number])
+        self._fetcher.unassign([tp])
         if fault.kind is FaultKind.OUT_OF_RANGE:
-            self.states[number].start_at(None)
+            self.states[tp].start_at(None)
         pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
-        self.unplaced[number] = _Waiting(fault.text, time.monotonic() + pause_s)
+        self.unplaced[tp] = _Waiting(fault.text, time.monotonic() + pause_s)
 
     def take_back(self) -> None:
         """What is in the user's hands did not reach them: hand it out again.
@@ -212,15 +219,15 @@ class Feed:
             fetcher.close()
 
     def _tell(
-        self, kind: ReportKind, number: int | None, text: str, offset: int | None = None
+        self, kind: ReportKind, tp: TopicPartition | None, text: str, offset: int | None = None
     ) -> None:
-        state = None if number is None else self.states.get(number)
+        state = None if tp is None else self.states.get(tp)
         self._report(
             StreamReport(
                 kind,
                 self._thread_id,
                 text,
-                None if number is None else TopicPartition(self._topic, number),
+                tp,
                 0 if state is None else state.epoch,
                 offset,
             )

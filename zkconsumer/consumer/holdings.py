@@ -127,7 +127,7 @@ class Holdings:
         self.wake = threading.Event()  # ends a wait of the user's thread
         self.closed = False
         self.idle_reason = ""
-        self._wanted: dict[int, PartitionState] = {}
+        self._wanted: dict[TopicPartition, PartitionState] = {}
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
 
@@ -139,16 +139,16 @@ class Holdings:
 
     def grant(self, grants: Iterable[Grant]) -> None:
         for one in grants:
-            old = self._wanted.get(one.tp.partition)
+            old = self._wanted.get(one.tp)
             if old is not None:
                 old.granted = False
-            self._wanted[one.tp.partition] = PartitionState(one, self._codec)
+            self._wanted[one.tp] = PartitionState(one, self._codec)
         self._call()
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
         """Delivery of these stops now; their positions are forgotten."""
         for tp in tps:
-            state = self._wanted.pop(tp.partition, None)
+            state = self._wanted.pop(tp, None)
             if state is not None:
                 state.granted = False
         self._call()
@@ -159,7 +159,7 @@ class Holdings:
         That is at once, on this thread, when the user holds none, else when the next message is
         asked for, on the user's thread. Their positions stay known until they are withdrawn.
         """
-        states = [self._wanted[tp.partition] for tp in tps if tp.partition in self._wanted]
+        states = [self._wanted[tp] for tp in tps if tp in self._wanted]
         for state in states:
             state.granted = False  # c1
         release = _Release(done)
@@ -193,7 +193,7 @@ class Holdings:
 
     # ---- the user's side: one thread, nothing in its hands ---------------------------------------
 
-    def attend(self) -> dict[int, PartitionState]:
+    def attend(self) -> dict[TopicPartition, PartitionState]:
         """Answer what was asked and return what should be held. Raises what `fail` was given."""
         self.attention = False
         while self._releases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
@@ -14,6 +14,21 @@ from zkconsumer.errors import DecodeError
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+
+
+KeyOf = Callable[[RawMessage], Hashable]
+"""What tells the partitions of one stream apart."""
+
+
+def key_of(topic: str | None) -> KeyOf:
+    """The partition's number in a stream of one topic, where it is all that a message is asked for;
+    topic and number (equal to a `TopicPartition`) in a stream of several, given as None.
+    """
+    return RawMessage.partition if topic is not None else _topic_and_number
+
+
+def _topic_and_number(raw: RawMessage) -> Hashable:
+    return raw.topic(), raw.partition()
 
 
 class Message(Generic[K, V]):
@@ -103,19 +118,22 @@ class Message(Generic[K, V]):
 class Batch(Sequence[Message[K, V]]):
     """Messages as they came out of the broker; each is wrapped when it is looked at."""
 
-    __slots__ = ("_held", "_raws")
+    __slots__ = ("_held", "_key_of", "_raws")
 
-    def __init__(self, raws: list[RawMessage], held: Mapping[int, PartitionState]) -> None:
+    def __init__(
+        self, raws: list[RawMessage], held: Mapping[Hashable, PartitionState], key_of: KeyOf
+    ) -> None:
         self._raws = raws
-        self._held = held  # by partition: within one batch each has one owner znode
+        self._held = held  # within one batch each partition has one owner znode
+        self._key_of = key_of
 
     def __len__(self) -> int:
         return len(self._raws)
 
     def __iter__(self) -> Iterator[Message[K, V]]:
-        held = self._held
+        held, key_of = self._held, self._key_of
         for raw in self._raws:
-            yield Message(raw, held[raw.partition()])  # type: ignore[index]
+            yield Message(raw, held[key_of(raw)])
 
     @overload
     def __getitem__(self, index: int) -> Message[K, V]: ...
@@ -123,9 +141,9 @@ class Batch(Sequence[Message[K, V]]):
     def __getitem__(self, index: slice) -> Batch[K, V]: ...
     def __getitem__(self, index: int | slice) -> Message[K, V] | Batch[K, V]:
         if isinstance(index, slice):
-            return Batch(self._raws[index], self._held)
+            return Batch(self._raws[index], self._held, self._key_of)
         raw = self._raws[index]
-        return Message(raw, self._held[raw.partition()])  # type: ignore[index]
+        return Message(raw, self._held[self._key_of(raw)])
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages)"

@@ -35,7 +35,9 @@ BUFFER_MESSAGES: Final = 1000
 
 
 class Stream(Generic[K, V]):
-    """One thread's messages of one topic, in order per partition within one ownership.
+    """One thread's messages, in order per partition within one ownership.
+
+    `topic` is None for the stream of a filter, whose topics come and go.
 
     Iterate it, call `next` on it, or `poll` batches, from one thread at a time. All three raise
     what goes wrong as an error of this package, once per occurrence, and can be used again
@@ -46,7 +48,7 @@ class Stream(Generic[K, V]):
     def __init__(
         self,
         *,
-        topic: str,
+        topic: str | None,
         thread_id: str,
         number: int,
         gate: LeaseGate,
@@ -96,7 +98,8 @@ class Stream(Generic[K, V]):
         `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
         RebalanceBlockedError and others; iterate anew to go on.
         """
-        states, gate, holdings = self._feed.states, self._gate, self._holdings
+        index, key_of = self._feed.index, self._feed.key_of
+        gate, holdings = self._gate, self._holdings
         clock = gate.clock
         state: PartitionState | None = None
         try:
@@ -107,7 +110,7 @@ class Stream(Generic[K, V]):
                     if holdings.attention or clock() >= gate.deadline:  # u2
                         self._feed.rest = iter([raw, *self._feed.rest])
                         break
-                    state = states[raw.partition()]  # type: ignore[index]
+                    state = index[key_of(raw)]
                     state.in_hand = raw  # u3
                     if not state.granted:  # u4
                         state.in_hand = None
@@ -137,7 +140,7 @@ class Stream(Generic[K, V]):
         Raises as iterating does, but for the timeout, and ConnectorClosedError after the shutdown.
         """
         if not self._wait_quietly(timeout_s, max_messages):
-            return Batch([], {})
+            return Batch([], {}, self._feed.key_of)
         try:
             raws = list(itertools.islice(self._feed.rest, max_messages))
             return self._hand_out(raws)
@@ -146,25 +149,25 @@ class Stream(Generic[K, V]):
             raise
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
-        partition: Callable[[RawMessage], int] = RawMessage.partition  # type: ignore[assignment]
-        numbers = list(map(partition, raws))
-        if numbers.count(numbers[0]) == len(numbers):
-            first, last = {numbers[0]: raws[0]}, {numbers[0]: raws[-1]}
+        key_of = self._feed.key_of
+        keys = list(map(key_of, raws))
+        if keys.count(keys[0]) == len(keys):
+            first, last = {keys[0]: raws[0]}, {keys[0]: raws[-1]}
         else:
             # The first and the last message of each partition, without a loop in Python.
-            last = dict(zip(numbers, raws, strict=True))
-            first = dict(zip(reversed(numbers), reversed(raws), strict=True))
-        held = {number: self._feed.states[number] for number in last}
-        for number, state in held.items():
-            state.in_hand = first[number]  # u3
-        gone = {number for number, state in held.items() if not state.granted}  # u4
-        for number in gone:
-            held.pop(number).in_hand = None
-        for number, state in held.items():
-            state.last = last[number]
+            last = dict(zip(keys, raws, strict=True))
+            first = dict(zip(reversed(keys), reversed(raws), strict=True))
+        held = {key: self._feed.index[key] for key in last}
+        for key, state in held.items():
+            state.in_hand = first[key]  # u3
+        gone = {key for key, state in held.items() if not state.granted}  # u4
+        for key in gone:
+            held.pop(key).in_hand = None
+        for key, state in held.items():
+            state.last = last[key]
         if gone:
-            raws = [raw for raw in raws if raw.partition() not in gone]
-        return Batch(raws, held)
+            raws = [raw for raw in raws if key_of(raw) not in gone]
+        return Batch(raws, held, key_of)
 
     # ---- the user's thread, between two messages -------------------------------------------------
 
@@ -249,8 +252,9 @@ class Stream(Generic[K, V]):
                 self._inside.release()
 
     def _timed_out(self, timeout_s: float | None) -> ConsumerTimeoutError:
+        of = f" of {self.topic}" if self.topic is not None else ""
         return ConsumerTimeoutError(
-            f"no message of {self.topic} within {timeout_s:g} s",
+            f"no message{of} within {timeout_s:g} s",
             where=f"thread {self.thread_id}",
             remedy=self.waiting_for or "ask again; consumer.timeout.ms=-1 waits for ever",
         )
@@ -267,7 +271,7 @@ class Stream(Generic[K, V]):
         if not self._gate.is_open:
             return "ZooKeeper has not confirmed the session, so the lease is over"
         reasons = self._feed.unplaced.copy()
-        return "; ".join(f"{self.topic}-{one}: {reasons[one].reason}" for one in sorted(reasons))
+        return "; ".join(f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons))
 
     def explain(self, idle_reason: str) -> None:
         """Why the thread has no partition; shown in time-outs and by `waiting_for`."""

@@ -1,4 +1,4 @@
-"""Fetching one topic's partitions for one stream, over confluent-kafka.
+"""Fetching for one stream, over confluent-kafka.
 
 A fetcher belongs to one thread at a time: from confluent-kafka 2.16 on every call from another
 thread waits while one is inside `consume`. So nothing here takes a lock, and no call but `resolve`
@@ -21,9 +21,10 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicPartition,
 )
+from confluent_kafka import TopicPartition as Raw
 
+from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.settings import Settings
 
 # Looking up a topic before its first fetch spares librdkafka's one-second metadata timer. A broker
@@ -77,24 +78,24 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that went wrong; `partition` is None when it concerns the brokers as a whole."""
+    """Something that went wrong; `tp` is None when it concerns the brokers as a whole."""
 
     kind: FaultKind
-    partition: int | None
+    tp: TopicPartition | None
     text: str
 
 
 class Fetcher(Protocol):
-    """What a stream needs: messages of one topic's partitions, from given positions."""
+    """What a stream needs: messages of partitions, of whatever topics, from given positions."""
 
     @property
     def faults(self) -> deque[Fault]:
         """What went wrong and was not yet taken; the stream pops from the left."""
 
-    def assign(self, offsets: Mapping[int, int]) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions too, each from its offset; none may be assigned already."""
 
-    def unassign(self, partitions: Iterable[int]) -> None:
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
         """Stop fetching; no later `consume` returns a message of these. Unknown ones: nothing."""
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -103,7 +104,9 @@ class Fetcher(Protocol):
         In order per partition. What stands behind a fault comes with the next call.
         """
 
-    def resolve(self, partitions: Iterable[int], reset: Reset) -> dict[int, int | str]:
+    def resolve(
+        self, tps: Iterable[TopicPartition], reset: Reset
+    ) -> dict[TopicPartition, int | str]:
         """The first or the next offset of each partition's log, or why it is not known now."""
 
     def close(self) -> None:
@@ -113,36 +116,33 @@ class Fetcher(Protocol):
 class KafkaFetcher:
     """The `Fetcher` of real brokers."""
 
-    def __init__(self, topic: str, settings: Settings) -> None:
-        self.topic = topic
+    def __init__(self, settings: Settings) -> None:
         self.faults: deque[Fault] = deque()
-        self._assigned: set[int] = set()
-        self._known: set[int] = set()
+        self._assigned: set[TopicPartition] = set()
+        self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
         # kind of error -> (when it may be reported again, how often it was swallowed until then)
         self._reported: dict[int, tuple[float, int]] = {}
         self._consumer = Consumer({**settings, "error_cb": self._on_error})
         self._closed = False
 
-    def assign(self, offsets: Mapping[int, int]) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
-        for number in self._look_up(offsets):
-            text = f"no leader of {self.topic}-{number} is known to the brokers"
-            self.faults.append(Fault(FaultKind.PASSING, number, text))
+        for tp in self._look_up(offsets):
+            text = f"no leader of {tp} is known to the brokers"
+            self.faults.append(Fault(FaultKind.PASSING, tp, text))
         self._assigned.update(offsets)
-        self._consumer.incremental_assign(
-            [TopicPartition(self.topic, number, offset) for number, offset in offsets.items()]
-        )
+        self._consumer.incremental_assign([Raw(*tp, offset) for tp, offset in offsets.items()])
 
-    def unassign(self, partitions: Iterable[int]) -> None:
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
         # librdkafka refuses the whole list for one partition that is not assigned.
-        gone = self._assigned.intersection(partitions)
+        gone = self._assigned.intersection(tps)
         if not gone:
             return
         self._assigned -= gone
-        self._backlog = [one for one in self._backlog if one.partition() not in gone]
-        self._consumer.incremental_unassign([TopicPartition(self.topic, one) for one in gone])
+        self._backlog = [one for one in self._backlog if _tp(one) not in gone]
+        self._consumer.incremental_unassign([Raw(*tp) for tp in gone])
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         messages, self._backlog = self._backlog, []
@@ -158,17 +158,19 @@ class KafkaFetcher:
             return self._up_to_error(messages)
         return messages
 
-    def resolve(self, partitions: Iterable[int], reset: Reset) -> dict[int, int | str]:
-        wanted = [TopicPartition(self.topic, number, reset.spec) for number in partitions]
-        self._look_up([one.partition for one in wanted])
+    def resolve(
+        self, tps: Iterable[TopicPartition], reset: Reset
+    ) -> dict[TopicPartition, int | str]:
+        wanted = [Raw(*tp, reset.spec) for tp in tps]
+        self._look_up([_tp_of(one) for one in wanted])
         # The special times -1 and -2 give the log's ends exactly, on every release since 0.8.2, in
         # one request a broker; real times would be answered per segment before 0.10.1.
         try:
             found = self._consumer.offsets_for_times(wanted, timeout=LOOKUP_S)
         except KafkaException as error:
-            return dict.fromkeys((one.partition for one in wanted), str(error.args[0].str()))
+            return dict.fromkeys(map(_tp_of, wanted), str(error.args[0].str()))
         return {
-            one.partition: one.offset if one.error is None and one.offset >= 0 else _why(one.error)
+            _tp_of(one): one.offset if one.error is None and one.offset >= 0 else _why(one.error)
             for one in found
         }
 
@@ -177,22 +179,29 @@ class KafkaFetcher:
             self._closed = True
             self._consumer.close()
 
-    def _look_up(self, partitions: Collection[int]) -> list[int]:
+    def _look_up(self, tps: Collection[TopicPartition]) -> list[TopicPartition]:
         """Make librdkafka know these partitions; the answer are those without a leader.
 
         By itself it asks the brokers once in five minutes, and until then every request for a
-        partition that was added meanwhile fails. Those it knows cost nothing.
+        partition that was added meanwhile fails. Those it knows cost nothing. Several topics are
+        looked up with all that there are, in one request: one by one, each may take its time-out.
         """
-        if self._known.issuperset(partitions):
+        topics = {tp.topic for tp in tps if tp not in self._known}
+        if not topics:
             return []
+        only = {"topic": min(topics)} if len(topics) == 1 else {}
         try:
-            topics = self._consumer.list_topics(self.topic, timeout=LOOKUP_S).topics
+            found = self._consumer.list_topics(**only, timeout=LOOKUP_S).topics
         except KafkaException as error:
             self._passing(error.args[0], None)
             return []
-        found = topics[self.topic].partitions if self.topic in topics else {}
-        self._known.update(number for number, one in found.items() if one.leader >= 0)
-        return [number for number in partitions if number not in self._known]
+        self._known.update(
+            TopicPartition(name, number)
+            for name in topics.intersection(found)
+            for number, one in found[name].partitions.items()
+            if one.leader >= 0
+        )
+        return [tp for tp in tps if tp not in self._known]
 
     def _up_to_error(self, messages: list[Message]) -> list[Message]:
         """The messages before the first error; or, when it comes first, none, and its fault."""
@@ -201,17 +210,16 @@ class KafkaFetcher:
             self._backlog = messages[first:]
             return messages[:first]
         self._backlog = messages[1:]
-        error, number = messages[0].error(), messages[0].partition()
+        error, tp = messages[0].error(), _tp(messages[0])
         assert error is not None
-        number = number if number is not None and number >= 0 else None
         if error.code() in _OUT_OF_RANGE:
-            self.faults.append(Fault(FaultKind.OUT_OF_RANGE, number, error.str()))
+            self.faults.append(Fault(FaultKind.OUT_OF_RANGE, tp, error.str()))
         elif error.code() == KafkaError._LOG_TRUNCATION:
-            self.faults.append(Fault(FaultKind.TRUNCATED, number, error.str()))
+            self.faults.append(Fault(FaultKind.TRUNCATED, tp, error.str()))
         elif error.code() in _PERMANENT:
-            self.faults.append(Fault(FaultKind.PERMANENT, number, error.str()))
+            self.faults.append(Fault(FaultKind.PERMANENT, tp, error.str()))
         elif error.code() != KafkaError._PARTITION_EOF:
-            self._passing(error, number)
+            self._passing(error, tp)
         return []
 
     def _on_error(self, error: KafkaError) -> None:
@@ -221,7 +229,7 @@ class KafkaFetcher:
         else:
             self._passing(error, None)
 
-    def _passing(self, error: KafkaError, partition: int | None) -> None:
+    def _passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
         now = time.monotonic()
         due, swallowed = self._reported.get(error.code(), (0.0, 0))
         if now < due:
@@ -229,7 +237,19 @@ class KafkaFetcher:
             return
         self._reported[error.code()] = (now + QUIET_S, 0)
         more = f" ({swallowed} more like it)" if swallowed else ""
-        self.faults.append(Fault(FaultKind.PASSING, partition, f"{error.str()}{more}"))
+        self.faults.append(Fault(FaultKind.PASSING, tp, f"{error.str()}{more}"))
+
+
+def _tp(message: Message) -> TopicPartition | None:
+    """What a message is of; an error may be of no partition."""
+    topic, number = message.topic(), message.partition()
+    if topic is None or number is None or number < 0:
+        return None
+    return TopicPartition(topic, number)
+
+
+def _tp_of(raw: Raw) -> TopicPartition:
+    return TopicPartition(raw.topic, raw.partition)
 
 
 def _why(error: KafkaError | None) -> str:
