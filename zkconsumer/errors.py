@@ -97,7 +97,15 @@ class AccessDeniedError(ZkConsumerError):
 
 
 class MalformedZnodeError(ZkConsumerError):
-    """A znode's payload is not what the JVM would accept there."""
+    """A znode's payload is not what the JVM would accept there.
+
+    Attributes:
+        thrown: the exception's class that a JVM member throws at it; empty where only we refuse it.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "", thrown: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.thrown = thrown
 
 
 class ConsumerIdTakenError(ZkConsumerError):

@@ -4,8 +4,7 @@ The dialect is that of Scala's `JSON.parseFull`, which Kafka 0.8.2-0.11 use on e
 unknown escapes stand for themselves (`\\d` is a backslash and a d: 0.8.1 wrote regexes so), raw
 control characters but the line feed may stand in strings, every control character is a blank
 between tokens, `- 1` is a number, the last of equal keys wins, and only an object or an array can
-stand at the top. Numbers are laxer here, as in Jackson (1.0-1.1): a fraction or a huge number in a
-field that nobody reads is no fault.
+stand at the top. There a number that is no int32 makes the whole text a fault, wherever it stands.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from __future__ import annotations
 import json
 import re
 from itertools import accumulate
+
+from zkconsumer.core import javatext
 
 # Levels of brackets. Kafka writes four at most; the JVM's recursive parser ends in a
 # StackOverflowError at some thousand. Deeper text raises RecursionError, whatever the interpreter.
@@ -33,21 +34,39 @@ _NEEDS_CARE = re.compile(r"[\x00-\x1f\\]|- ")
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})?')
 
 
+class NotInt32Error(Exception):
+    """A number that `toInt` refuses (JVM: NumberFormatException)."""
+
+
 def parse(text: str) -> dict[str, object] | list[object]:
-    """Parse one object or array.
+    """Parse one object or array, with any number, as in Jackson.
 
     Raises ValueError where the JVM finds the text unparsable, RecursionError beyond MAX_NESTING.
     """
+    return _parsed(text, _LAX)
+
+
+def parse_int32(text: str) -> dict[str, object] | list[object]:
+    """Parse one object or array; raises NotInt32Error as well (`kafka.utils.Json.parseFull`)."""
+    return _parsed(text, _STRICT)
+
+
+def _parsed(text: str, decoder: json.JSONDecoder) -> dict[str, object] | list[object]:
+    require_shallow(text)
+    if _NEEDS_CARE.search(text):
+        text = _LOOSE.sub(_strict, text)
+    if not text.lstrip(" \t\n\r").startswith(("{", "[")):
+        raise ValueError("neither an object nor an array")
+    value: dict[str, object] | list[object] = decoder.decode(text)
+    return value
+
+
+def require_shallow(text: str) -> None:
+    """Raise RecursionError beyond MAX_NESTING."""
     if text.count("[") + text.count("{") > MAX_NESTING:
         brackets = _BRACKETS.findall(_STRINGS.sub("", text))
         if max(accumulate(1 if b in "[{" else -1 for b in brackets), default=0) > MAX_NESTING:
             raise RecursionError(f"more than {MAX_NESTING} levels of brackets")
-    if _NEEDS_CARE.search(text):
-        text = _LOOSE.sub(_strict, text)
-    value = _DECODER.decode(text)
-    if not isinstance(value, dict | list):
-        raise ValueError("neither an object nor an array")
-    return value
 
 
 def _strict(match: re.Match[str]) -> str:
@@ -60,12 +79,24 @@ def _strict(match: re.Match[str]) -> str:
     return _ESCAPE.sub(lambda escape: "\\\\" if escape[0] == "\\" else escape[0], string)
 
 
-def _integer(digits: str) -> int | float:
+def lax_integer(digits: str) -> int | float:
+    """Any integer, in bounded time."""
     return int(digits) if len(digits) <= MAX_INTEGER_LENGTH else float(digits)
 
 
-def _refuse(constant: str) -> object:
+def refuse_constant(constant: str) -> object:
+    """Refuse NaN and the infinities, which Python's decoder would take."""
     raise ValueError(f"{constant} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=_refuse, strict=False)
+def _int32(digits: str) -> int:
+    try:
+        return javatext.parse_int32(digits)
+    except ValueError as error:
+        raise NotInt32Error(digits) from error
+
+
+_LAX = json.JSONDecoder(parse_int=lax_integer, parse_constant=refuse_constant, strict=False)
+_STRICT = json.JSONDecoder(
+    parse_int=_int32, parse_float=_int32, parse_constant=refuse_constant, strict=False
+)
