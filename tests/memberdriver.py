@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from zkconsumer.core import commands as cmd
@@ -40,10 +41,13 @@ def view(
     *,
     czxid: int = 1,
     brokers: tuple[Broker, ...] = (BROKER,),
-    wildcards: Iterable[str] = (),
+    wildcards: Mapping[str, Mapping[str, int] | str] = MappingProxyType({}),
     **more: Any,
 ) -> GroupView:
-    """A group whose `members` all take one stream of each of `topics` (name -> partitions)."""
+    """A group whose `members` all take one stream of each of `topics` (name -> partitions).
+
+    `wildcards` are members with a pattern: what it matches, or why that cannot be told.
+    """
     topics = {"t": 4} if topics is None else topics
     subscription = dict.fromkeys(topics or {"t": 1}, 1)
     registered = {name: Registration(subscription) for name in members}
@@ -54,6 +58,8 @@ def view(
         topics={name: Topic(tuple(range(count)), czxid) for name, count in topics.items()},
         malformed_topics=more.get("malformed_topics", {}),
         brokers=brokers,
+        matched={name: what for name, what in wildcards.items() if not isinstance(what, str)},
+        unevaluated={name: what for name, what in wildcards.items() if isinstance(what, str)},
     )
 
 

@@ -7,8 +7,11 @@ from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, 
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
+from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.model import Blocker, Ownership, RebalanceMode, StoredOffset, TopicPartition
 from zkconsumer.core.rebalance import RECHECK_S
+from zkconsumer.core.records import Pattern
+from zkconsumer.core.releases import profile
 from zkconsumer.core.state import Phase
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
@@ -368,9 +371,9 @@ def test_an_unknown_topic_is_a_waiting_state() -> None:
 
 
 def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
-    """A wildcard peer: we keep what we own, claim nothing new, and name it."""
+    """A pattern over its limits: we keep what we own, claim nothing new, and name its member."""
     member = member_in(Phase.SETTLED)
-    group = view([ME], {"t": 6}, wildcards=["g_w"])
+    group = view([ME], {"t": 6}, wildcards={"g_w": "over 1 s"})
     notice = one(joined(member, group), cmd.Notice)
     assert (notice.kind, notice.where) == (cmd.NoticeKind.UNSUPPORTED_PEER, "g_w")
     member.drive(group)
@@ -379,6 +382,33 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
     fresh = member_in(Phase.READING)
     fresh.read(group)
     assert not of(fresh.log, cmd.Claim)
+
+
+def test_a_pattern_of_ours_follows_what_it_matches() -> None:
+    """A wildcard member claims topics as they appear, and gives them up when they match no more."""
+    member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
+    member.register()
+    member.drive(view([], {}, wildcards={ME: {}}))
+    assert member.state.phase is Phase.WAITING
+    assert member.state.waiting_for == "no topic matches the white_list t.*"
+    for topics in ({"t": 2}, {"t": 2, "t2": 1}, {"t2": 1}):
+        member.send(ev.Triggered, trigger=ev.Trigger.TOPICS)
+        member.drive(view([], topics, wildcards={ME: dict.fromkeys(topics, 1)}))
+        owned = {TopicPartition(name, n) for name, count in topics.items() for n in range(count)}
+        assert (member.state.phase, set(member.state.serving)) == (Phase.SETTLED, owned)
+
+
+def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
+    """Round-robin of 0.9 with unequal subscriptions: we keep what we own, and say why."""
+    member = Member(strategy=Strategy.ROUND_ROBIN, profile=profile("0.9.0.1"))
+    member.register()
+    member.drive(view())
+    group = view([ME], {"t": 4}, wildcards={"g_w": {"t": 1, "u": 1}})
+    joined(member, group)
+    member.drive(group)
+    assert member.state.phase is Phase.WAITING
+    assert "round-robin as in Kafka 0.8.2-0.10.1" in member.state.waiting_for
+    assert member.state.serving == tps(0, 1, 2, 3)
 
 
 def test_a_malformed_topic_is_named_as_malformed() -> None:

@@ -6,25 +6,29 @@ from memberdriver import ME, PEER, view
 
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration
-from zkconsumer.core.view import assignment, needed_topics, recreated, undecidable
+from zkconsumer.core.view import (
+    assignment,
+    assignment_of_others,
+    needed_topics,
+    recreated,
+    undecidable,
+)
 
 OWN = {"t": 1}
 
 
 def test_range_needs_our_own_topics_only() -> None:
     """The range assignment looks at the topics that this member subscribes to."""
-    members = {"g_z": Registration({"u": 1})}
-    assert needed_topics(members, OWN, Strategy.RANGE) == ("t",)
+    assert needed_topics([{"u": 1}], OWN, Strategy.RANGE) == ("t",)
 
 
 def test_round_robin_needs_every_topic_of_the_group() -> None:
     """Round-robin, as from 0.10.2 on, depends on all topics that any member subscribes to."""
-    members = {
-        "g_z": Registration({"u": 1, "t": 2}),
-        "g_w": Registration({"x.*": 1}, Pattern.WHITE_LIST),
-    }
-    assert needed_topics(members, OWN, Strategy.ROUND_ROBIN) == ("t", "u")
+    assert needed_topics([{"u": 1, "t": 2}, {"v": 1}], OWN, Strategy.ROUND_ROBIN) == (
+        "t",
+        "u",
+        "v",
+    )
 
 
 def test_our_part_is_what_the_others_leave_us() -> None:
@@ -41,11 +45,17 @@ def test_our_part_is_what_the_others_leave_us() -> None:
         assert mine.keys() | theirs.keys() == whole
 
 
-def test_a_wildcard_member_cannot_be_evaluated() -> None:
-    """A member with a pattern is named, with the kind of the pattern."""
-    who, why = undecidable(view(wildcards=["g_w"]))
-    assert who == "g_w"
-    assert "white_list" in why
+def test_a_pattern_counts_for_what_it_matches() -> None:
+    """A member with a pattern has its streams for each topic that matched, and no other."""
+    group = view([ME], {"t": 2, "u": 2}, wildcards={"g_w": {"u": 3}})
+    assert group.counts() == {ME: {"t": 1, "u": 1}, "g_w": {"u": 3}}
+    theirs = assignment_of_others(group, consumer=ME, strategy=Strategy.RANGE)
+    assert set(theirs) == {TopicPartition("u", 1)}
+
+
+def test_a_pattern_over_its_limits_cannot_be_evaluated() -> None:
+    """A member whose pattern costs too much is named, with the reason."""
+    assert undecidable(view(wildcards={"g_w": "over 1 s"})) == ("g_w", "over 1 s")
     assert undecidable(view()) == ("", "")
 
 

@@ -21,6 +21,8 @@ from zkconsumer.core.events import (
 from zkconsumer.core.model import Blocker, StoredOffset, TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk import operations as ops
+from zkconsumer.zk import viewing
+from zkconsumer.zk import viewing
 from zkconsumer.zk.claiming import claim
 
 T0, T1, T2 = tps(0, 1, 2)
@@ -111,9 +113,9 @@ def test_without_rights_registering_is_denied(client: Client) -> None:
 def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> None:
     """Our id node is gone, or is another session's: the reading says so."""
     client.peer.delete(client.me.path)
-    assert client.run(ops.read_view(client.me)) == MemberNodeGone()
+    assert client.run(viewing.read_view(client.me)) == MemberNodeGone()
     client.peer.create(client.me.path, b"{}", ephemeral=True)
-    assert client.run(ops.read_view(client.me)) == MemberNodeGone()
+    assert client.run(viewing.read_view(client.me)) == MemberNodeGone()
 
 
 def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
@@ -121,10 +123,10 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
     guest = paths.member(client.group, "g_guest")
     client.peer.create(guest, b"{}", ephemeral=True)
     last = {2: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
-    outcome = client.run(ops.read_view(client.me), before=last)
+    outcome = client.run(viewing.read_view(client.me), before=last)
     assert isinstance(outcome, ViewRead)
     assert set(outcome.view.members) | set(outcome.view.malformed) <= {"g_m", "g_guest"}
-    again = client.run(ops.read_view(client.me))
+    again = client.run(viewing.read_view(client.me))
     assert isinstance(again, ViewRead)
     assert set(again.view.members) == {"g_m"}
 
@@ -132,7 +134,7 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
 def test_a_malformed_registration_is_named(client: Client) -> None:
     """A peer whose registration cannot be read is in the view as such, with the reason."""
     client.peer.create(paths.member(client.group, "g_bad"), b"[" * 100_000, ephemeral=True)
-    outcome = client.run(ops.read_view(client.me))
+    outcome = client.run(viewing.read_view(client.me))
     assert isinstance(outcome, ViewRead)
     assert set(outcome.view.malformed) == {"g_bad"}
 
@@ -141,7 +143,7 @@ def test_an_unreadable_peer_is_denied(client: Client) -> None:
     """No right to read a peer's registration: the reading is denied, naming the node."""
     path = paths.member(client.group, "g_shut")
     client.peer.create(path, b"{}", ephemeral=True, acl=CLOSED)
-    outcome = client.run(ops.read_view(client.me))
+    outcome = client.run(viewing.read_view(client.me))
     assert isinstance(outcome, Denied)
     assert outcome.where == path
 
@@ -160,11 +162,11 @@ def test_topics_are_watched_whether_they_exist_or_not(
         lambda: client.peer.set(path, b'{"version":1,"partitions":{"0":[0],"1":[0]}}'),
         lambda: client.peer.delete(path),
     ):
-        outcome = client.run(ops.read_view(me))
+        outcome = client.run(viewing.read_view(me))
         assert isinstance(outcome, ViewRead)
         fired.append(outcome.view.topics[topic].partitions if outcome.view.topics else ())
         change()
-    client.run(ops.read_view(me))
+    client.run(viewing.read_view(me))
     assert fired == [(), (0,), (0, 1)]
     assert [kind for kind, at in client.watches if at == path] == ["CREATED", "CHANGED", "DELETED"]
 

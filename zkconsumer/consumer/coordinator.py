@@ -23,7 +23,7 @@ from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.machine import awaits, next_deadline, step
-from zkconsumer.core.model import Positions, Purpose, Session, TopicPartition
+from zkconsumer.core.model import Positions, Purpose, Session, ThreadId, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.errors import CommitError, ZkConsumerError
 from zkconsumer.trace import TraceFile
@@ -32,8 +32,9 @@ from zkconsumer.zk.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
-Streams = Mapping[tuple[str, str], "Stream[Any, Any]"]
-"""By topic and consumer thread id: a thread id has one stream for each of its topics."""
+Streams = Mapping[tuple[str | None, str], "Stream[Any, Any]"]
+"""By topic and consumer thread id: a thread id has one stream for each of its topics; or, by a
+pattern, one for whatever topics match, under None."""
 
 _WHICH = {
     Purpose.AUTO: Which.FINISHED,
@@ -236,8 +237,8 @@ class Coordinator(threading.Thread):
                     self._refused.discard(stream)
                     stream.grant([Grant(tp, grants[tp][1], grants[tp][0].epoch) for tp in given])
             case cmd.Withdraw(partitions):
-                for stream in self._streams.values():
-                    stream.withdraw([tp for tp in partitions if tp.topic == stream.topic])
+                for (topic, _), stream in self._streams.items():
+                    stream.withdraw([tp for tp in partitions if topic in (None, tp.topic)])
             case cmd.AskRelease(partitions):
                 for stream, asked in self._by_stream(partitions).items():
                     stream.ask_release(asked, self._on_released(frozenset(asked)))
@@ -247,9 +248,12 @@ class Coordinator(threading.Thread):
     ) -> dict[Stream[Any, Any], list[TopicPartition]]:
         groups: dict[Stream[Any, Any], list[TopicPartition]] = {}
         for tp in partitions:
-            stream = self._streams[tp.topic, self.state.owned[tp].thread]
+            stream = self._stream_of(tp.topic, self.state.owned[tp].thread)
             groups.setdefault(stream, []).append(tp)
         return groups
+
+    def _stream_of(self, topic: str, thread: ThreadId) -> Stream[Any, Any]:
+        return self._streams.get((topic, thread)) or self._streams[None, thread]
 
     def _on_released(self, partitions: frozenset[TopicPartition]) -> Callable[[], None]:
         def done() -> None:
@@ -296,16 +300,19 @@ class Coordinator(threading.Thread):
             self._refused.update(news)
             self._tell(news, error)
         elif notice.kind is cmd.NoticeKind.BLOCKED:
-            waiting = {(tp.topic, self.state.wanted.get(tp)) for tp in self.state.blocked}
-            streams = [s for s in self._idle_streams() if (s.topic, s.thread_id) in waiting]
-            self._tell(streams, error)
+            wanted = self.state.wanted
+            waiting = self._streams_for((tp, wanted.get(tp, "")) for tp in self.state.blocked)
+            self._tell([s for s in self._idle_streams() if s in waiting], error)
         elif notice.kind in _FOR_IDLE:
             self._tell(self._idle_streams(), error)
 
     def _streams_of(self, partition: str) -> list[Stream[Any, Any]]:
         """The stream that owns a partition, given as in a notice."""
-        owned = {str(tp): (tp.topic, mine.thread) for tp, mine in self.state.owned.items()}
-        return [self._streams[owned[partition]]] if partition in owned else []
+        return [
+            self._stream_of(tp.topic, mine.thread)
+            for tp, mine in self.state.owned.items()
+            if str(tp) == partition
+        ]
 
     def _reject(self, error: Exception) -> None:
         if not self.joined.done():
@@ -316,17 +323,24 @@ class Coordinator(threading.Thread):
             stream.fail(error)
 
     def _idle_streams(self) -> list[Stream[Any, Any]]:
-        busy = {(tp.topic, mine.thread) for tp, mine in self.state.owned.items()}
-        return [stream for key, stream in self._streams.items() if key not in busy]
+        busy = self._streams_for((tp, mine.thread) for tp, mine in self.state.owned.items())
+        return [stream for stream in self._streams.values() if stream not in busy]
+
+    def _streams_for(
+        self, assigned: Iterable[tuple[TopicPartition, ThreadId]]
+    ) -> set[Stream[Any, Any]]:
+        """The streams of these threads of ours; of other members' threads, none."""
+        keys = {(topic, thread) for tp, thread in assigned for topic in (tp.topic, None)}
+        return {self._streams[key] for key in keys if key in self._streams}
 
     def _explain_idle(self) -> None:
         """A stream without a partition says why in its time-outs."""
         state = self.state
-        wanted = {(tp.topic, thread) for tp, thread in state.wanted.items()}
-        for (topic, thread), stream in self._streams.items():
+        wanted = self._streams_for(state.wanted.items())
+        for stream in self._streams.values():
             if state.waiting_for:
                 reason = state.waiting_for
-            elif (topic, thread) in wanted:
+            elif stream in wanted:
                 holders = sorted({who.thread for who in state.blocked.values()})
                 reason = f"its partitions are held by {', '.join(holders)}" if holders else ""
             else:

@@ -7,11 +7,12 @@ core asks for the time itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.core.model import (
     Blocker,
+    OffsetAndMetadata,
     Ownership,
     Positions,
     Purpose,
@@ -27,6 +28,7 @@ class Trigger(Enum):
 
     MEMBERS = "children of ids changed"
     TOPIC = "data of a topic changed"
+    TOPICS = "the list of topics changed"
     BROKERS = "the list of brokers changed"
     OWN_MEMBER_NODE = "our id znode vanished or was replaced"
 
@@ -102,20 +104,34 @@ class Claimed(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLoaded(Outcome):
+    """`offsets` of ZooKeeper, and what Kafka has where it keeps offsets, too."""
+
     offsets: Mapping[TopicPartition, StoredOffset]
+    kafka: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnavailable(Outcome):
+    """Kafka did not tell the offsets it keeps; another try may succeed."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Committed(Outcome):
     """`versions` after our writes; `foreign` were written by somebody else meanwhile.
 
-    `marked` names those of `foreign` that an operator's tool wrote and marked.
+    `marked` names those of `foreign` that an operator's tool wrote and marked. `kafka` are those
+    that Kafka has stored, `unavailable` those for which it may be asked again. `denied` are refused
+    for good, by either.
     """
 
     versions: Mapping[TopicPartition, int]
     foreign: Mapping[TopicPartition, StoredOffset]
     marked: frozenset[TopicPartition]
     denied: Mapping[TopicPartition, str]
+    kafka: frozenset[TopicPartition] = frozenset()
+    unavailable: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +214,13 @@ class ReleaseReady(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionsCollected(Event):
+    """For a commit; `retries` of the user's own, None for `offsets.commit.max.retries`."""
+
     purpose: Purpose
     positions: Positions
     request: int = 0
+    metadata: Mapping[TopicPartition, str] = field(default_factory=dict)
+    retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from zkconsumer.core.commands import ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.core.events import OwnersListed
-from zkconsumer.core.state import State, Step, start_op
+from zkconsumer.core.state import State, Step, own_topics, start_op
 from zkconsumer.core.view import assignment_of_others
 
 
 def look(state: State) -> Step:
     """List the owner znodes of our topics."""
     state, op = start_op(replace(state, peers_at=None))
-    return state, (ListOwners(op, frozenset(state.settings.subscription)),)
+    return state, (ListOwners(op, frozenset(own_topics(state))),)
 
 
 def looked(state: State, outcome: OwnersListed, now: float) -> Step:
@@ -27,8 +27,12 @@ def looked(state: State, outcome: OwnersListed, now: float) -> Step:
     state = replace(state, op=None)
     if state.view is None:
         return state, ()
+    settings = state.settings
     theirs = assignment_of_others(
-        state.view, consumer=state.settings.consumer, strategy=state.settings.strategy
+        state.view,
+        consumer=settings.consumer,
+        strategy=settings.strategy,
+        profile=settings.profile,
     )
     idle = {tp: thread for tp, thread in theirs.items() if tp not in outcome.present}
     if not idle:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from zkconsumer.core import blocking, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind
 from zkconsumer.core.events import ViewRead
-from zkconsumer.core.model import RebalanceMode
-from zkconsumer.core.state import State, Step, then
+from zkconsumer.core.model import RebalanceMode, ThreadId, TopicPartition
+from zkconsumer.core.records import Pattern
+from zkconsumer.core.state import State, Step, own_topics, then
 from zkconsumer.core.view import GroupView, assignment, recreated, undecidable
+from zkconsumer.errors import ConfigError
 
 
 def view_read(state: State, outcome: ViewRead, now: float) -> Step:
@@ -28,20 +31,16 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         # Every rebalance looks at unreadable offsets again: somebody may have mended them.
         malformed=frozenset(tp for tp in state.malformed if tp.topic not in view.topics),
     )
-    held = {tp: mine.thread for tp, mine in state.owned.items()}
+    held: Mapping[TopicPartition, ThreadId] = {
+        tp: mine.thread for tp, mine in state.owned.items()
+    }
     subject, reason = undecidable(view)
     if not view.brokers:
         wanted, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
     elif reason:
         wanted, waiting_for = held, f"{subject}: {reason}"
     else:
-        wanted = assignment(
-            view,
-            consumer=settings.consumer,
-            own=settings.subscription,
-            strategy=settings.strategy,
-        )
-        waiting_for = _absent_topics(state, view)
+        wanted, waiting_for = _our_part(state, view, held)
     # Eager stops the world for a change, not for each look at what it waits for.
     eager = settings.mode is RebalanceMode.EAGER and wanted is not held
     eager = eager and (news or wanted != held)
@@ -62,11 +61,33 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
 
 
+def _our_part(
+    state: State, view: GroupView, held: Mapping[TopicPartition, ThreadId]
+) -> tuple[Mapping[TopicPartition, ThreadId], str]:
+    """What we should own, and what is missing; where the JVM has no assignment, what we hold."""
+    settings = state.settings
+    try:
+        wanted = assignment(
+            view,
+            consumer=settings.consumer,
+            own=own_topics(state),
+            strategy=settings.strategy,
+            profile=settings.profile,
+        )
+    except ConfigError as error:
+        return held, str(error)
+    return wanted, _absent_topics(state, view)
+
+
 def _absent_topics(state: State, view: GroupView) -> str:
-    absent = [t for t in sorted(state.settings.subscription) if t not in view.topics]
+    own = sorted(own_topics(state))
+    if not own and state.settings.pattern is not Pattern.STATIC:
+        (regex,) = state.settings.subscription
+        return f"no topic matches the {state.settings.pattern.value} {regex}"
+    absent = [t for t in own if t not in view.topics]
     if absent:
         return f"topic {', '.join(absent)} does not exist"
-    empty = [t for t in sorted(state.settings.subscription) if not view.topics[t].partitions]
+    empty = [t for t in own if not view.topics[t].partitions]
     return f"topic {', '.join(empty)} has no partitions" if empty else ""
 
 

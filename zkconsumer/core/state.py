@@ -18,10 +18,13 @@ from zkconsumer.core.model import (
     Purpose,
     RebalanceMode,
     Session,
+    Storage,
     ThreadId,
     TopicPartition,
 )
 from zkconsumer.core.offsets import CommitPlan, Ledger
+from zkconsumer.core.records import Pattern
+from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.view import GroupView
 
 
@@ -46,11 +49,19 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user configured; durations in seconds."""
+    """What the user configured; durations in seconds.
+
+    Attributes:
+        subscription: topic -> number of streams; of a list pattern, its regex -> number of streams.
+        internal: topics that no pattern matches, anybody's (`exclude.internal.topics`).
+        profile: what the group's JVM members do where releases differ (`peers.release`).
+    """
 
     group: str
     consumer: ConsumerId
     subscription: Mapping[str, int]
+    pattern: Pattern = Pattern.STATIC
+    internal: frozenset[str] = frozenset()
     strategy: Strategy = Strategy.RANGE
     mode: RebalanceMode = RebalanceMode.INCREMENTAL
     auto_commit_s: float | None = 60.0  # None: auto.commit.enable=false
@@ -58,14 +69,23 @@ class Settings:
     backoff_s: float = 2.0
     retries: int = 4
     nudge_s: float | None = None  # None: peers.nudge=false
+    storage: Storage = Storage.ZOOKEEPER
+    channel_backoff_s: float = 1.0  # before Kafka is asked again for offsets, or to store them
+    commit_retries: int = 5
+    profile: Profile = DEFAULT
 
 
 class CommitRequest(NamedTuple):
-    """`request` numbers an explicit commit, for its answer; 0 for all others."""
+    """`request` numbers an explicit commit, for its answer; 0 for all others.
+
+    `retries` says how often Kafka may be asked again to store it.
+    """
 
     purpose: Purpose
     positions: Positions
     request: int = 0
+    metadata: Mapping[TopicPartition, str] = {}
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,7 @@ class State:
         restart: partitions of re-created topics: given up and claimed anew.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
+        commits_at: the next commit waits until then, since Kafka could not take the last one.
         rewound: reset by `auto.offset.reset` while the commit under way was on its way.
         unverified: what we kept in this rebalance and have not yet re-read.
         unwatched: what we claimed and have not yet re-read, which arms the watch.
@@ -143,6 +164,14 @@ class State:
     commit: InFlight | None = None
     rewound: frozenset[TopicPartition] = frozenset()
     commits: tuple[CommitRequest, ...] = ()
+    commits_at: float | None = None
+
+
+def own_topics(state: State) -> Mapping[str, int]:
+    """Our topics with their numbers of streams; of a pattern, those that it matches by the view."""
+    if state.settings.pattern is Pattern.STATIC:
+        return state.settings.subscription
+    return state.view.matched.get(state.settings.consumer, {}) if state.view else {}
 
 
 Step = tuple[State, tuple[Command, ...]]

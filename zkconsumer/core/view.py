@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.core.records import Broker, Pattern, Registration
+from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.topics import thread_ids
 
 
@@ -29,6 +30,9 @@ class GroupView:
         topics: existing topics that the assignment depends on.
         malformed_topics: topic -> why its znode would fail every JVM member.
         brokers: the registered brokers that can be read, in the order of their ids as strings.
+        matched: for every member that subscribes by a pattern, the topics that match it now, with
+            its number of streams for each.
+        unevaluated: member -> why we cannot tell what its pattern matches, though the JVM can.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -36,10 +40,19 @@ class GroupView:
     topics: Mapping[str, Topic]
     malformed_topics: Mapping[str, str]
     brokers: tuple[Broker, ...]
+    matched: Mapping[ConsumerId, Mapping[str, int]] = field(default_factory=dict)
+    unevaluated: Mapping[ConsumerId, str] = field(default_factory=dict)
+
+    def counts(self) -> dict[ConsumerId, Mapping[str, int]]:
+        """Every member's topics with their numbers of streams, patterns expanded."""
+        return {
+            name: one.subscription if one.pattern is Pattern.STATIC else self.matched.get(name, {})
+            for name, one in self.members.items()
+        }
 
 
 def needed_topics(
-    members: Mapping[ConsumerId, Registration], own: Mapping[str, int], strategy: Strategy
+    counts: Iterable[Mapping[str, int]], own: Mapping[str, int], strategy: Strategy
 ) -> tuple[str, ...]:
     """The topics that the assignment depends on.
 
@@ -47,44 +60,53 @@ def needed_topics(
     """
     if strategy is Strategy.RANGE:
         return tuple(sorted(own))
-    static = (r.subscription for r in members.values() if r.pattern is Pattern.STATIC)
-    return tuple(sorted({*own, *(topic for subscription in static for topic in subscription)}))
+    return tuple(sorted({*own, *(topic for of_member in counts for topic in of_member)}))
 
 
 def undecidable(view: GroupView) -> tuple[str, str]:
     """(znode's name, reason) when we cannot compute what the JVM members compute; else ('', '')."""
-    for consumer, registration in sorted(view.members.items()):
-        if registration.pattern is not Pattern.STATIC:
-            kind = registration.pattern.value
-            return consumer, f"it subscribes by {kind}, which this release does not evaluate"
+    for consumer, reason in sorted(view.unevaluated.items()):
+        return consumer, reason
     for topic, reason in sorted(view.malformed_topics.items()):
         return topic, reason
     return "", ""
 
 
 def assignment(
-    view: GroupView, *, consumer: ConsumerId, own: Mapping[str, int], strategy: Strategy
+    view: GroupView,
+    *,
+    consumer: ConsumerId,
+    own: Mapping[str, int],
+    strategy: Strategy,
+    profile: Profile = DEFAULT,
 ) -> dict[TopicPartition, ThreadId]:
-    """Our own part of the assignment, as every other member computes it too."""
-    whole = _whole(view, strategy)
+    """Our own part of the assignment, as every other member computes it too.
+
+    Raises ConfigError when the group's release has no assignment for such subscriptions.
+    """
+    whole = _whole(view, strategy, profile)
     mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
     return {tp: thread for tp, thread in whole.items() if thread in mine}
 
 
 def assignment_of_others(
-    view: GroupView, *, consumer: ConsumerId, strategy: Strategy
+    view: GroupView, *, consumer: ConsumerId, strategy: Strategy, profile: Profile = DEFAULT
 ) -> dict[TopicPartition, ThreadId]:
-    """What the other members should own of the topics in the view."""
-    mine = view.members[consumer].subscription if consumer in view.members else {}
-    own = assignment(view, consumer=consumer, own=mine, strategy=strategy)
-    return {tp: thread for tp, thread in _whole(view, strategy).items() if tp not in own}
+    """What the other members should own of the topics in the view; raises as `assignment`."""
+    mine = view.counts().get(consumer, {})
+    own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
+    return {tp: thread for tp, thread in _whole(view, strategy, profile).items() if tp not in own}
 
 
-def _whole(view: GroupView, strategy: Strategy) -> dict[TopicPartition, ThreadId]:
+def _whole(
+    view: GroupView, strategy: Strategy, profile: Profile
+) -> dict[TopicPartition, ThreadId]:
     return assign(
         strategy,
-        subscriptions={name: r.subscription for name, r in view.members.items()},
+        subscriptions=view.counts(),
         partitions={name: topic.partitions for name, topic in view.topics.items()},
+        key_form=profile.key_form,
+        variant=profile.variant,
     )
 
 

@@ -262,5 +262,4 @@ class SimMember:
             self.handle(outcome(now))
 
     def _identity(self, session: int) -> Identity:
-        s = self.settings
-        return Identity(s.group, s.consumer, s.subscription, s.strategy, session)
+        return Identity.of(self.settings, session)

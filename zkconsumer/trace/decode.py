@@ -13,14 +13,14 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from zkconsumer.core import events, model, offsets, records, state, view
+from zkconsumer.core import events, model, offsets, records, releases, state, view
 from zkconsumer.core.model import TopicPartition
 
 T = TypeVar("T")
 
 _CLASSES: Mapping[str, type] = {
     name: one
-    for module in (events, model, offsets, records, state, view)
+    for module in (events, model, offsets, records, releases, state, view)
     for name, one in vars(module).items()
     if isinstance(one, type) and is_dataclass(one)
 }

@@ -18,9 +18,9 @@ from zkconsumer.core.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Settings
-from zkconsumer.zk import claiming, committing, operations
+from zkconsumer.zk import claiming, committing, operations, viewing
 from zkconsumer.zk.operations import Member
-from zkconsumer.zk.requests import Batch, Code, Operation, Reply, SyncLeader
+from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Operation, Reply, SyncLeader
 from zkconsumer.zk.session import ZooKeeperSession
 
 
@@ -29,7 +29,7 @@ class Resume:
     """Replies for an operation under way."""
 
     op: int
-    running: Generator[Batch, Sequence[Reply], Any]
+    running: Generator[Batch | OffsetRequest, Sequence[Reply], Any]
     replies: Sequence[Reply]
 
 
@@ -41,8 +41,14 @@ class WatchFired:
     path: str
 
 
+AskKafka = Callable[[OffsetRequest, Callable[[Sequence[Reply]], None]], None]
+
+
 class Executor:
-    """Operations by number; `post` puts something into the coordinator's inbox from any thread."""
+    """Operations by number; `post` puts something into the coordinator's inbox from any thread.
+
+    `ask_kafka` sends a request for offsets, and hands its reply over on a thread of its own.
+    """
 
     def __init__(
         self,
@@ -51,9 +57,10 @@ class Executor:
         *,
         post: Callable[[Resume], None],
         clock: Callable[[], float],
+        ask_kafka: AskKafka | None = None,
     ) -> None:
         self._session, self._settings = session, settings
-        self._post, self._clock = post, clock
+        self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
         self.requests = 0
 
     def start(self, command: commands.Command, session_id: int) -> None:
@@ -73,9 +80,16 @@ class Executor:
         self._send(resume.op, resume.running, batch)
         return None
 
-    def _send(self, op: int, running: Any, batch: Batch) -> None:
+    def _send(self, op: int, running: Any, batch: Batch | OffsetRequest) -> None:
+        def done(replies: Sequence[Reply]) -> None:
+            self._post(Resume(op, running, replies))
+
+        if isinstance(batch, OffsetRequest):
+            assert self._ask_kafka is not None, "offsets.storage is zookeeper"
+            self._ask_kafka(batch, done)
+            return
         self.requests += len(batch)
-        self._session.submit(batch, lambda replies: self._post(Resume(op, running, replies)))
+        self._session.submit(batch, done)
 
     def _ended(self, op: int, outcome: Any) -> Event | None:
         now = self._clock()
@@ -84,8 +98,7 @@ class Executor:
         return outcome(now) if callable(outcome) else None
 
     def _member(self, session_id: int) -> Member:
-        s = self._settings
-        return Member(s.group, s.consumer, s.subscription, s.strategy, session_id)
+        return Member.of(self._settings, session_id)
 
 
 def operation(command: commands.Command, me: Member, now: float) -> tuple[int, Operation]:
@@ -94,15 +107,15 @@ def operation(command: commands.Command, me: Member, now: float) -> tuple[int, O
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
         case commands.ReadView(op):
-            return op, operations.read_view(me)
+            return op, viewing.read_view(me)
         case commands.Verify(op, partitions):
             return op, operations.verify(me, partitions)
         case commands.Release(op, partitions):
             return op, operations.release(me, partitions)
         case commands.Claim(op, threads, known, ask, eager):
             return op, claiming.claim(me, threads, known, ask=ask, all_or_nothing=eager)
-        case commands.LoadOffsets(op, partitions):
-            return op, operations.load_offsets(me, partitions)
+        case commands.LoadOffsets(op, partitions, storage):
+            return op, committing.load(me, partitions, storage)
         case commands.CommitOffsets(op, plan):
             return op, committing.commit(me, plan)
         case commands.ListOwners(op, topics):
@@ -141,6 +154,8 @@ def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
             return events.TopicDeleted(now=now, topic=at.name)
         case Kind.TOPIC:
             return events.Triggered(now=now, trigger=Trigger.TOPIC, subject=at.name)
+        case Kind.TOPICS:
+            return events.Triggered(now=now, trigger=Trigger.TOPICS)
         case Kind.BROKER_IDS:
             return events.Triggered(now=now, trigger=Trigger.BROKERS)
         case Kind.OWNER if fired.kind != EventType.CREATED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from logging import getLogger
+from typing import Self
 
 from zkconsumer.core import paths, records
 from zkconsumer.core.assignors import Strategy
@@ -23,17 +23,14 @@ from zkconsumer.core.events import (
     Registered,
     Released,
     Verified,
-    ViewRead,
 )
 from zkconsumer.core.model import Blocker, Ownership, StoredOffset, ThreadId, TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.records import Registration
-from zkconsumer.core.view import GroupView, Topic, needed_topics
+from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.state import Settings
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Batch, Code, Reply
-
-logger = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +42,15 @@ class Member:
     subscription: Mapping[str, int]
     strategy: Strategy
     session: int
+    pattern: Pattern = Pattern.STATIC
+    internal: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings, session: int) -> Self:
+        s = settings
+        return cls(
+            s.group, s.consumer, s.subscription, s.strategy, session, s.pattern, s.internal
+        )
 
     @property
     def path(self) -> str:
@@ -112,105 +118,13 @@ def _subscribes(member: Member, data: bytes | None) -> bool:
         found = records.decode_registration(data, where=member.path)
     except MalformedZnodeError:
         return False
-    static = found.pattern is records.Pattern.STATIC
-    return static and found.subscription == member.subscription
+    return (found.pattern, found.subscription) == (member.pattern, member.subscription)
 
 
 def _payload(member: Member, wall_ms: int) -> bytes:
     return records.encode_registration(
-        Registration(member.subscription, records.Pattern.STATIC, wall_ms)
+        Registration(member.subscription, member.pattern, wall_ms)
     )
-
-
-def read_view(member: Member) -> Running:
-    """Read the group, and watch everything that the assignment depends on."""
-    ids, brokers, own = yield [
-        rq.Children(paths.ids(member.group), watch=True),
-        rq.Children(paths.BROKER_IDS),
-        rq.Exists(member.path, watch=True),
-    ]
-    for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):
-        if reply.code not in (Code.OK, Code.NO_NODE):
-            return Denied(where, reason(reply))
-    if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
-        return MemberNodeGone()
-    cluster = yield from _read_brokers(brokers.value or ())
-    if not cluster:  # none is listed, or those listed are gone by now
-        cluster = yield from _read_brokers((yield from _watch_brokers()))
-    members: dict[str, Registration] = {}
-    malformed: dict[str, str] = {}
-    for consumer, reply in zip(
-        ids.value,
-        (yield [rq.Get(paths.member(member.group, c)) for c in ids.value]),
-        strict=True,
-    ):
-        if reply.code is Code.NO_NODE:
-            continue  # it left after the listing; the watch on the listing says so too
-        if reply.code is not Code.OK:
-            return Denied(paths.member(member.group, consumer), reason(reply))
-        try:
-            members[consumer] = records.decode_registration(reply.value.data, where=consumer)
-        except MalformedZnodeError as error:
-            malformed[consumer] = error.what
-    topics, bad = yield from _read_topics(
-        needed_topics(members, member.subscription, member.strategy)
-    )
-    return ViewRead(GroupView(members, malformed, topics, bad, cluster))
-
-
-def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
-    """Like the JVM, watch the broker list only when it is empty: a broker's death is not ours."""
-    listing, _ = yield [
-        rq.Children(paths.BROKER_IDS, watch=True),
-        rq.Exists(paths.BROKER_IDS, watch=True),
-    ]
-    return listing.value if listing.code is Code.OK else ()
-
-
-def _read_brokers(
-    ids: Sequence[str],
-) -> Generator[Batch, Replies, tuple[records.Broker, ...]]:
-    """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
-    brokers = []
-    numbers = sorted(ids)
-    for number, reply in zip(
-        numbers, (yield [rq.Get(paths.broker(n)) for n in numbers]), strict=True
-    ):
-        if reply.code is Code.OK:
-            try:
-                where = paths.broker(number)
-                brokers.append(records.decode_broker(reply.value.data, where=where))
-            except MalformedZnodeError as error:
-                logger.warning("%s", error)
-    return tuple(brokers)
-
-
-def _read_topics(
-    names: Sequence[str],
-) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
-    topics: dict[str, Topic] = {}
-    bad: dict[str, str] = {}
-    for _ in range(2):  # a second time for those created while we began to wait for them
-        replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
-        for name, reply in zip(names, replies, strict=True):
-            if reply.code is Code.NO_NODE:
-                continue
-            if reply.code is not Code.OK:
-                bad[name] = reason(reply)
-                continue
-            try:
-                numbers = records.decode_topic(reply.value.data, where=paths.topic(name))
-                topics[name] = Topic(numbers, reply.value.stat.czxid)
-            except MalformedZnodeError as error:
-                bad[name] = error.what
-        absent = [name for name in names if name not in topics and name not in bad]
-        if not absent:
-            break
-        waits = yield [rq.Exists(paths.topic(name), watch=True) for name in absent]
-        names = [name for name, reply in zip(absent, waits, strict=True) if reply.value]
-        if not names:
-            break
-    return topics, bad
 
 
 def list_owners(member: Member, topics: Sequence[str]) -> Running:

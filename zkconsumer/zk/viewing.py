@@ -1,0 +1,156 @@
+"""Reading the group: what every assignment is computed from, and the watches on all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+
+from zkconsumer.core import paths, records
+from zkconsumer.core.events import Denied, MemberNodeGone, ViewRead
+from zkconsumer.core.filters import TopicFilter, matching, normalise
+from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.view import GroupView, Topic, needed_topics
+from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.operations import Member, Replies, Running, reason
+from zkconsumer.zk.requests import Batch, Code
+
+logger = getLogger(__name__)
+
+
+def read_view(member: Member) -> Running:
+    """Read the group, and watch everything that the assignment depends on."""
+    ids, brokers, own = yield [
+        rq.Children(paths.ids(member.group), watch=True),
+        rq.Children(paths.BROKER_IDS),
+        rq.Exists(member.path, watch=True),
+    ]
+    for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):
+        if reply.code not in (Code.OK, Code.NO_NODE):
+            return Denied(where, reason(reply))
+    if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
+        return MemberNodeGone()
+    cluster = yield from _read_brokers(brokers.value or ())
+    if not cluster:  # none is listed, or those listed are gone by now
+        cluster = yield from _read_brokers((yield from _watch_brokers()))
+    members: dict[str, Registration] = {}
+    malformed: dict[str, str] = {}
+    for consumer, reply in zip(
+        ids.value,
+        (yield [rq.Get(paths.member(member.group, c)) for c in ids.value]),
+        strict=True,
+    ):
+        if reply.code is Code.NO_NODE:
+            continue  # it left after the listing; the watch on the listing says so too
+        if reply.code is not Code.OK:
+            return Denied(paths.member(member.group, consumer), reason(reply))
+        try:
+            members[consumer] = records.decode_registration(reply.value.data, where=consumer)
+        except MalformedZnodeError as error:
+            malformed[consumer] = error.what
+    view = GroupView(members, malformed, {}, {}, cluster)
+    if any(one.pattern is not Pattern.STATIC for one in members.values()):
+        view = _expand(view, (yield from _list_topics()), member.internal)
+    static = member.pattern is Pattern.STATIC
+    mine = member.subscription if static else view.matched.get(member.consumer, {})
+    topics, bad = yield from _read_topics(
+        needed_topics(view.counts().values(), mine, member.strategy)
+    )
+    return ViewRead(replace(view, topics=topics, malformed_topics=bad))
+
+
+def _expand(view: GroupView, topics: Sequence[str], internal: frozenset[str]) -> GroupView:
+    """The view with what each member's pattern matches.
+
+    A regex that Java refuses fails every JVM member, as any other malformed registration does.
+    """
+    members, malformed = dict(view.members), dict(view.malformed)
+    matched: dict[str, Mapping[str, int]] = {}
+    unevaluated: dict[str, str] = {}
+    known: dict[TopicFilter, tuple[str, ...]] = {}  # members of a group mostly share one
+    for name, one in view.members.items():
+        if one.pattern is Pattern.STATIC:
+            continue
+        # Only the first entry of a pattern's subscription counts (`TopicCount`).
+        regex, streams = next(iter(one.subscription.items()))
+        wanted = TopicFilter(one.pattern, normalise(regex))
+        try:
+            if wanted not in known:
+                known[wanted] = matching(wanted, topics, internal=internal)
+            matched[name] = dict.fromkeys(known[wanted], streams)
+        except UnsupportedFilterError as error:
+            unevaluated[name] = error.what
+        except InvalidFilterError as error:
+            malformed[name] = error.what
+            del members[name]
+    return replace(
+        view, members=members, malformed=malformed, matched=matched, unevaluated=unevaluated
+    )
+
+
+def _list_topics() -> Generator[Batch, Replies, list[str]]:
+    """All topics, sorted; watched, so that a pattern meets those that are created later."""
+    for _ in range(2):  # a second time if the list came to be while we began to wait for it
+        (listing,) = yield [rq.Children(paths.TOPICS, watch=True)]
+        if listing.code is Code.OK:
+            return sorted(listing.value)
+        (there,) = yield [rq.Exists(paths.TOPICS, watch=True)]
+        if there.value is None:
+            break
+    return []
+
+
+def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
+    """Like the JVM, watch the broker list only when it is empty: a broker's death is not ours."""
+    listing, _ = yield [
+        rq.Children(paths.BROKER_IDS, watch=True),
+        rq.Exists(paths.BROKER_IDS, watch=True),
+    ]
+    return listing.value if listing.code is Code.OK else ()
+
+
+def _read_brokers(
+    ids: Sequence[str],
+) -> Generator[Batch, Replies, tuple[records.Broker, ...]]:
+    """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
+    brokers = []
+    numbers = sorted(ids)
+    for number, reply in zip(
+        numbers, (yield [rq.Get(paths.broker(n)) for n in numbers]), strict=True
+    ):
+        if reply.code is Code.OK:
+            try:
+                where = paths.broker(number)
+                brokers.append(records.decode_broker(reply.value.data, where=where))
+            except MalformedZnodeError as error:
+                logger.warning("%s", error)
+    return tuple(brokers)
+
+
+def _read_topics(
+    names: Sequence[str],
+) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
+    topics: dict[str, Topic] = {}
+    bad: dict[str, str] = {}
+    for _ in range(2):  # a second time for those created while we began to wait for them
+        replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
+        for name, reply in zip(names, replies, strict=True):
+            if reply.code is Code.NO_NODE:
+                continue
+            if reply.code is not Code.OK:
+                bad[name] = reason(reply)
+                continue
+            try:
+                numbers = records.decode_topic(reply.value.data, where=paths.topic(name))
+                topics[name] = Topic(numbers, reply.value.stat.czxid)
+            except MalformedZnodeError as error:
+                bad[name] = error.what
+        absent = [name for name in names if name not in topics and name not in bad]
+        if not absent:
+            break
+        waits = yield [rq.Exists(paths.topic(name), watch=True) for name in absent]
+        names = [name for name, reply in zip(absent, waits, strict=True) if reply.value]
+        if not names:
+            break
+    return topics, bad
