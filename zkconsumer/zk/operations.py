@@ -26,7 +26,13 @@ from zkconsumer.core.events import (
 )
 from zkconsumer.core.model import Blocker, Ownership, StoredOffset, ThreadId, TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.registrations import (
+    Pattern,
+    Registration,
+    decode_registration,
+    encode_registration,
+)
+from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.state import Settings
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.zk import requests as rq
@@ -44,12 +50,20 @@ class Member:
     session: int
     pattern: Pattern = Pattern.STATIC
     internal: frozenset[str] = frozenset()
+    profile: Profile = DEFAULT
 
     @classmethod
     def of(cls, settings: Settings, session: int) -> Self:
         s = settings
         return cls(
-            s.group, s.consumer, s.subscription, s.strategy, session, s.pattern, s.internal
+            s.group,
+            s.consumer,
+            s.subscription,
+            s.strategy,
+            session,
+            pattern=s.pattern,
+            internal=s.internal,
+            profile=s.profile,
         )
 
     @property
@@ -115,16 +129,15 @@ def register(member: Member, wall_ms: int) -> Running:
 def _subscribes(member: Member, data: bytes | None) -> bool:
     """Is this our registration, whenever it was written?"""
     try:
-        found = records.decode_registration(data, where=member.path)
+        found = decode_registration(data, where=member.path, profile=member.profile)
     except MalformedZnodeError:
         return False
     return (found.pattern, found.subscription) == (member.pattern, member.subscription)
 
 
 def _payload(member: Member, wall_ms: int) -> bytes:
-    return records.encode_registration(
-        Registration(member.subscription, member.pattern, wall_ms)
-    )
+    registration = Registration(member.subscription, member.pattern, wall_ms)
+    return encode_registration(registration, profile=member.profile)
 
 
 def list_owners(member: Member, topics: Sequence[str]) -> Running:

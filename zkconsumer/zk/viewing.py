@@ -9,7 +9,8 @@ from logging import getLogger
 from zkconsumer.core import paths, records
 from zkconsumer.core.events import Denied, MemberNodeGone, ViewRead
 from zkconsumer.core.filters import TopicFilter, matching, normalise
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.registrations import Pattern, Registration, decode_registration
+from zkconsumer.core.releases import Profile
 from zkconsumer.core.view import GroupView, Topic, needed_topics
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
 from zkconsumer.zk import requests as rq
@@ -46,7 +47,9 @@ def read_view(member: Member) -> Running:
         if reply.code is not Code.OK:
             return Denied(paths.member(member.group, consumer), reason(reply))
         try:
-            members[consumer] = records.decode_registration(reply.value.data, where=consumer)
+            members[consumer] = decode_registration(
+                reply.value.data, where=consumer, profile=member.profile
+            )
         except MalformedZnodeError as error:
             malformed[consumer] = error.what
     view = GroupView(members, malformed, {}, {}, cluster)
@@ -55,7 +58,7 @@ def read_view(member: Member) -> Running:
     static = member.pattern is Pattern.STATIC
     mine = member.subscription if static else view.matched.get(member.consumer, {})
     topics, bad = yield from _read_topics(
-        needed_topics(view.counts().values(), mine, member.strategy)
+        needed_topics(view.counts().values(), mine, member.strategy), member.profile
     )
     return ViewRead(replace(view, topics=topics, malformed_topics=bad))
 
@@ -129,7 +132,7 @@ def _read_brokers(
 
 
 def _read_topics(
-    names: Sequence[str],
+    names: Sequence[str], profile: Profile
 ) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
     topics: dict[str, Topic] = {}
     bad: dict[str, str] = {}
@@ -142,7 +145,9 @@ def _read_topics(
                 bad[name] = reason(reply)
                 continue
             try:
-                numbers = records.decode_topic(reply.value.data, where=paths.topic(name))
+                numbers = records.decode_topic(
+                    reply.value.data, where=paths.topic(name), profile=profile
+                )
                 topics[name] = Topic(numbers, reply.value.stat.czxid)
             except MalformedZnodeError as error:
                 bad[name] = error.what
