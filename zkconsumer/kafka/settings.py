@@ -47,6 +47,9 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "enable.partition.eof": False,
         # The policy is ours, so that the position it leads to is known and can be committed.
         "auto.offset.reset": "error",
+        # What the JVM's fetch (version 3) gets: everything up to the high watermark, of aborted
+        # transactions and of those under way too.
+        "isolation.level": "read_uncommitted",
         "check.crcs": True,
         "socket.timeout.ms": _within(10, _ms(config.socket_timeout_s), 300_000),
         "socket.receive.buffer.bytes": (

@@ -1,0 +1,179 @@
+"""What brokers of every release keep is read as it was written: codecs, formats, holes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from brokerlogs import CODECS, LARGE, Keyed, contents, kept, run_tool, write
+from members import Group, One, Reader, eventually
+
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+
+MIB = 1 << 20
+# A broker's own format, and those that a topic may be told to keep; 3.9 no longer listens to that.
+FORMATS: dict[str, dict[str, int]] = {
+    "0.8.2.2": {"": 0},
+    "0.9.0.1": {"": 0},
+    "0.10.2.2": {"": 1, "0.9.0.1": 0},
+    "0.11.0.3": {"": 2, "0.10.2": 1, "0.9.0.1": 0},
+    "1.1.1": {"": 2, "0.10.2": 1, "0.9.0.1": 0},
+    "3.9.1": {"": 2},
+}
+
+
+def _messages() -> list[Keyed]:
+    odd: list[Keyed] = [(None, None), ("k", None), (None, ""), ("", ""), ("k", "v")]
+    # What only grows by compression librdkafka sends as it is: a few odd ones, or pure noise.
+    large = b"".join(os.urandom(512) + bytes(512) for _ in range(MIB // 1024))
+    return [*odd, *((f"{n % 7}", f"{n}") for n in range(200)), ("large", large)]
+
+
+def _wire(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _read(one: One, partition: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    reader: Reader = one.readers[0]
+    seen = [message for message in reader.messages if message.partition == partition]
+    return [(message.offset, message.key, message.value) for message in seen]
+
+
+def test_every_codec_in_every_format(
+    group: Group, cluster: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """Null, empty, and of one MiB: each message comes once, with what was put into it."""
+    messages = _messages()
+    expected = [(n, _wire(key), _wire(value)) for n, (key, value) in enumerate(messages)]
+    for version, magic in FORMATS[cluster.broker.release].items():
+        topic = unique("format")
+        told = {"message.format.version": version} if version else {}
+        cluster.create_topic(topic, partitions=len(CODECS), config=LARGE | told)
+        for partition, codec in enumerate(CODECS):
+            write(cluster, topic, messages, partition=partition, codec=codec)
+            entries = kept(cluster, topic, partition)
+            assert {(one.magic, one.codec) for one in entries} == {(magic, codec)}
+            assert codec == "none" or len(entries) < len(messages) / 2
+        one = group.member(unique("m"))
+        one.subscribe(topic)
+        one.read(len(CODECS) * len(messages))
+        for partition in range(len(CODECS)):
+            assert _read(one, partition) == expected
+        stamped = {message.timestamp is not None for message in one.readers[0].messages}
+        assert stamped == {magic > 0}
+        assert not one.readers[0].errors
+        one.close()
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_the_release_s_own_producer(
+    group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
+) -> None:
+    """The JVM's own compression, lz4's broken frames of 0.8 and 0.9 too, from within a batch on."""
+    release, topic = cluster.broker.release, unique("own")
+    cluster.create_topic(topic)
+    run_tool(
+        release, "kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap,
+        "--topic", topic, "--compression-codec", codec,
+        stdin="".join(f"{n}\n" for n in range(500)),
+    )  # fmt: skip
+    entries = kept(cluster, topic)
+    assert {one.codec for one in entries} == {codec}
+    if codec == "lz4" and release in ("0.8.2.2", "0.9.0.1"):
+        # Frame header: magic number, flags; then a checksum, which over 60 40 alone would be 82.
+        frames = [one.raw.partition(b"\x04\x22\x4d\x18\x60\x40")[2][:1] for one in entries]
+        assert b"\x82" not in frames and b"" not in frames
+    # The console producer of 0.9 does not wait for all of its messages when it ends.
+    written = [(m.offset(), m.value()) for m in contents(cluster, topic)]
+    assert len(written) > 200
+    group.topic = topic
+    group.write(0, b"123")
+    one = group.join()
+    one.read(len(written) - 123)
+    assert [(m.offset, m.value) for m in one.readers[0].messages] == written[123:]
+    assert written[123] == (123, b"123")
+
+
+def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
+    """ZookeeperConsumerConnectorTest.testCompression: owners and messages of up to three."""
+    topic = group.topic = unique("gzip")
+    cluster.create_topic(topic, partitions=2)
+
+    def send() -> None:
+        for partition in range(2):
+            two: list[Keyed] = [(None, f"{partition}-{n}") for n in range(2)]
+            write(cluster, topic, two, partition=partition, codec="gzip")
+
+    def owners() -> list[str]:
+        nodes = [group.owner(partition) for partition in range(2)]
+        return [group.admin.get(node)[0].decode() for node in nodes if group.admin.exists(node)]
+
+    send()
+    first = group.join("consumer1")
+    first.read(4)
+    assert owners() == [f"{group.name}_consumer1-0"] * 2
+    first.connector.commit_offsets()
+    second = group.join("consumer2")
+    halves = [f"{group.name}_consumer1-0", f"{group.name}_consumer2-0"]
+    eventually(lambda: owners() == halves)
+    send()
+    second.read(2)
+    first.read(6)
+    third = group.member("consumer3")
+    assert third.connector.create_message_streams({}) == {}
+    eventually(lambda: len(group.admin.get_children(paths.ids(group.name))) == 3)
+    send()
+    first.read(8)
+    second.read(4)
+    assert owners() == halves
+    assert first.readers[0].offsets(0) == [0, 1, 2, 3, 4, 5]
+    assert first.readers[0].offsets(1) == [0, 1]
+    assert second.readers[0].offsets(1) == [2, 3, 4, 5]
+
+
+def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
+    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: 200 in each partition."""
+    topic = group.topic = unique("sets")
+    cluster.create_topic(topic, partitions=2)
+    for partition in range(2):
+        many: list[Keyed] = [(None, f"{partition}-{n}") for n in range(200)]
+        write(cluster, topic, many, partition=partition, codec="gzip")
+    one = group.join("consumer0")
+    one.read(400)
+    assert [one.readers[0].offsets(partition) for partition in range(2)] == [list(range(200))] * 2
+    for partition in range(2):
+        assert group.admin.get(group.owner(partition))[0].decode() == f"{group.name}_consumer0-0"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_compacted_topics(
+    group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str
+) -> None:
+    """Offsets with holes: what is left comes once; from within a hole, what stands behind it."""
+    topic = group.topic = unique("compacted")
+    config = {"cleanup.policy": "compact", "segment.bytes": 8192, "min.cleanable.dirty.ratio": 0.01}
+    cluster.create_topic(topic, config=config)
+    for _ in range(15):
+        some: list[Keyed] = [(f"{n % 7}", os.urandom(50).hex()) for n in range(20)]
+        write(cluster, topic, some, partition=0, codec=codec)
+
+    def left() -> list[int]:
+        return [message.offset() or 0 for message in contents(cluster, topic)]
+
+    assert until(lambda: len(left()) < 150, limit_s=60.0), "the cleaner does not come"
+    one = group.join()
+    eventually(lambda: one.readers[0].offsets(0)[-1:] == [299])
+    read = one.readers[0].offsets(0)
+    assert read == sorted(set(read))
+    # The cleaner may have gone on meanwhile: what it leaves is among what was read.
+    assert set(left()) <= set(read)
+    one.close()
+    assert group.stored(0) == "300"
+    group.write(0, b"1")
+    again = group.join("again")
+    eventually(lambda: again.readers[0].offsets(0)[-1:] == [299])
+    assert again.readers[0].offsets(0)[0] > 1
+    assert not again.readers[0].errors

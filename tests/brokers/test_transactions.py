@@ -1,0 +1,73 @@
+"""Transactions: the old consumer knows nothing of them, so every message in the log is one."""
+
+from __future__ import annotations
+
+import pytest
+from brokerlogs import REQUEST_S, contents, producer, run_tool
+from members import Group
+
+from zkconsumer.sandbox import Sandbox
+
+pytestmark = pytest.mark.since("0.11.0.3")
+COMMITTED, ABORTED = "committed", "aborted"
+
+
+def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
+    """One transaction of five messages for each of `ends`, which is also their value."""
+    one = producer(cluster, transactional_id=topic)
+    one.init_transactions(REQUEST_S)
+    for end in ends:
+        one.begin_transaction()
+        for number in range(5):
+            one.produce(topic, f"{end} {number}", partition=0)
+        assert one.flush(REQUEST_S) == 0
+        if end == COMMITTED:
+            one.commit_transaction(REQUEST_S)
+        else:
+            one.abort_transaction(REQUEST_S)
+
+
+def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) -> None:
+    """Aborted messages too, as the JVM's fetch (version 3) brings them; markers are holes."""
+    _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
+    one = group.join()
+    one.read(15)
+    # After each five a control batch takes an offset.
+    assert one.readers[0].offsets(0) == [*range(5), *range(6, 11), *range(12, 17)]
+    values = [message.value.decode().split()[0] for message in one.readers[0].messages]
+    assert values == [COMMITTED] * 5 + [ABORTED] * 5 + [COMMITTED] * 5
+    one.close()
+    assert group.stored(0) == "17"
+    # Between its last message and the log's end there is a marker: it goes on behind that.
+    cluster.produce(group.topic, 1, partition=0)
+    again = group.join("again")
+    again.read(1)
+    assert again.readers[0].offsets(0) == [18]
+
+
+def test_a_transaction_under_way_is_not_waited_for(group: Group, cluster: Sandbox) -> None:
+    """What is in the log comes before its transaction ends, also messages behind it."""
+    one = group.join()
+    open_one = producer(cluster, transactional_id=group.topic)
+    open_one.init_transactions(REQUEST_S)
+    open_one.begin_transaction()
+    open_one.produce(group.topic, "open", partition=0)
+    assert open_one.flush(REQUEST_S) == 0
+    cluster.produce(group.topic, 1, partition=0)
+    one.read(2)
+    assert one.readers[0].offsets(0) == [0, 1]
+    open_one.abort_transaction(REQUEST_S)
+
+
+def test_it_sees_what_the_jvm_sees(group: Group, cluster: Sandbox) -> None:
+    """The JVM's own old consumer prints the same messages of the same log."""
+    _transact(cluster, group.topic, COMMITTED, ABORTED)
+    kept = [message.value().decode() for message in contents(cluster, group.topic)]
+    said = run_tool(
+        "1.1.1", "kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper_connect,
+        "--topic", group.topic, "--from-beginning", "--max-messages", "10",
+    )  # fmt: skip
+    one = group.join()
+    one.read(10)
+    assert [message.value.decode() for message in one.readers[0].messages] == kept
+    assert said.splitlines() == kept
