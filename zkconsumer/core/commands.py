@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.core.model import Blocker, Ownership, Purpose, ThreadId, TopicPartition
+from zkconsumer.core.model import Blocker, Ownership, Purpose, Storage, ThreadId, TopicPartition
 from zkconsumer.core.offsets import CommitPlan
 
 
@@ -53,6 +53,7 @@ class Claim(Command):
 class LoadOffsets(Command):
     op: int
     partitions: frozenset[TopicPartition]
+    storage: Storage = Storage.ZOOKEEPER
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,9 @@ class NoticeKind(Enum):
     OFFSET_OVERWRITTEN = "foreign_offset_overwritten"
     OFFSET_LEFT = "foreign_offset_left"
     OFFSET_EDITED = "operator_edit_honoured"
+    OFFSETS_MIGRATED = "offset_migrated"
+    OFFSETS_UNAVAILABLE = "offsets_unavailable"
+    COMMIT_RETRIED = "commit_retried"
     COMMIT_FAILED = "commit_failed"
     IDLE_PEER = "idle_peer"
 

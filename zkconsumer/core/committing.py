@@ -17,20 +17,30 @@ from zkconsumer.core.commands import (
 )
 from zkconsumer.core.events import Committed, Denied
 from zkconsumer.core.model import Purpose, TopicPartition
-from zkconsumer.core.offsets import Findings
+from zkconsumer.core.offsets import CommitPlan, Findings
 from zkconsumer.core.state import CommitRequest, InFlight, State, Step, then
 
 MAX_TRIES = 8
 """How often one commit starts over because somebody else keeps writing; then it has failed."""
+
+MIN_BACKOFF_S = 0.05
+"""Least pause before Kafka is asked again: the JVM's loops without one at `…backoff.ms`=0."""
+
+
+ASKED = frozenset({Purpose.EXPLICIT, Purpose.GIVEN})
+URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
+"""The user waits for an answer to these; other members wait for those."""
 
 
 def request(state: State, asked: CommitRequest, now: float) -> Step:
     """Queue a commit; a hand-over's or a leave's goes in front, since others wait for it."""
     if asked.purpose is Purpose.AUTO and any(c.purpose is Purpose.AUTO for c in state.commits):
         return state, ()
-    urgent = asked.purpose in (Purpose.RELEASE, Purpose.LEAVE)
-    queue = (asked, *state.commits) if urgent else (*state.commits, asked)
-    return pump(replace(state, commits=queue), now)
+    if asked.purpose in URGENT:
+        state = replace(state, commits=(asked, *state.commits), commits_at=None)
+    else:
+        state = replace(state, commits=(*state.commits, asked))
+    return pump(state, now)
 
 
 def pending(state: State, purpose: Purpose) -> bool:
@@ -50,16 +60,32 @@ def pump(state: State, now: float) -> Step:
     return state, commands
 
 
+def due(state: State, now: float) -> Step:
+    """The back-off before Kafka is asked again is over."""
+    if state.commits_at is None or state.commits_at > now:
+        return state, ()
+    return pump(replace(state, commits_at=None), now)
+
+
 def _may_write(state: State, now: float) -> bool:
-    return state.connected and not state.fenced and state.lease.holds(now)
+    rests = state.commits_at is not None
+    return state.connected and not state.fenced and state.lease.holds(now) and not rests
+
+
+def _plan(state: State, asked: CommitRequest) -> CommitPlan:
+    return offsets.plan(
+        state.ledger, asked.positions, state.settings.storage, asked.metadata
+    )
 
 
 def _start(state: State, asked: CommitRequest, tries: int) -> Step:
-    plan = offsets.plan(state.ledger, asked.positions)
+    if asked.purpose is Purpose.GIVEN and tries == 1:
+        state = replace(state, ledger=offsets.allow(state.ledger, asked.positions))
+    plan = _plan(state, asked)
     # A hand-over leaves alone what it does not write; the others look at that, too, since checking
     # the versions is how an operator's edit is noticed.
-    looks = plan.checks and asked.purpose in (Purpose.AUTO, Purpose.EXPLICIT)
-    if not plan.writes and not looks:
+    looks = plan.checks and asked.purpose not in URGENT
+    if not plan.writes and not plan.kafka and not looks:
         return state, _answer(state, asked, _unstored(state, asked))
     op = state.last_op + 1
     state = replace(state, last_op=op, commit=InFlight(op, asked, plan, tries))
@@ -71,7 +97,7 @@ def _unstored(
 ) -> Mapping[TopicPartition, str]:
     """An explicit commit names what it could not store: lost meanwhile, or an unreadable node."""
     failures: dict[TopicPartition, str] = {}
-    if asked.purpose is not Purpose.EXPLICIT:
+    if asked.purpose not in ASKED:
         return failures
     for tp, at in asked.positions.items():
         known = state.ledger.get(tp)
@@ -117,7 +143,7 @@ def abandon(state: State, reason: str) -> Step:
         for asked in waiting
         for command in _answer(state, asked, {tp: reason for tp in asked.positions})
     )
-    return replace(state, commit=None, commits=()), commands
+    return replace(state, commit=None, commits=(), commits_at=None), commands
 
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
@@ -130,20 +156,45 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         versions=outcome.versions,
         foreign=outcome.foreign,
         marked=outcome.marked,
+        kafka=outcome.kafka,
     )
     for tp in state.rewound:
         ledger = offsets.reset(ledger, tp)
     asked = _without(_without(running.request, findings.edited), dict.fromkeys(state.rewound))
     state = replace(state, ledger=ledger, commit=None, rewound=frozenset())
     state, commands = _act_on(state, findings)
-    left = offsets.plan(ledger, asked.positions).writes
+    again = _plan(state, asked)
+    # Where somebody else wrote to ZooKeeper meanwhile, Kafka was not asked yet.
+    told = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
+    left = dict.fromkeys({*again.writes, *(again.kafka.keys() - told)}, "others wrote it meanwhile")
     if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)
         return then((state, commands + more), lambda s: pump(s, now))
-    failures = dict.fromkeys(left, "others wrote it meanwhile")
-    failures |= outcome.denied
-    failures |= _unstored(state, asked, outcome.versions)
+    if outcome.unavailable and asked.retries:
+        state, notice = _again_later(state, asked, outcome.unavailable, now)
+        return state, (*commands, notice)
+    failures = left | dict(outcome.unavailable) | dict(outcome.denied)
+    failures |= _unstored(state, asked, {*outcome.versions, *outcome.kafka})
     return then((state, commands + _answer(state, asked, failures)), lambda s: pump(s, now))
+
+
+def _again_later(
+    state: State, asked: CommitRequest, reasons: Mapping[TopicPartition, str], now: float
+) -> tuple[State, Notice]:
+    """Kafka could not take it: once more after the back-off, unless a hand-over comes first.
+
+    JVM (0.9 and later): `offsets.commit.max.retries` holds for the automatic commit, and for an
+    explicit one only with `retryOnFailure=false`.
+    """
+    (tp, reason), *others = sorted(reasons.items())
+    more = f" and {len(others)} more" if others else ""
+    notice = Notice(
+        NoticeKind.COMMIT_RETRIED, f"{tp}{more}",
+        f"{asked.purpose.value} commit: {reason}; tried again, at most {asked.retries} times more",
+    )
+    queue = (asked._replace(retries=asked.retries - 1), *state.commits)
+    commits_at = now + max(state.settings.channel_backoff_s, MIN_BACKOFF_S)
+    return replace(state, commits=queue, commits_at=commits_at), notice
 
 
 def denied(state: State, outcome: Denied, now: float) -> Step:
@@ -151,7 +202,7 @@ def denied(state: State, outcome: Denied, now: float) -> Step:
     running = state.commit
     assert running is not None
     state = replace(state, commit=None)
-    failures = {tp: outcome.reason for tp in running.plan.writes}
+    failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
     return then((state, _answer(state, running.request, failures)), lambda s: pump(s, now))
 
 
@@ -198,7 +249,7 @@ def _answer(
     state: State, asked: CommitRequest, failures: Mapping[TopicPartition, str]
 ) -> tuple[Command, ...]:
     answer: tuple[Command, ...] = ()
-    if asked.purpose is Purpose.EXPLICIT:
+    if asked.purpose in ASKED:
         answer = (AnswerCommit(asked.request, failures),)
     notices = tuple(
         Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")

@@ -19,6 +19,7 @@ from zkconsumer.core import (
     committing,
     connection,
     events,
+    loading,
     peers,
     reading,
     rebalance,
@@ -59,7 +60,7 @@ def step(state: State, event: Event) -> Step:
 
 def next_deadline(state: State) -> float:
     """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
-    times = [state.grace_at, state.auto_commit_at, state.leave_at]
+    times = [state.grace_at, state.auto_commit_at, state.commits_at, state.leave_at]
     if state.phase is Phase.SETTLED:
         times.append(state.peers_at)
     if state.connected:
@@ -93,7 +94,11 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
-    asked = CommitRequest(event.purpose, event.positions, event.request)
+    retries = event.retries
+    if retries is None:
+        # A hand-over and a leave are awaited by others: one try (JVM 0.9 and later: likewise).
+        retries = 0 if event.purpose in committing.URGENT else state.settings.commit_retries
+    asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = committing.request(state, asked, event.now)
     return then(result, rebalance.after_commit)
 
@@ -111,6 +116,7 @@ def _tick(state: State, event: events.Tick) -> Step:
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: connection.renew(s, event.now))
     result = then(result, lambda s: _auto_commit(s, event.now))
+    result = then(result, lambda s: then(committing.due(s, event.now), rebalance.after_commit))
     return then(result, lambda s: _phase_tick(s, event.now))
 
 
@@ -242,7 +248,8 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.READING, events.ViewRead): reading.view_read,
     (Phase.RELEASING, events.Released): rebalance.released,
     (Phase.CLAIMING, events.Claimed): rebalance.claimed,
-    (Phase.LOADING, events.OffsetsLoaded): rebalance.offsets_loaded,
+    (Phase.LOADING, events.OffsetsLoaded): loading.offsets_loaded,
+    (Phase.LOADING, events.StoreUnavailable): loading.not_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
     (Phase.SETTLED, events.OwnersListed): peers.looked,
     (Phase.SETTLED, events.Registered): lambda s, _, __: (replace(s, op=None), ()),

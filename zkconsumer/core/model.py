@@ -73,6 +73,24 @@ class StoredOffset:
     error: str = ""
 
 
+class OffsetAndMetadata(NamedTuple):
+    """The next offset to read, and a note of the committer's, which only Kafka's storage keeps.
+
+    JVM: `kafka.common.OffsetAndMetadata`.
+    """
+
+    offset: int
+    metadata: str = ""
+
+
+class Storage(Enum):
+    """Where offsets are kept (`offsets.storage` with `dual.commit.enabled`)."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+    DUAL = "both"  # in Kafka and in ZooKeeper; the larger of both counts
+
+
 class Position(NamedTuple):
     """The next offset to read of a partition, within one ownership of it."""
 
@@ -89,4 +107,5 @@ class Purpose(Enum):
     AUTO = "auto"  # the timer of auto.commit.interval.ms: finished messages
     RELEASE = "release"  # a hand-over: finished messages
     EXPLICIT = "explicit"  # the user's call: everything handed out
+    GIVEN = "given"  # the user's call, with offsets of its own: exactly those
     LEAVE = "leave"  # a clean leave: everything handed out

@@ -16,7 +16,6 @@ from zkconsumer.core.commands import (
     Claim,
     CloseSession,
     CollectPositions,
-    Command,
     LoadOffsets,
     Notice,
     NoticeKind,
@@ -24,13 +23,11 @@ from zkconsumer.core.commands import (
     Register,
     Release,
     ShutGate,
-    StartFetching,
     Verify,
     Withdraw,
 )
-from zkconsumer.core.events import Claimed, OffsetsLoaded, Released, Verified
+from zkconsumer.core.events import Claimed, Released, Verified
 from zkconsumer.core.model import UNNAMED, Purpose, RebalanceMode, TopicPartition
-from zkconsumer.core.offsets import track
 from zkconsumer.core.peers import patience_s
 from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
 
@@ -61,7 +58,7 @@ def advance(state: State, now: float) -> Step:
     )
     if unserved:
         state, op = start_op(replace(state, phase=Phase.LOADING))
-        return state, (LoadOffsets(op, unserved),)
+        return state, (LoadOffsets(op, unserved, state.settings.storage),)
     fresh = state.unwatched.intersection(owned)
     return verify(state, fresh) if fresh else rest(state, missing, now)
 
@@ -222,37 +219,6 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     )
     state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: advance(s, now))
-
-
-def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
-    """Offsets are read after the claim, so nothing the old owner stored is missed."""
-    ledger, grants, bad = dict(state.ledger), {}, {}
-    told: set[TopicPartition] = set()
-    for tp, stored in outcome.offsets.items():
-        mine = state.owned.get(tp)
-        if mine is None:
-            continue
-        known = ledger.get(tp)
-        ledger[tp] = track(stored, mine.epoch)
-        if stored.error:
-            bad[tp] = stored.error
-            told |= {tp} if known is not None and known.error == stored.error else set()
-        else:
-            grants[tp] = (mine, stored.value)
-    state = replace(
-        state,
-        ledger=ledger,
-        serving=state.serving.union(grants),
-        malformed=state.malformed.union(bad),
-    )
-    commands: tuple[Command, ...] = (StartFetching(grants),) if grants else ()
-    commands += tuple(
-        Notice(NoticeKind.OFFSET_MALFORMED, str(tp), f"claimed but not fetched: {reason}",
-               "mend or delete the offset znode")
-        for tp, reason in bad.items()
-        if tp not in told
-    )
-    return then((state, commands), lambda s: advance(s, now))
 
 
 def verify(state: State, partitions: frozenset[TopicPartition]) -> Step:

@@ -23,7 +23,7 @@ from zkconsumer.core.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.zk.executor import WatchFired, meaning, operation
 from zkconsumer.zk.operations import Member as Identity
-from zkconsumer.zk.requests import Batch, Code, Reply, Request
+from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Reply, Request
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
 
@@ -51,7 +51,7 @@ class Running:
     command: cmd.Command
     session: int
     started: float
-    batch: Batch
+    batch: Sequence[Request | OffsetRequest]
     fed: tuple[Sequence[Reply], ...] = ()
     got: tuple[Reply, ...] = ()
 
@@ -66,7 +66,7 @@ class SimMember:
         self.due = next_deadline(self.state)
         self.feeds: dict[TopicPartition, Feed] = {}
         self.running: dict[int, Running] = {}
-        self.wire: deque[tuple[int, Request]] = deque()
+        self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
         self.inbox: deque[Any] = deque()
         self._on_transition = on_transition
 
@@ -215,7 +215,7 @@ class SimMember:
         assert self.state.session is not None
         session = self.state.session.id
         op, running = operation(command, self._identity(session), now)
-        batch = next(running)
+        batch = _requests(next(running))
         self._send(op, Running(command, session, now, batch))
 
     def _send(self, op: int, running: Running) -> None:
@@ -252,7 +252,7 @@ class SimMember:
         except StopIteration as end:
             self._end(op, end.value, now)
         else:
-            self._send(op, replace(running, batch=batch, fed=fed, got=()))
+            self._send(op, replace(running, batch=_requests(batch), fed=fed, got=()))
 
     def _end(self, op: int, outcome: Any, now: float) -> None:
         self.running.pop(op, None)
@@ -263,3 +263,7 @@ class SimMember:
 
     def _identity(self, session: int) -> Identity:
         return Identity.of(self.settings, session)
+
+
+def _requests(asked: Batch | OffsetRequest) -> Sequence[Request | OffsetRequest]:
+    return (asked,) if isinstance(asked, OffsetRequest) else asked

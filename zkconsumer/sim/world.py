@@ -14,7 +14,7 @@ from functools import partial
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths, records
 from zkconsumer.core.events import Event
-from zkconsumer.core.model import Session, TopicPartition
+from zkconsumer.core.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.core.state import Settings, State
 from zkconsumer.sim import faults
 from zkconsumer.sim.member import SimMember
@@ -80,6 +80,7 @@ class World:
         self.faults_left = dict(plan.faults)
         self.log_end: dict[TopicPartition, int] = {}
         self.handed: dict[TopicPartition, int] = {}
+        self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
         self.edits = 0
         self.wrong = Wrong()
         self._stranger = 0
@@ -226,6 +227,9 @@ class World:
         """The server executes one request; watch events that it caused come before its reply."""
         link, member = self.links[who], self.members[who]
         op, request = member.wire.popleft()
+        if isinstance(request, rq.OffsetRequest):
+            member.inbox.append((op, self._kafka(request)))
+            return
         reply = self.zookeeper.request(link.session, request, self.now)
         self.watcher.served(self, who, request, reply)
         self.distribute()
@@ -235,6 +239,14 @@ class World:
             self.drop(who)
             return
         member.inbox.append((op, reply))
+
+    def _kafka(self, request: rq.OffsetRequest) -> Reply:
+        """The group's offsets in Kafka: whoever commits last has committed."""
+        if isinstance(request, rq.FetchOffsets):
+            known = {tp: self.kafka[tp] for tp in request.partitions if tp in self.kafka}
+            return Reply(Code.OK, known)
+        self.kafka |= request.offsets
+        return Reply(Code.OK, rq.NotStored({}, {}))
 
     def distribute(self) -> None:
         """Put watch events into the inboxes of connected members; see which servers hung up."""
@@ -377,6 +389,7 @@ class World:
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
         twin.handed, twin.wrong = dict(self.handed), replace(self.wrong)
+        twin.kafka = dict(self.kafka)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
         return twin

@@ -54,8 +54,9 @@ def _outcome(outcome: Value) -> str:
             return said + (f"; lost {listed(tp for tp, _ in lost)}" if lost else "")
         case {"is": "OffsetsLoaded", "offsets": offsets}:
             return "has read the offsets of " + listed(tp for tp, _ in offsets)
-        case {"is": "Committed", "versions": versions, "foreign": foreign}:
-            said = f"has committed {listed(tp for tp, _ in versions)}" if versions else ""
+        case {"is": "Committed", "versions": versions, "kafka": kafka, "foreign": foreign}:
+            stored = {*(tp for tp, _ in versions), *kafka}
+            said = f"has committed {listed(stored)}" if stored else ""
             other = f"finds {listed(tp for tp, _ in foreign)} written meanwhile" if foreign else ""
             return "; ".join(filter(None, [said, other])) or "had nothing to commit"
         case {"is": "Denied", "where": where, "reason": reason}:

@@ -1,32 +1,88 @@
-"""Committing offsets: compare-and-set transactions, and reading back what refused."""
+"""Stored offsets: reading them, compare-and-set transactions, and reading back what refused.
+
+With `offsets.storage=kafka` Kafka is asked in between. ZooKeeper's part of a commit comes first, be
+it only the check of our id znode: what it refuses a member that has lost its session, Kafka, which
+cannot tell such a member from a live one, is not asked to store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 
 from zkconsumer.core import paths, records
-from zkconsumer.core.events import Committed, MemberNodeGone
-from zkconsumer.core.model import StoredOffset, TopicPartition
+from zkconsumer.core.events import (
+    Committed,
+    Denied,
+    MemberNodeGone,
+    OffsetsLoaded,
+    Outcome,
+    StoreUnavailable,
+)
+from zkconsumer.core.model import OffsetAndMetadata, Storage, StoredOffset, TopicPartition
 from zkconsumer.core.offsets import CommitPlan
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.operations import (
     Member,
     Replies,
-    Running,
     chunks,
     create_parents,
     read_offsets,
     reason,
     transact,
 )
-from zkconsumer.zk.requests import Batch, Code
+from zkconsumer.zk.requests import Batch, Code, FetchOffsets, OffsetRequest, StoreOffsets
+
+Running = Generator[Batch | OffsetRequest, Replies, Outcome]
 
 _FOREIGN = frozenset({Code.BAD_VERSION, Code.NODE_EXISTS, Code.NO_NODE})
 """Somebody wrote, created or deleted an offset znode since we read it."""
 
 
+def load(member: Member, partitions: Iterable[TopicPartition], storage: Storage) -> Running:
+    """Read stored offsets; a malformed znode is reported and left as it is, never reset.
+
+    ZooKeeper answers last: if its connection has broken since Kafka answered, it is all void.
+    """
+    asked = sorted(partitions)
+    kafka: Mapping[TopicPartition, OffsetAndMetadata] = {}
+    if storage is not Storage.ZOOKEEPER:
+        (reply,) = yield FetchOffsets(tuple(asked))
+        if reply.code is not Code.OK:
+            return StoreUnavailable(reply.value)
+        kafka = reply.value
+    stored = yield from read_offsets(member, asked)
+    return OffsetsLoaded(stored, kafka)
+
+
 def commit(member: Member, plan: CommitPlan) -> Running:
-    """Write a plan; where somebody else wrote meanwhile, nothing of that transaction is written."""
+    """Write a plan: ZooKeeper's part, and Kafka's unless somebody else wrote meanwhile."""
+    to_zookeeper = _transactions if plan.writes or plan.checks else _fence
+    outcome = yield from to_zookeeper(member, plan)
+    if not plan.kafka or not isinstance(outcome, Committed) or outcome.foreign:
+        return outcome
+    (reply,) = yield StoreOffsets(plan.kafka)
+    denied, unavailable = reply.value
+    return replace(
+        outcome,
+        denied={**outcome.denied, **denied},
+        kafka=frozenset(plan.kafka).difference(denied, unavailable),
+        unavailable=unavailable,
+    )
+
+
+def _fence(member: Member, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+    """Where Kafka alone stores offsets: are we still a member?"""
+    (reply,) = yield [rq.Multi((member.check,))]
+    if reply.code is Code.NO_NODE:
+        return MemberNodeGone()
+    if reply.code is not Code.OK:
+        return Denied(member.path, reason(reply))
+    return Committed({}, {}, frozenset(), {})
+
+
+def _transactions(member: Member, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+    """Where somebody else wrote meanwhile, nothing of that transaction is written."""
     versions: dict[TopicPartition, int] = {}
     denied: dict[TopicPartition, str] = {}
     absent = sorted({tp.topic for tp, (_, version) in plan.writes.items() if version is None})

@@ -1,14 +1,17 @@
 """Requests to ZooKeeper and replies from it, as values: the operations are written in these.
 
-Nothing in here, nor in `operations`, knows kazoo: the same operations run on a simulated server.
+So are the two requests to Kafka, for the offsets of `offsets.storage=kafka`. Nothing in here, nor
+in `operations`, knows kazoo: the same operations run on a simulated server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
+
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 
 
 class Code(Enum):
@@ -41,6 +44,9 @@ class Node(NamedTuple):
 
 class Reply(NamedTuple):
     """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set.
+
+    Of FetchOffsets: partition -> OffsetAndMetadata, where there is one; OTHER with the reason when
+    it is worth another try. Of StoreOffsets: NotStored.
 
     For a refused Multi it is the index of the operation that failed; `code` is that one's.
     """
@@ -112,6 +118,31 @@ Request = Get | Exists | Children | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent at once (pipelined) and answered in order."""
 
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """The group's offsets in Kafka."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffsets:
+    """Have Kafka store these."""
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class NotStored(NamedTuple):
+    """What Kafka did not store: refused for good, and worth another try; each with the reason."""
+
+    denied: Mapping[TopicPartition, str]
+    unavailable: Mapping[TopicPartition, str]
+
+
+OffsetRequest = FetchOffsets | StoreOffsets
+"""One request to Kafka, which is sent alone and gets one reply."""
+
 MAX_PAYLOAD_BYTES = 1_000_000
 """A server drops the connection at jute.maxbuffer (1 MiB with the frame around the payload)."""
 
@@ -127,4 +158,4 @@ def payload_size(write: Write) -> int:
     return len(write.path.encode()) + len(data) + 64
 
 
-Operation = Generator[Batch, Sequence[Reply], Any]
+Operation = Generator[Batch | OffsetRequest, Sequence[Reply], Any]
