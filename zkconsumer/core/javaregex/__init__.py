@@ -1,0 +1,104 @@
+"""Java's regular expressions (`java.util.regex`, `String.matches`) on top of the `regex` library.
+
+A pattern is parsed as Java parses it and written anew for `regex`, with every set of characters
+spelled out. The yardstick is Java 11; what its releases read differently, and what `regex` cannot
+do as Java does, is refused (UnsupportedFilterError). Both know Unicode, of different years: a
+character that Unicode has had for less long than the group's JVMs may be classed differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import regex
+
+from zkconsumer.core.javaregex.nodes import rounds, text_of
+from zkconsumer.core.javaregex.parser import Parser
+from zkconsumer.core.javaregex.sets import SEPARATOR
+from zkconsumer.errors import (
+    FilterTooCostlyError,
+    InvalidFilterError,
+    UnsupportedFilterError,
+)
+
+# Characters of a pattern: room for a list of hundreds of topics, and parsed and compiled within
+# half a second. Longer ones raise FilterTooCostlyError.
+MAX_LENGTH = 16_384
+
+# Rounds of counted repetitions within each other, multiplied: (a{100}){100} has 10,000. More raise
+# FilterTooCostlyError, since `regex` keeps a record of each while it matches.
+MAX_ROUNDS = 10_000
+
+# Characters of what is written for `regex`; classes in any case of letters and many families make
+# it longer than the pattern. `regex` compiles this much within a second; more raises
+# FilterTooCostlyError.
+MAX_WRITTEN = 200_000
+
+# Compiled patterns that are kept. A group has few; the least used is compiled anew.
+_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JavaPattern:
+    """A compiled pattern; `text` is what was written for `regex`."""
+
+    text: str
+    _compiled: Any
+
+    def matches(self, texts: Sequence[str], *, timeout_s: float) -> list[bool]:
+        """Which texts match as a whole (`String.matches`).
+
+        TimeoutError after `timeout_s` seconds of the process's time, for all texts together: they
+        are matched in one go. None of them may hold SEPARATOR.
+        """
+        joined = "".join(text + SEPARATOR for text in texts)
+        found = self._compiled.finditer(joined, timeout=timeout_s)
+        return [one.end("hit") >= 0 for one in islice(found, len(texts))]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def compile_java(pattern: str) -> JavaPattern:
+    """Compile a pattern of Java's syntax.
+
+    Raises InvalidFilterError where Java raises PatternSyntaxException, UnsupportedFilterError for
+    what cannot be done here as Java does it, FilterTooCostlyError beyond a limit.
+    """
+    if len(pattern) > MAX_LENGTH:
+        raise FilterTooCostlyError(
+            f"a regex of {len(pattern)} characters, and {MAX_LENGTH} are allowed"
+        )
+    try:
+        text = _translated(pattern)
+        return JavaPattern(text, regex.compile(_for_many(text), regex.V1))
+    except InvalidFilterError as error:
+        raise InvalidFilterError(
+            f"{pattern} is an invalid regex", where=f"{error.what}, {error.where}"
+        ) from error
+    except UnsupportedFilterError as error:
+        raise type(error)(
+            f"the regex {pattern} cannot be evaluated", where=error.what, remedy=error.remedy
+        ) from error
+    except (regex.error, RecursionError, MemoryError) as error:
+        raise UnsupportedFilterError(
+            f"the regex {pattern} cannot be evaluated", where=str(error)
+        ) from error
+
+
+def _translated(pattern: str) -> str:
+    parser = Parser(pattern)
+    tree = parser.parse()
+    if rounds(tree) > MAX_ROUNDS:
+        raise FilterTooCostlyError(f"repetitions of more than {MAX_ROUNDS} rounds together")
+    text = text_of(tree, frozenset(parser.referenced))
+    if len(text) > MAX_WRITTEN:
+        raise FilterTooCostlyError(f"sets of more than {MAX_WRITTEN} characters together")
+    return text
+
+
+def _for_many(text: str) -> str:
+    """Matches one text and the separator after it, and says whether the text was hit."""
+    return f"(?P<hit>{text})\\uDFFF|[^\\uDFFF]*+\\uDFFF"

@@ -1,0 +1,345 @@
+"""Java's patterns as a tree: the grammar of `java.util.regex.Pattern` in Java 11."""
+
+from __future__ import annotations
+
+from zkconsumer.core.javaregex.classes import ClassParser
+from zkconsumer.core.javaregex.families import BOUND_WORD, LINE_ENDS, predefined
+from zkconsumer.core.javaregex.nodes import (
+    ENDLESS,
+    Alternation,
+    Assertion,
+    Atomic,
+    Chars,
+    Extent,
+    Greed,
+    Group,
+    LineEnd,
+    Look,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    extent,
+    refuse_in_look_behind,
+    unsettled,
+)
+from zkconsumer.core.javaregex.sets import Mode, Negation, Text, single
+from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError
+
+# Rounds of one counted repetition. `regex` lays some of them out one by one: a{99999999} takes
+# 1.9 GB. No topic is longer than 249 characters. More raise FilterTooCostlyError.
+MAX_COUNT = 1_000
+
+# Alternatives of a whole pattern; each is tried in turn. More raise FilterTooCostlyError.
+MAX_ALTERNATIVES = 2_000
+
+_FLAGS = {
+    "i": Mode.CASE_INSENSITIVE,
+    "m": Mode.MULTILINE,
+    "s": Mode.DOT_ALL,
+    "d": Mode.UNIX_LINES,
+    "u": Mode.UNICODE_CASE,
+    "x": Mode.COMMENTS,
+    "U": Mode.UNICODE_CLASSES | Mode.UNICODE_CASE,
+}
+
+# Topics are matched side by side, each with a separator behind it.
+_START = r"(?<![^\uDFFF])"
+_END = r"(?=\uDFFF)"
+
+
+class Parser(ClassParser):
+    """Reads one pattern; `parse` may be called once."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self.groups = 0
+        self.names: dict[str, int] = {}
+        self.closed: set[int] = set()
+        self.referenced: set[int] = set()
+        self.early: set[int] = set()  # referred to before they end, or without being there at all
+        self.alternatives = 1
+
+    def parse(self) -> Node:
+        """The whole pattern, or InvalidFilterError, or what else a filter can raise."""
+        try:
+            whole = self._alternation()
+            if self.cursor != self.length:
+                self.refuse("a ) that closes nothing, or a \\ that escapes nothing")
+        except IndexError:
+            self.refuse("it ends too early")
+        self._check_references(whole)
+        return whole
+
+    def _check_references(self, whole: Node) -> None:
+        """A group that is nowhere matches never; others must have matched, once and for all."""
+        if any(number <= self.groups for number in self.early):
+            raise UnsupportedFilterError("a reference to a group before its end")
+        if self.referenced & unsettled(whole):
+            raise UnsupportedFilterError("a reference to a group in a look-behind or a (?!")
+
+    def _alternation(self) -> Node:
+        branches = [self._sequence()]
+        while self.peek() == "|":
+            self.next()
+            self.alternatives += 1
+            if self.alternatives > MAX_ALTERNATIVES:
+                raise FilterTooCostlyError(f"more than {MAX_ALTERNATIVES} alternatives")
+            branches.append(self._sequence())
+        return branches[0] if len(branches) == 1 else Alternation(tuple(branches))
+
+    def _sequence(self) -> Node:
+        items: list[Node] = []
+        while True:
+            char = self.peek()
+            if char in "|)" or (char == "\0" and self.ended()):
+                return Sequence(tuple(items))
+            if char in "?*+":
+                self.refuse(f"a {char} that repeats nothing")
+            if char == "(":
+                group = self._group()
+                if group is not None:
+                    items.append(group)
+            else:
+                items.append(self._quantified(self._atom(char)))
+
+    # ---- atoms ----------------------------------------------------------------------------------
+
+    def _atom(self, char: str) -> Node:
+        if char == "[":
+            return Chars(self.char_class())
+        if char == "\\":
+            return self._escape()
+        if char == "{":  # Java repeats nothing, then
+            return Assertion()
+        self.next()
+        if char == "^":
+            return Assertion(self._line_start())
+        if char == "$":
+            return Assertion(self._line_end(several=Mode.MULTILINE in self.mode))
+        if char == ".":
+            return Chars(Negation(Text(self._dot_excepts())))
+        return Chars(single(ord(char), self.mode))
+
+    def _dot_excepts(self) -> str:
+        if Mode.DOT_ALL in self.mode:
+            return r"\uDFFF"
+        return r"\n" if Mode.UNIX_LINES in self.mode else LINE_ENDS
+
+    def _line_start(self) -> str:
+        if Mode.MULTILINE not in self.mode:
+            return _START
+        if Mode.UNIX_LINES in self.mode:
+            return rf"(?:(?!{_END})(?:{_START}|(?<=\n)))"
+        return rf"(?:(?!{_END})(?:{_START}|(?<=[{LINE_ENDS}])(?<!\r(?=\n))))"
+
+    def _line_end(self, *, several: bool) -> str:
+        final = "" if several else _END
+        if Mode.UNIX_LINES in self.mode:
+            return rf"(?:{_END}|(?=\n{final}))"
+        return rf"(?:{_END}|(?=\r\n{final}|[\r\u0085\u2028\u2029]{final})|(?<!\r)(?=\n{final}))"
+
+    def _escape(self) -> Node:
+        letter = self.at(1)
+        if letter in "pP":
+            self.cursor += 1
+            return Chars(self.family())
+        self.skip()
+        if letter in "123456789":
+            return self._numbered(int(letter))
+        match letter:
+            case "A" | "G":
+                return Assertion(_START)
+            case "z":
+                return Assertion(_END)
+            case "Z":
+                return Assertion(self._line_end(several=False))
+            case "b" | "B":
+                return self._boundary(letter)
+            case "R":
+                return LineEnd()
+            case "X":
+                raise UnsupportedFilterError("releases of Java differ in what \\X matches")
+            case "k":
+                return self._named_reference()
+        chars = predefined(letter, self.mode)
+        if chars is not None:
+            return Chars(chars)
+        code = self.literal_escape(letter)
+        if code is None:
+            self.refuse(f"Java has no \\{letter}")
+        return Chars(single(code, self.mode))
+
+    def _boundary(self, letter: str) -> Assertion:
+        """A word's end or start. A mark belongs to the word if its base does."""
+        if letter == "b" and self.peek() == "{":
+            raise UnsupportedFilterError("\\b{...} depends on the release of Java")
+        word, base = BOUND_WORD, r"[\p{L}\p{Nd}]"
+        if Mode.UNICODE_CLASSES in self.mode:
+            chars = predefined("w", self.mode)
+            assert isinstance(chars, Text)
+            word = chars.body
+        left = rf"(?:(?<=[{word}])|(?<={base}\p{{Mn}}+))"
+        right = rf"(?:(?=[{word}])|(?=\p{{Mn}})(?<={base}\p{{Mn}}*))"
+        differ = rf"(?:{left}(?!{right})|(?!{left}){right})"
+        return Assertion(differ if letter == "b" else f"(?!{differ})")
+
+    # ---- references -----------------------------------------------------------------------------
+
+    def _numbered(self, number: int) -> Node:
+        while self.peek() in "0123456789" and number * 10 + int(self.peek()) <= self.groups:
+            number = number * 10 + int(self.read())
+        return self._reference(number)
+
+    def _named_reference(self) -> Node:
+        if self.read() != "<":
+            self.refuse("\\k without <")
+        name = self._group_name(self.read())
+        if name not in self.names:
+            self.refuse(f"no group is named {name} before \\k<{name}>")
+        return self._reference(self.names[name])
+
+    def _reference(self, number: int) -> Node:
+        if Mode.CASE_INSENSITIVE in self.mode:
+            raise UnsupportedFilterError("a reference to a group in any case of letters")
+        (self.referenced if number in self.closed else self.early).add(number)
+        return Reference(number)
+
+    def _group_name(self, char: str) -> str:
+        name = ""
+        while char.isascii() and (char.isalpha() or (name and char.isdigit())):
+            name += char
+            char = self.read()
+        if not name or char != ">":
+            self.refuse("a group's name is letters and digits between < and >")
+        return name
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    def _group(self) -> Node | None:
+        """Read a group and its quantifier; None for flags alone. The cursor is on the (."""
+        self.deeper()
+        before = self.mode
+        found: Node | None
+        if self.next() == "?":
+            found = self._special(self.skip())
+            if found is None:
+                self.depth -= 1
+                return None
+        else:
+            found = self._capturing()
+        if self.read() != ")":
+            self.refuse("a group without )")
+        self.mode = before
+        self.depth -= 1
+        return self._quantified(found)
+
+    def _capturing(self) -> Node:
+        self.groups += 1
+        number = self.groups
+        inner = self._alternation()
+        self.closed.add(number)
+        return Group(inner, number)
+
+    def _special(self, char: str) -> Node | None:
+        """Read what is in a group behind (?x; the cursor is behind the x."""
+        match char:
+            case ":":
+                return Group(self._alternation())
+            case "=" | "!":
+                return Look(Group(self._alternation()), f"?{char}")
+            case ">":
+                return Atomic(self._alternation())
+            case "<":
+                return self._named_or_behind(self.read())
+        self.cursor -= 1
+        self._flags()
+        char = self.read()
+        if char == ")":
+            return None
+        if char != ":":
+            self.refuse(f"(?{char} opens nothing that Java knows")
+        return Group(self._alternation())
+
+    def _named_or_behind(self, char: str) -> Node:
+        if char in "=!":
+            inner = self._alternation()
+            self._check_behind(inner)
+            return Look(Group(inner), f"?<{char}")
+        name = self._group_name(char)
+        if name in self.names:
+            self.refuse(f"two groups are named {name}")
+        self.names[name] = self.groups + 1
+        return self._capturing()
+
+    def _check_behind(self, inner: Node) -> None:
+        found = extent(inner, Extent())
+        if not found.bounded:
+            self.refuse("a look-behind without an obvious maximum length")
+        if found.accidental:
+            raise UnsupportedFilterError("releases of Java differ in endless look-behinds")
+        refuse_in_look_behind(inner)
+
+    def _flags(self) -> None:
+        char, on = self.peek(), True
+        while char in _FLAGS or char in "c-":
+            if char == "-":
+                if not on:
+                    return
+                on = False
+            elif char == "c":
+                if on:
+                    raise UnsupportedFilterError("canonical equivalence, (?c)")
+            elif on:
+                self.mode |= _FLAGS[char]
+            else:
+                self.mode &= ~_FLAGS[char]
+            char = self.next()
+
+    # ---- quantifiers ----------------------------------------------------------------------------
+
+    def _quantified(self, node: Node) -> Node:
+        match self.peek():
+            case "?":
+                return Repeat(node, 0, 1, self._greed())
+            case "*":
+                return Repeat(node, 0, ENDLESS, self._greed())
+            case "+":
+                return Repeat(node, 1, ENDLESS, self._greed())
+            case "{":
+                least, most = self._counts()
+                self.cursor -= 1
+                return Repeat(node, least, most, self._greed(), braces=True)
+        return node
+
+    def _greed(self) -> Greed:
+        """Leave out one character and read the sign behind it."""
+        try:
+            greed = Greed(self.next())
+        except ValueError:
+            return Greed.GREEDY
+        self.next()
+        return greed
+
+    def _counts(self) -> tuple[int, int]:
+        if self.at(1) not in "0123456789":
+            self.refuse("a { that repeats nothing")
+        self.cursor += 1
+        least = self._number()
+        most = least
+        if self.peek() == ",":
+            self.next()
+            most = ENDLESS if self.peek() == "}" else self._number()
+        if self.read() != "}":
+            self.refuse("a { without }")
+        if most < least:
+            self.refuse("a repetition whose maximum is below its minimum")
+        return least, most
+
+    def _number(self) -> int:
+        digits = ""
+        while self.peek() in "0123456789":
+            digits += self.read()
+        if len(digits.lstrip("0")) > len(str(MAX_COUNT)) or int(digits or "0") > MAX_COUNT:
+            raise FilterTooCostlyError(f"a repetition of more than {MAX_COUNT} rounds")
+        return int(digits or "0")
