@@ -136,8 +136,8 @@ class StoreOffsets:
 class NotStored(NamedTuple):
     """What Kafka did not store: refused for good, and worth another try; each with the reason."""
 
-    denied: Mapping[TopicPartition, str]
-    unavailable: Mapping[TopicPartition, str]
+    denied: dict[TopicPartition, str]
+    unavailable: dict[TopicPartition, str]
 
 
 OffsetRequest = FetchOffsets | StoreOffsets
