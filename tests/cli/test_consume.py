@@ -71,6 +71,25 @@ def test_a_stream_without_messages_takes_nothing_from_the_others(
     assert len(out.splitlines()) == committed(sandbox, topic) == 321
 
 
+def test_by_a_pattern(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
+) -> None:
+    """--whitelist consumes every topic that matches; exactly one of the three must be given."""
+    sandbox.create_topic(f"{topic}.more", partitions=1)
+    for name in (topic, f"{topic}.more"):
+        sandbox.produce(name, 3)
+    group = tuple(part for part in arguments if part != "--topic")[:-2]
+    pattern = ("--whitelist", f"{topic}[.a-z]*", "--output", "json")
+    first = (*group, "--from-beginning", "--max-messages", "6", "--threads", "2")
+    code, out, _ = run(*first, *pattern)
+    assert code == 0
+    seen = Counter(json.loads(line)["topic"] for line in out.splitlines())
+    assert seen == {topic: 3, f"{topic}.more": 3}
+    code, _, err = run(*arguments, *pattern)
+    assert code == 2
+    assert "--topic and --whitelist exclude each other" in err
+
+
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
     """JSON lines hold text as text, other bytes as base64, and say where a message stood."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zkconsumer.config import ConsumerConfig
+    from zkconsumer.core.filters import TopicFilter
 
 # Messages. One write and one flush for so many at most; a fault repeats so many at most.
 BATCH = 500
@@ -58,7 +59,15 @@ class Ended(Enum):
 @app.command()
 def consume(
     *,
-    topic: Annotated[str, typer.Option(help="The topic to consume.")],
+    topic: Annotated[str | None, typer.Option(help="The topic to consume.")] = None,
+    whitelist: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Instead: every topic that matches, also later ones."),
+    ] = None,
+    blacklist: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Instead: every topic that does not match."),
+    ] = None,
     zookeeper: Annotated[
         str | None, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="zookeeper.connect.")
     ] = None,
@@ -88,10 +97,10 @@ def consume(
         Path | None, typer.Option(metavar="FILE", help="Write the group's events, JSON lines.")
     ] = None,
 ) -> None:
-    """Write the messages of a topic to standard output, as a member of a group."""
+    """Write the messages of topics to standard output, as a member of a group."""
     from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
-    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
 
+    wanted = _wanted(topic, whitelist, blacklist)
     named = {
         "zookeeper_connect": zookeeper,
         "group_id": group,
@@ -108,9 +117,31 @@ def consume(
         write=_write_raw if output is Output.RAW else _write_json,
         idle_limit_s=settings.consumer_timeout_s if timeout is None else timeout,
     )
-    ended = run.run(settings, validate_topic(topic), threads)
+    ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
+
+
+def _wanted(
+    topic: str | None, whitelist: str | None, blacklist: str | None
+) -> str | TopicFilter:
+    """The one topic or filter that was asked for, as the ConsoleConsumer demands exactly one."""
+    from zkconsumer.core.filters import black_list, white_list  # noqa: PLC0415
+    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+
+    makers: dict[str, Callable[[str], str | TopicFilter]]
+    makers = {"--topic": validate_topic, "--whitelist": white_list, "--blacklist": black_list}
+    given = dict(zip(makers, (topic, whitelist, blacklist), strict=True))
+    named = [(option, text) for option, text in given.items() if text is not None]
+    if len(named) != 1:
+        both = " and ".join(option for option, _ in named)
+        raise ConfigError(
+            f"{both} exclude each other" if named else "nothing to consume was named",
+            where="consume",
+            remedy=f"give exactly one of {', '.join(makers)}",
+        )
+    ((option, text),) = named
+    return makers[option](text)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -192,12 +223,15 @@ class Run:
         # handler would run in the thread that waits, which may just hold the event's own lock).
         self._inbox: SimpleQueue[Ended | BaseException] = SimpleQueue()
 
-    def run(self, config: ConsumerConfig, topic: str, threads: int) -> Ended:
+    def run(self, config: ConsumerConfig, wanted: str | TopicFilter, threads: int) -> Ended:
         """Consume until a reason to stop; raises what went wrong."""
         from zkconsumer import ConsumerConnector  # noqa: PLC0415
 
         with ConsumerConnector(config) as connector, self._signals():
-            streams = connector.create_message_streams({topic: threads})[topic]
+            if isinstance(wanted, str):
+                streams = connector.create_message_streams({wanted: threads})[wanted]
+            else:
+                streams = connector.create_message_streams_by_filter(wanted, threads)
             workers = [
                 threading.Thread(target=self._work, args=(stream,), daemon=True)
                 for stream in streams
