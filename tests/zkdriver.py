@@ -19,7 +19,7 @@ from zkconsumer.zk import operations
 from zkconsumer.zk.requests import Code
 from zkconsumer.zk.session import ZooKeeperSession
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 CLOSED = [make_acl("digest", "nobody:none", all=True)]
 READ_ONLY = [make_acl("world", "anyone", read=True)]
 

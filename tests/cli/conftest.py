@@ -9,6 +9,9 @@ from typing import IO
 
 import pytest
 
+# Seconds that a whole run may take; the longest, a demo, takes ten where nothing else goes on.
+RUN_LIMIT_S = 200
+
 Spawn = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -44,7 +47,7 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
 
     def to_the_end(*arguments: str) -> tuple[int, str, str]:
         process = spawn(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=RUN_LIMIT_S)
         return process.returncode, out.decode(), err.decode()
 
     return to_the_end

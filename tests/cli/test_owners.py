@@ -97,7 +97,7 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
     seen = next(line for line in lines if b"-> g_c-0" in line)
     assert b"orders-0 owner:" in seen
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=60) == 130
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
 

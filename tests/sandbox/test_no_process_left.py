@@ -41,9 +41,9 @@ def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
         assert None not in births.values()
         owner.send_signal(number)
         assert until(
-            lambda: not any(birth == born(pid) for pid, birth in births.items()), limit_s=20.0
+            lambda: not any(birth == born(pid) for pid, birth in births.items()), limit_s=60.0
         )
-        assert until(lambda: not Path(left["directory"]).exists(), limit_s=20.0)
+        assert until(lambda: not Path(left["directory"]).exists(), limit_s=60.0)
 
 
 STARTING = """
@@ -72,6 +72,6 @@ def test_interrupted_while_starting(what: str) -> None:
 
         assert until(started, limit_s=60.0)
         owner.send_signal(signal.SIGINT)
-        assert owner.wait(30.0) != 0
+        assert owner.wait(60.0) != 0
         assert born(int(str(record["pid"]))) != record["born"]
         assert not directory.exists()

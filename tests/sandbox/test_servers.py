@@ -22,7 +22,7 @@ from zkconsumer.sandbox.process import until
 
 def _session(connect: str) -> KazooClient:
     client = KazooClient(connect, timeout=6.0, connection_retry={"max_tries": -1, "max_delay": 0.5})
-    client.start(timeout=20.0)
+    client.start(timeout=60.0)
     return client
 
 
@@ -50,7 +50,7 @@ def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
         assert server.alive
         assert server.mode == ""
         server.resume()
-        assert until(lambda: server.mode == "standalone", limit_s=10.0)
+        assert until(lambda: server.mode == "standalone", limit_s=60.0)
 
 
 def test_paused_server_stops(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_paused_server_stops(tmp_path: Path) -> None:
 def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
     """A tick of 0.1 s grants sessions of 0.2 s."""
     client = KazooClient(zookeeper.connect, timeout=0.1)
-    client.start(timeout=20.0)
+    client.start(timeout=60.0)
     try:
         assert "minSessionTimeout=200" in zookeeper.command("conf")
     finally:
@@ -154,7 +154,7 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
         client.retry(client.set, "/e", b"1")
         assert client.client_id == session
         old.start()
-        assert until(lambda: old.mode == "follower", limit_s=20.0)
+        assert until(lambda: old.mode == "follower", limit_s=60.0)
     finally:
         client.stop()
         client.close()
@@ -191,7 +191,7 @@ def test_sandbox_leaves_nothing() -> None:
         sandbox.broker.kill()
         assert until(
             lambda: topics.describe_topic(sandbox.zookeeper_connect, "t")[0].leader == 1,
-            limit_s=30.0,
+            limit_s=60.0,
         )
         sandbox.broker.start()
         servers = [sandbox.zookeeper, *sandbox.brokers]

@@ -9,9 +9,9 @@ from zkcontract import LIMIT_S, Server, ZkError, claim, is_back, refusal
 
 def test_a_session_that_pings_lives(server: Server) -> None:
     """No request is needed to keep a session: its client's pings do."""
-    session, other = server.session(timeout_s=1.0), server.session()
+    session, other = server.session(timeout_s=2.0), server.session()
     session.create_ephemeral("/id")
-    number, until = session.id, server.clock() + 3.0
+    number, until = session.id, server.clock() + 5.0
     assert server.until(lambda: server.clock() > until)
     assert other.exists("/id") is not None
     assert session.id == number
@@ -82,7 +82,7 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
 def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> None:
     """Nodes whose creation was never answered go like all others when the session expires."""
     proxy = server.proxy()
-    session, other = server.session_behind(proxy, timeout_s=1.0), server.session()
+    session, other = server.session_behind(proxy, timeout_s=3.0), server.session()
     other.create("/owners")
     proxy.wire = Wire.LOSE_REPLIES
     reply = session.later(lambda it: it.multi(*(claim(f"/owners/{n}") for n in range(3))))
@@ -97,7 +97,7 @@ def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> 
 def test_a_silent_client_comes_back_with_another_session(server: Server) -> None:
     """When its wire is mended after the timeout, the client learns that its session is over."""
     proxy = server.proxy()
-    session, other = server.session_behind(proxy, timeout_s=1.0), server.session()
+    session, other = server.session_behind(proxy, timeout_s=2.0), server.session()
     session.create_ephemeral("/id")
     number = session.id
     proxy.wire = Wire.SILENT

