@@ -182,6 +182,10 @@ class Member:
         }
         return self.answer(ev.Verified(held, dict.fromkeys(lost)))
 
+    def listened(self, error: str = "") -> tuple[cmd.Command, ...]:
+        """The user's listener returns, or raises."""
+        return self.answer(ev.ListenerReturned(self.last(cmd.CallListener).callback, error))
+
     def settle(self, group: GroupView | None = None) -> None:
         """From nothing to a settled owner of its part."""
         self.register()
@@ -220,6 +224,8 @@ class Member:
                 self.read(group)
             case Phase.STOPPING:
                 self.send(ev.ReleaseReady, partitions=self.state.moving)
+            case Phase.BEFORE_RELEASE | Phase.BEFORE_START:
+                self.listened()
             case Phase.RELEASING:
                 self.answer(ev.Released({}))
             case Phase.CLAIMING:
@@ -258,6 +264,8 @@ TWO = view([ME, PEER])
 
 def member_in(phase: Phase, **settings: Any) -> Member:
     """A member that stands in `phase`, by the shortest way."""
+    if phase in (Phase.BEFORE_RELEASE, Phase.BEFORE_START):
+        return _at_the_listener(phase, **settings)
     member = Member(**settings)
     if phase is Phase.OFFLINE:
         return member
@@ -279,6 +287,22 @@ def member_in(phase: Phase, **settings: Any) -> Member:
     member.verify()
     if phase not in (Phase.WAITING, Phase.SETTLED):
         _leave_rest(member, phase)
+    assert member.state.phase is phase
+    return member
+
+
+def _at_the_listener(phase: Phase, **settings: Any) -> Member:
+    member = Member(**({"listener_s": 1.0} | settings))
+    member.register()
+    member.read()
+    if phase is Phase.BEFORE_START:
+        member.listened()
+        member.claim()
+    else:
+        member.drive()
+        _leave_rest(member, Phase.STOPPING)
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+        member.answer_commit()
     assert member.state.phase is phase
     return member
 

@@ -9,7 +9,7 @@ from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.model import Blocker, Ownership, RebalanceMode, StoredOffset, TopicPartition
-from zkconsumer.core.rebalance import RECHECK_S
+from zkconsumer.core.rebalance import MAX_PUT_OFF, RECHECK_S
 from zkconsumer.core.records import Pattern
 from zkconsumer.core.releases import profile
 from zkconsumer.core.state import Phase
@@ -509,3 +509,53 @@ def test_a_session_that_was_settled_stays_so() -> None:
     busy = (cmd.AskRelease, cmd.Release, cmd.Claim, cmd.LoadOffsets, cmd.StartFetching)
     assert not [c for c in member.log[before:] if isinstance(c, busy)]
     assert member.state.session == SESSION
+
+
+def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
+    """Cut off while a re-created topic's old claims are released: they are given up afterwards."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
+    member.read(view(czxid=2))
+    member.send(ev.ReleaseReady, partitions=tps(0, 1, 2, 3))
+    assert member.state.phase is Phase.RELEASING
+    old = dict(member.state.owned)
+    member.send(ev.Suspended)
+    member.connect()
+    member.drive(view(czxid=2))
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not set(old.values()) & set(member.state.owned.values())
+
+
+# ---- news that never ends -----------------------------------------------------------------------
+
+
+def test_news_are_read_before_anything_is_claimed() -> None:
+    """The group changes again while it is read: the next view is read first."""
+    member = member_in(Phase.READING)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(), cmd.ReadView)
+    assert one(member.read(), cmd.Claim)
+
+
+def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
+    """News with every reading: after a bounded number what is missing is claimed and served."""
+    member = member_in(Phase.READING)
+    for _ in range(MAX_PUT_OFF):
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+        assert one(member.read(), cmd.ReadView)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(), cmd.Claim)
+    assert one(member.claim(), cmd.LoadOffsets)
+    done = member.load()
+    assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2, 3)
+    assert one(done, cmd.ReadView), "the news that was put off is read next"
+    member.drive()
+    assert (member.state.phase, member.state.put_off) == (Phase.SETTLED, 0)
+
+
+def test_what_must_go_is_never_put_off() -> None:
+    """However often the group changes, each reading's releases are made at once."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(TWO), cmd.AskRelease).partitions == tps(2, 3)

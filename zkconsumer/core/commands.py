@@ -115,6 +115,22 @@ class CollectPositions(Command):
     partitions: frozenset[TopicPartition]
 
 
+class Callback(Enum):
+    """The calls of a rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0)."""
+
+    RELEASING = "before_releasing_partitions"
+    STARTING = "before_starting_fetchers"
+
+
+@dataclass(frozen=True, slots=True)
+class CallListener(Command):
+    """Call the user's listener: with what goes, or with who gets what of the topics we know."""
+
+    op: int
+    callback: Callback
+    partitions: Mapping[TopicPartition, ThreadId]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenGate(Command):
     """Messages may be delivered until `deadline`."""
@@ -158,6 +174,8 @@ class NoticeKind(Enum):
     COMMIT_RETRIED = "commit_retried"
     COMMIT_FAILED = "commit_failed"
     IDLE_PEER = "idle_peer"
+    LISTENER_FAILED = "listener_failed"
+    LISTENER_LATE = "listener_late"
 
 
 @dataclass(frozen=True, slots=True)

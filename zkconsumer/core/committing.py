@@ -237,11 +237,12 @@ def _act_on(state: State, findings: Findings) -> Step:
     grants = {
         tp: (state.owned[tp], to)
         for tp, to in findings.edited.items()
-        if tp in state.serving and tp in state.owned
+        if tp in state.serving and tp in state.owned and tp not in state.moving
     }
-    moves: tuple[Command, ...] = (
-        (Withdraw(frozenset(grants)), StartFetching(grants)) if grants else ()
-    )
+    # What is about to move is not delivered again: its next owner begins at the edit.
+    gone = state.serving.intersection(findings.edited)
+    moves: tuple[Command, ...] = (Withdraw(gone),) if gone else ()
+    moves += (StartFetching(grants),) if grants else ()
     return state, (*notices, *moves)
 
 

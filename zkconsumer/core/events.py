@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from zkconsumer.core.commands import Callback
 from zkconsumer.core.model import (
     Blocker,
     OffsetAndMetadata,
@@ -137,6 +138,14 @@ class Committed(Outcome):
 @dataclass(frozen=True, slots=True)
 class OwnersListed(Outcome):
     present: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerReturned(Outcome):
+    """The user's listener has ended; `error` is what it raised, empty when it did not."""
+
+    callback: Callback
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

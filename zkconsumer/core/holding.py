@@ -52,5 +52,6 @@ def lose(state: State, lost: frozenset[TopicPartition]) -> Step:
         serving=state.serving - lost,
         malformed=state.malformed - lost,
         ledger=drop_from(state.ledger, lost),
+        heard=None if lost else state.heard,
     )
     return state, ((Withdraw(served),) if served else ())

@@ -32,6 +32,7 @@ from zkconsumer.core.commands import (
     Withdraw,
 )
 from zkconsumer.core.events import Event, Finished, Interrupted
+from zkconsumer.core.listening import CALLING, complaint, late
 from zkconsumer.core.model import Purpose
 from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
 
@@ -89,7 +90,7 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
     ready = state.ready | event.partitions
     state = replace(state, ready=ready)
     if state.phase is Phase.STOPPING and ready >= (state.moving & state.serving):
-        return rebalance.stopped(state)
+        return rebalance.stopped(state, event.now)
     return state, ()
 
 
@@ -100,7 +101,7 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
         retries = 0 if event.purpose in committing.URGENT else state.settings.commit_retries
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = committing.request(state, asked, event.now)
-    return then(result, rebalance.after_commit)
+    return then(result, lambda s: rebalance.after_commit(s, event.now))
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
@@ -116,7 +117,8 @@ def _tick(state: State, event: events.Tick) -> Step:
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: connection.renew(s, event.now))
     result = then(result, lambda s: _auto_commit(s, event.now))
-    result = then(result, lambda s: then(committing.due(s, event.now), rebalance.after_commit))
+    result = then(result, lambda s: committing.due(s, event.now))
+    result = then(result, lambda s: rebalance.after_commit(s, event.now))
     return then(result, lambda s: _phase_tick(s, event.now))
 
 
@@ -133,8 +135,11 @@ def _auto_commit(state: State, now: float) -> Step:
 def _phase_tick(state: State, now: float) -> Step:
     if state.leave_at is not None and state.leave_at <= now:
         return rebalance.close(state)
-    if state.phase is Phase.STOPPING and state.grace_at is not None and state.grace_at <= now:
-        return rebalance.stopped(state)
+    if state.grace_at is not None and state.grace_at <= now:
+        if state.phase is Phase.STOPPING:
+            return rebalance.stopped(state, now)
+        if state.phase in CALLING:
+            return rebalance.listened(state, (late(state),), now)
     resting = state.connected and state.phase in triggers.RESTING
     if resting and state.verify_at is not None and state.verify_at <= now:
         return rebalance.recheck(state)
@@ -184,9 +189,10 @@ def _finished(state: State, event: Finished) -> Step:
             return connection.synced(state, outcome, now)
         return replace(state, lease=replace(state.lease, op=None)), ()
     if state.commit is not None and event.op == state.commit.op:
-        return then(_commit_ended(state, outcome, now), rebalance.after_commit)
+        ended = _commit_ended(state, outcome, now)
+        return then(ended, lambda s: rebalance.after_commit(s, now))
     if event.op != state.op:
-        return state, ()
+        return state, complaint(outcome)
     if isinstance(outcome, Interrupted):
         return replace(state, op=None), ()
     row = OUTCOMES.get((state.phase, type(outcome))) or OUTCOMES.get((None, type(outcome)))
@@ -210,7 +216,12 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
 
 def _connected(state: State, event: events.Connected) -> Step:
     """A leaver has nothing to wait for in a new session."""
-    return then(connection.connected(state, event), rebalance.after_commit)
+    connected = connection.connected(state, event)
+    return then(connected, lambda s: rebalance.after_commit(s, event.now))
+
+
+def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Step:
+    return rebalance.listened(state, complaint(outcome), now)
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
@@ -246,6 +257,8 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.REGISTERING, events.IdTaken): connection.id_taken,
     (Phase.RECOVERING, events.Verified): connection.recovered,
     (Phase.READING, events.ViewRead): reading.view_read,
+    (Phase.BEFORE_RELEASE, events.ListenerReturned): _listened,
+    (Phase.BEFORE_START, events.ListenerReturned): _listened,
     (Phase.RELEASING, events.Released): rebalance.released,
     (Phase.CLAIMING, events.Claimed): rebalance.claimed,
     (Phase.LOADING, events.OffsetsLoaded): loading.offsets_loaded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zkconsumer.core import blocking, rebalance
+from zkconsumer.core import blocking, listening, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind
 from zkconsumer.core.events import ViewRead
 from zkconsumer.core.model import RebalanceMode, ThreadId, TopicPartition
@@ -44,7 +44,8 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     # Eager stops the world for a change, not for each look at what it waits for.
     eager = settings.mode is RebalanceMode.EAGER and wanted is not held
     eager = eager and (news or wanted != held)
-    restart = frozenset(tp for tp in held if eager or tp.topic in again)
+    # What a broken connection has kept from being given up still is to be.
+    restart = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.restart)
     notices += tuple(
         Notice(NoticeKind.TOPIC_RECREATED, topic, "the topic was deleted and created again; stored "
                "offsets belong to the old one", "reset the group's offsets of this topic")
@@ -57,6 +58,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
             kind = NoticeKind.MALFORMED_TOPIC if topic else NoticeKind.UNSUPPORTED_PEER
         notices += (Notice(kind, subject, waiting_for),)
     state = replace(state, wanted=wanted, waiting_for=waiting_for, restart=restart)
+    state = state if wanted is held else listening.learn(state)
     state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
 

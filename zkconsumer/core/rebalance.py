@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zkconsumer.core import blocking, committing, holding
+from zkconsumer.core import blocking, committing, holding, listening
 from zkconsumer.core.commands import (
     AskRelease,
     Claim,
@@ -35,6 +35,11 @@ RECHECK_S = 0.5
 """When what was kept is read back: after the members' claims, which all come at the same time. Its
 watches stand meanwhile. The next rebalance, if it comes before, starts this time anew."""
 
+MAX_PUT_OFF = 10
+"""How many readings in a row may put a claim off because the next news is there already. Then what
+is missing is claimed and read by the view at hand, though some of it may have to go again at once:
+else a group that never rests would leave partitions unread for as long."""
+
 
 def advance(state: State, now: float) -> Step:
     """Enter the next phase: what must go before what is missing, and news before rest."""
@@ -46,16 +51,24 @@ def advance(state: State, now: float) -> Step:
     )
     if go:
         return stop(state, go, now)
-    if state.stale:
-        return read(state)  # what is claimed or loaded by an old view may have to go at once
     missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
-    if missing and state.claim_due:
-        return claim(state, missing, now)
     unserved = frozenset(
         tp
         for tp in owned
         if tp in wanted and tp not in state.serving and tp not in state.malformed
     )
+    claiming = bool(missing) and state.claim_due
+    put_off = state.put_off + 1 if state.stale and (claiming or unserved) else 0
+    if state.stale and put_off <= MAX_PUT_OFF:
+        # What is claimed or loaded by an old view may have to go at once.
+        return read(replace(state, put_off=put_off))
+    if not state.stale:
+        state = replace(state, put_off=0)
+    call = listening.due(state, claiming=claiming, resting=bool(unserved) or not missing)
+    if call is not None:
+        return listening.call(state, call, now)
+    if claiming:
+        return claim(state, missing, now)
     if unserved:
         state, op = start_op(replace(state, phase=Phase.LOADING))
         return state, (LoadOffsets(op, unserved, state.settings.storage),)
@@ -97,15 +110,15 @@ def _cut_short(state: State) -> Step:
     Whether it still moves is decided anew; its positions wait for the commit, so that reading on
     from the stored offset repeats nothing that was finished.
     """
-    asked = state.moving & state.serving if state.phase is Phase.STOPPING else frozenset()
+    asked, unfinished = state.moving & state.serving, state.phase is Phase.STOPPING
     state = replace(
         state, moving=frozenset(), grace_at=None, stale=True, serving=state.serving - asked
     )
     if not asked:
         return state, ()
-    collect = CollectPositions(Purpose.RELEASE, asked)
-    withdraw = Withdraw(asked)
-    return state, (withdraw,) if state.settings.auto_commit_s is None else (collect, withdraw)
+    collects = unfinished and state.settings.auto_commit_s is not None
+    collect = (CollectPositions(Purpose.RELEASE, asked),) if collects else ()
+    return state, (*collect, Withdraw(asked))
 
 
 def read(state: State) -> Step:
@@ -122,26 +135,39 @@ def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
     state = replace(state, moving=go, ready=frozenset())
     asked = go & state.serving
     if not asked:
-        return release(state)
+        return before_release(state, now)
     state = replace(
         state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s
     )
     return state, (AskRelease(asked),)
 
 
-def stopped(state: State) -> Step:
-    """All is finished, or the grace is over: take the positions, end delivery, commit, release."""
-    asked = state.moving & state.serving
-    state = replace(state, serving=state.serving - asked, grace_at=None)
+def stopped(state: State, now: float) -> Step:
+    """All is finished, or the grace is over: nothing more is handed out. Commit, then release."""
     if state.settings.auto_commit_s is None:
-        return then((state, (Withdraw(asked),)), release)
-    state = replace(state, phase=Phase.COMMITTING)
-    return state, (CollectPositions(Purpose.RELEASE, asked), Withdraw(asked))
+        return before_release(state, now)
+    state = replace(state, phase=Phase.COMMITTING, grace_at=None)
+    return state, (CollectPositions(Purpose.RELEASE, state.moving & state.serving),)
+
+
+def before_release(state: State, now: float) -> Step:
+    """The listener may commit what goes: so its positions are known until it has returned."""
+    listens = state.settings.listener_s is not None
+    return listening.before_release(state, now) if listens else release(state)
+
+
+def listened(state: State, said: tuple[Notice, ...], now: float) -> Step:
+    """The listener has ended, well or not, or its time is over."""
+    state = replace(state, op=None, grace_at=None)
+    return then((state, said), release if state.moving else lambda s: advance(s, now))
 
 
 def release(state: State) -> Step:
-    state, op = start_op(replace(state, phase=Phase.RELEASING, grace_at=None))
-    return state, (Release(op, state.moving),)
+    asked = state.moving & state.serving
+    state = replace(state, phase=Phase.RELEASING, grace_at=None, serving=state.serving - asked)
+    state, op = start_op(state)
+    withdraw = (Withdraw(asked),) if asked else ()
+    return state, (*withdraw, Release(op, state.moving))
 
 
 def released(state: State, outcome: Released, now: float) -> Step:
@@ -165,13 +191,13 @@ def released(state: State, outcome: Released, now: float) -> Step:
 
 def pump(state: State, now: float) -> Step:
     """Commits may be written again: start what waits, and go on if a phase waited for it."""
-    return then(committing.pump(state, now), after_commit)
+    return then(committing.pump(state, now), lambda s: after_commit(s, now))
 
 
-def after_commit(state: State) -> Step:
+def after_commit(state: State, now: float) -> Step:
     """A phase that waits for a commit goes on when it is over, however it ended."""
     if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
-        return release(state)
+        return before_release(state, now)
     last = (Purpose.LEAVE, Purpose.RELEASE)
     if state.phase is Phase.LEAVING and not any(committing.pending(state, p) for p in last):
         return close(state)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.commands import Command
+from zkconsumer.core.commands import Callback, Command
 from zkconsumer.core.lease import Lease
 from zkconsumer.core.model import (
     Blocker,
@@ -37,8 +37,10 @@ class Phase(Enum):
     READING = "reading"  # reading the group: ViewRead
     STOPPING = "stopping"  # the user finishes what moves away: ReleaseReady of all, or the grace
     COMMITTING = "committing"  # storing its positions: the commit's end
+    BEFORE_RELEASE = "before_release"  # the user's listener runs: ListenerReturned, or the grace
     RELEASING = "releasing"  # deleting its owner znodes: Released
     CLAIMING = "claiming"  # creating ours: Claimed
+    BEFORE_START = "before_start"  # the user's listener runs: ListenerReturned, or the grace
     LOADING = "loading"  # reading offsets of what was claimed: OffsetsLoaded, then fetching starts
     VERIFYING = "verifying"  # re-reading and watching the owner znodes we hold: Verified
     WAITING = "waiting"  # something is missing or held by another: a watch, or the back-off
@@ -69,6 +71,7 @@ class Settings:
     backoff_s: float = 2.0
     retries: int = 4
     nudge_s: float | None = None  # None: peers.nudge=false
+    listener_s: float | None = None  # how long a listener is waited for; None: there is none
     storage: Storage = Storage.ZOOKEEPER
     channel_backoff_s: float = 1.0  # before Kafka is asked again for offsets, or to store them
     commit_retries: int = 5
@@ -118,7 +121,10 @@ class State:
         unwatched: what we claimed and have not yet re-read, which arms the watch.
         blocked: who holds what we want, since when, and whether that was reported.
         idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
+        assignment: who should own what, all members' as far as we know it; for a listener only.
+        heard: the last of its calls for this assignment; None: neither.
         stale: something changed since the view was read.
+        put_off: readings in a row that found news although something was to be claimed or loaded.
         claim_due: the blocked partitions are worth another try.
         op: number of the rebalance's operation under way; results of others are stale.
     """
@@ -147,7 +153,10 @@ class State:
     blocked: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
     blocked_since: float | None = None
     blocked_reported: bool = False
+    assignment: Mapping[TopicPartition, ThreadId] | None = None
+    heard: Callback | None = None
     stale: bool = False
+    put_off: int = 0
     claim_due: bool = False
     op: int | None = None
     last_op: int = 0

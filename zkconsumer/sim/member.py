@@ -182,6 +182,9 @@ class SimMember:
                 self._ask_release(partitions, now)
             case cmd.CollectPositions(purpose, partitions):
                 self.handle(self._collected(purpose, partitions, now))
+            case cmd.CallListener(op, callback):
+                outcome = events.ListenerReturned(callback)
+                self.inbox.append(events.Finished(now=now, op=op, outcome=outcome))
             case cmd.OpenGate(deadline):
                 self.gate = deadline
             case cmd.ShutGate():

@@ -61,6 +61,8 @@ def _outcome(outcome: Value) -> str:
             return "; ".join(filter(None, [said, other])) or "had nothing to commit"
         case {"is": "Denied", "where": where, "reason": reason}:
             return f"refused: {where}: {reason}"
+        case {"is": "ListenerReturned", "error": error}:
+            return f"the listener raised {error}" if error else "the listener has returned"
     return _spelled(outcome)
 
 
@@ -74,6 +76,8 @@ def deeds(commands: list[Value]) -> Iterator[str]:
                 yield f"asks its user to finish {listed(partitions)}"
             case {"is": "Withdraw", "partitions": [*partitions]} if partitions:
                 yield f"delivers no more of {listed(partitions)}"
+            case {"is": "CallListener", "callback": callback, "partitions": partitions}:
+                yield f"calls {callback} with {listed(tp for tp, _ in partitions)}"
             case {"is": "AnswerCommit", "failures": failures}:
                 yield "commit failed" if failures else "commit answered"
             case {"is": "CloseSession"}:
