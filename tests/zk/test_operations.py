@@ -22,7 +22,6 @@ from zkconsumer.core.model import Blocker, StoredOffset, TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk import operations as ops
 from zkconsumer.zk import viewing
-from zkconsumer.zk import viewing
 from zkconsumer.zk.claiming import claim
 
 T0, T1, T2 = tps(0, 1, 2)
