@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,21 @@ from typing import Any
 import pytest
 
 from zkconsumer.core import paths, records
-from zkconsumer.core.assignors import KeyForm, Strategy, Variant, assign
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.registrations import (
+    Pattern,
+    Registration,
+    decode_registration,
+    encode_registration,
+    validate_registration,
+)
+from zkconsumer.core.releases import profile
 from zkconsumer.core.topics import consumer_id, default_suffix, thread_id
 from zkconsumer.errors import ConfigError, MalformedZnodeError
 
 WRITTEN_AT_MS = 1400000000000
-# release -> what a group of it does in round-robin
-RELEASES = {
-    "0.8.2.2": (KeyForm.BRACKET, Variant.IDENTICAL),
-    "0.9.0.1": (KeyForm.BRACKET, Variant.IDENTICAL),
-    "0.10.2.2": (KeyForm.BRACKET, Variant.SKIPPING),
-    "0.11.0.3": (KeyForm.BRACKET, Variant.SKIPPING),
-    "1.1.1": (KeyForm.DASH, Variant.SKIPPING),
-}
+RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:
@@ -35,123 +35,48 @@ def _lines(name: str) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-# ---- assignors ----------------------------------------------------------------------------------
-
-Outcome = dict[TopicPartition, str] | None  # None: refused
+# ---- registrations ------------------------------------------------------------------------------
 
 
-def _ours(case: dict[str, Any], release: str) -> Outcome:
-    def payload(text: str | None) -> bytes | None:
-        return None if text is None else text.encode()
-
-    key_form, variant = RELEASES[release]
-    try:
-        return assign(
-            Strategy(case["strategy"]),
-            subscriptions={
-                name: records.decode_registration(payload(text), where=name).subscription
-                for name, text in case["registrations"].items()
-            },
-            partitions={
-                name: records.decode_topic(payload(text), where=name)
-                for name, text in case["topics"].items()
-            },
-            key_form=key_form,
-            variant=variant,
-        )
-    except (MalformedZnodeError, ConfigError):
-        return None
-
-
-def _theirs(case: dict[str, Any], release: str) -> Outcome:
-    (result,) = (r["assignment"] for r in case["results"] if release in r["releases"])
-    if result is None:
-        return None
-    return {
-        TopicPartition(topic, int(number)): thread
-        for of_member in result.values()
-        for topic, of_topic in of_member.items()
-        for number, thread in of_topic.items()
-    }
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("file", ["range", "roundrobin", "documented_and_failures"])
-def test_assignments_are_those_of_the_jvm(file: str, release: str) -> None:
-    """Every well-formed group is assigned, or refused, as the release's own assignor did it."""
-    cases = [case for case in _lines("assignor.jsonl.gz") if case["file"] == file]
-    assert len(cases) >= 40
-    differing = [case["name"] for case in cases if _ours(case, release) != _theirs(case, release)]
-    # Zero topics: 0.8.2 alone fails (KAFKA-1648). A null pattern: 1.1 alone refuses it.
-    known = {
-        "0.8.2.2": ["empty subscription only member"],
-        "1.1.1": ["pattern null", "pattern null"],
-    }
-    assert differing in ([], known.get(release))
-
-
-# Text behind the JSON, which 0.8.2-0.11 refuse (in a registration) or take for an empty topic.
-TRAILING = ("registration: two objects", "topic: trailing garbage")
-
-
-@pytest.mark.parametrize("file", ["malformed_registrations", "malformed_topics"])
-def test_odd_payloads_mean_what_they_mean_to_the_jvm(file: str) -> None:
-    """What 0.11 takes means the same here; what it refuses is refused, unless 1.1 takes it."""
-    taken_as_by_1_1 = 0
-    for case in _lines("assignor.jsonl.gz"):
-        if case["file"] != file:
-            continue
-        release = "0.11.0.3"
-        if _theirs(case, release) is None and not case["name"].startswith(TRAILING):
-            release = "1.1.1"
-            taken_as_by_1_1 += _theirs(case, release) is not None
-        assert _ours(case, release) == _theirs(case, release), case["name"]
-    assert taken_as_by_1_1 == {"malformed_registrations": 8, "malformed_topics": 2}[file]
-
-
-# ---- payloads -----------------------------------------------------------------------------------
-
-
-# Topics that the JVM does not escape: not JSON, or not the topic meant. We escape them.
-UNESCAPED = {'a"b', "a\\b", "a\tb", "a\x01b", "a\x7fb"}
-
-
-def _is_broken(registration: Registration) -> bool:
-    return not UNESCAPED.isdisjoint(registration.subscription)
-
-
-def _registrations() -> Iterator[tuple[Registration, bytes]]:
-    """What was asked for and what was written, but for 1.1.1's regexes that are escaped twice."""
+def _registrations(release: str) -> Iterator[tuple[Registration, bytes]]:
+    """What was asked of a member of the release, and what it wrote."""
     for capture in _lines("registrations.jsonl.gz"):
-        if capture["releases"] != ["1.1.1"]:
+        if release in capture["releases"]:
             asked = dict(capture["subscription"])
             pattern = Pattern(capture["pattern"])
             yield Registration(asked, pattern, WRITTEN_AT_MS), capture["payload"].encode()
 
 
-def test_registrations_are_written_as_the_jvm_writes_them() -> None:
-    """Registrations are byte-equal to the captured ones of 0.8.2-1.0, map order included."""
-    compared = 0
-    for registration, payload in _registrations():
-        if registration.pattern is not Pattern.STATIC or not _is_broken(registration):
-            assert records.encode_registration(registration) == payload
-            compared += 1
-    assert compared >= 100
+@pytest.mark.parametrize("release", RELEASES)
+def test_registrations_are_written_as_the_jvm_writes_them(release: str) -> None:
+    """Registrations are byte-equal to the captured ones of the release, map order included."""
+    captured = list(_registrations(release))
+    assert len(captured) >= 100
+    for registration, payload in captured:
+        assert encode_registration(registration, profile=profile(release)) == payload
 
 
-def test_registrations_are_read_as_the_jvm_reads_them() -> None:
-    """A captured registration means what its writer was asked for, if the JVM can use it at all."""
-    refused = 0
-    for registration, payload in _registrations():
-        asked, static = registration.subscription, registration.pattern is Pattern.STATIC
-        impossible = _is_broken(registration) or any(paths.znode_fault(topic) for topic in asked)
-        if (static and impossible) or min(asked.values(), default=1) < 1:
-            with pytest.raises(MalformedZnodeError):
-                records.decode_registration(payload, where="")
-            refused += 1
-        else:
-            assert records.decode_registration(payload, where="") == registration
-    assert refused < 20
+def test_by_default_registrations_are_those_of_0_8_2_to_1_0_0() -> None:
+    """Who names no release writes as 0.11 does."""
+    for registration, payload in _registrations("0.11.0.3"):
+        assert encode_registration(registration) == payload
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
+    """A captured registration means what its writer was asked for, or we refuse to write it."""
+    for registration, payload in _registrations(release):
+        ((key, streams),) = list(registration.subscription.items())[:1] or [("t", 1)]
+        doubled = release == "1.1.1" and bool(re.search(r'["\\/\x00-\x1f\x7f-\x9f]', key))
+        try:
+            validate_registration(registration, profile=profile(release))
+        except ConfigError as error:
+            assert release in error.what
+            assert registration.pattern is Pattern.STATIC or doubled or streams < 1
+            continue
+        read = decode_registration(payload, where="", profile=profile(release))
+        assert read == registration
+        assert registration.pattern is Pattern.STATIC or not doubled
 
 
 def test_generated_consumer_ids() -> None:

@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": "zkconsumer.cli.demo",
     "consume": "zkconsumer.cli.consume",
     "owners": "zkconsumer.cli.owners",
+    "assign": "zkconsumer.cli.assign",
     "simulate": "zkconsumer.cli.simulate",
     "trace": "zkconsumer.cli.trace",
     "sandbox": "zkconsumer.cli.sandbox",

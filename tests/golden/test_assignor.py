@@ -1,0 +1,121 @@
+"""Every group that the JVM's own assignors were run on: what each member computed, or threw."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.assignors import KeyForm, Strategy
+from zkconsumer.core.computing import Failure, Group, Part, compute
+from zkconsumer.core.releases import profile
+from zkconsumer.core.topics import thread_ids
+
+FOLDER = Path(__file__).with_name("assignor")
+RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
+CASES = {
+    "documented_and_failures": 82,
+    "java_regex": 92,
+    "malformed_registrations": 82,
+    "malformed_topics": 64,
+    "range": 427,
+    "roundrobin": 390,
+    "roundrobin_hash_ties": 38,
+}
+
+
+def cases(name: str) -> Iterator[dict[str, Any]]:
+    """The captured cases of a file."""
+    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as lines:
+        yield from map(json.loads, lines)
+
+
+def group_of(case: dict[str, Any]) -> Group:
+    """A case as it stood in ZooKeeper."""
+
+    def payload(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    registrations = case["registrations"]
+    return Group(
+        Strategy(case["strategy"]),
+        {one: payload(registrations[one]) for one in case["ids_child_order"]},
+        {topic: payload(text) for topic, text in case["topics"].items()},
+        exclude_internal=case["exclude_internal_topics"],
+    )
+
+
+def expected(case: dict[str, Any], release: str) -> dict[str, object]:
+    """Consumer -> its part, or the class that it threw."""
+    (result,) = (r for r in case["results"] if release in r["releases"])
+    errors = {one: error["class"] for one, error in (result.get("errors") or {}).items()}
+    return result["assignment"] | errors
+
+
+def shown(parts: dict[str, Part | Failure]) -> dict[str, object]:
+    """What we computed, in the captures' form."""
+    found: dict[str, object] = {}
+    for consumer, part in parts.items():
+        if isinstance(part, Failure):
+            found[consumer] = part.error
+            continue
+        topics: dict[str, dict[str, str]] = {}
+        for tp, thread in part.items():
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = thread
+        found[consumer] = topics
+    return found
+
+
+def has_ties(case: dict[str, Any], release: str) -> bool:
+    """Whether two partitions hash alike, so that the JVM's order follows its hash maps."""
+    form = "dash" if profile(release).key_form is KeyForm.DASH else "bracket"
+    return case["strategy"] == "roundrobin" and case["hash_collision"][form]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", CASES)
+def test_each_member_computes_what_the_jvm_member_computed(name: str, release: str) -> None:
+    """Each member's own part, or the class of what it threw, is that of the release's member."""
+    differing = []
+    for case in cases(name):
+        theirs = expected(case, release)
+        ours = compute(group_of(case), profile(release), members=theirs)
+        if not has_ties(case, release) and shown(ours) != theirs:
+            differing.append((case["case"], case.get("name"), shown(ours), theirs))
+    assert differing == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_equal_hashes_are_dealt_sanely(release: str) -> None:
+    """Where hashes tie, the same members fail, and every partition goes to one member, once."""
+    dealt = 0
+    for case in cases("roundrobin_hash_ties"):
+        theirs = expected(case, release)
+        parts = compute(group_of(case), profile(release))
+        failed = {one for one, part in parts.items() if isinstance(part, Failure)}
+        assert failed == {one for one, part in theirs.items() if isinstance(part, str)}
+        theirs_dealt = {
+            (topic, number)
+            for part in theirs.values() if isinstance(part, dict)
+            for topic, numbers in part.items()
+            for number in numbers
+        }
+        ours = [(tp.topic, str(tp.partition)) for part in parts.values()
+                if isinstance(part, dict) for tp in part]
+        assert len(ours) == len(set(ours))
+        if profile(release).variant.value == "skipping":
+            assert set(ours) == theirs_dealt
+        for consumer, part in parts.items():
+            own = thread_ids(consumer, 100)
+            assert isinstance(part, Failure) or set(part.values()) <= set(own)
+        dealt += bool(ours)
+    assert dealt > 10
+
+
+def test_all_captures_are_there() -> None:
+    """No file lost a case on its way here."""
+    assert {name: sum(1 for _ in cases(name)) for name in CASES} == CASES

@@ -1,0 +1,172 @@
+"""Which release's rules explain who owns what, and who goes by other rules than the rest.
+
+Nothing in ZooKeeper says which release a member is of. But where releases deal differently, the
+owner nodes of a settled group show it: a member owns what its own rules give it, neither more nor
+less. Range without wildcards is the same in all releases, and then there is nothing to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from zkconsumer.core.assignors import KeyForm, Strategy
+from zkconsumer.core.computing import Failure, Group, Part, compute
+from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.core.paths import shown
+from zkconsumer.core.registrations import Pattern, Registration, read_registration
+from zkconsumer.core.releases import DEFAULT, Parser, Profile
+from zkconsumer.errors import MalformedZnodeError
+
+# What owner nodes can tell apart; in the rest they are like DEFAULT, whose registrations every
+# release reads, and which reads those of every release.
+_FORMS: Final = (
+    DEFAULT,
+    replace(DEFAULT, release="0.8.2-0.10", internal_topics=frozenset({"__consumer_offsets"})),
+    replace(DEFAULT, release="1.0-1.1", key_form=KeyForm.DASH),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the owner nodes say.
+
+    Attributes:
+        profile: to use with `peers.release=auto`.
+        reason: why this one, in a sentence.
+        quarrels: member -> why it cannot agree with others (or with us), in a sentence.
+    """
+
+    profile: Profile
+    reason: str
+    quarrels: Mapping[ConsumerId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """One way to deal, and what it gives to each member."""
+
+    profile: Profile
+    strategy: Strategy
+    exclude_internal: bool
+    parts: Mapping[ConsumerId, Part | Failure]
+
+    def __str__(self) -> str:
+        rules = f"{self.strategy.value} of {self.profile.release}"
+        if self.exclude_internal:
+            return rules
+        return f"{rules} with internal topics (exclude.internal.topics=false, or 0.8.0-0.8.1)"
+
+
+def detect(group: Group, owners: Mapping[TopicPartition, ThreadId]) -> Finding:
+    """Find the rules that explain the owner nodes, and the members that go by others.
+
+    `group` says our own settings and holds everybody's registration, ours as well if we have one.
+    Where the nodes do not tell, the profile is DEFAULT. A group that is not at rest may look like
+    one that cannot agree: ask again before you say so.
+    """
+    payloads = group.registrations
+    registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
+    quarrels = {one: why for one, payload in payloads.items() if (why := _misread(payload))}
+    held = {consumer: _held(consumer, owners) for consumer in registered}
+    if not owners:
+        unknown = "nobody owns a partition"
+    elif None in registered.values():
+        unreadable = (shown(one) for one, found in registered.items() if found is None)
+        unknown = f"the registration of {', '.join(unreadable)} cannot be read"
+    elif sum(map(len, held.values())) < len(owners):
+        unknown = "some owners are not registered"
+    else:
+        return _explained(group, held, registered.values(), quarrels)
+    return Finding(DEFAULT, f"default: {unknown}", quarrels)
+
+
+def _explained(
+    group: Group,
+    held: Mapping[ConsumerId, Part],
+    registered: Iterable[Registration | None],
+    quarrels: dict[ConsumerId, str],
+) -> Finding:
+    has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
+    rules = list(_all_rules(group, has_patterns))
+    ours = rules[: len(_FORMS)]
+    fitting = [one for one in ours if one.parts == held]
+    if len(fitting) == len(ours):
+        return Finding(DEFAULT, "default: all releases would own the same", quarrels)
+    if fitting:
+        releases = " and ".join(one.profile.release for one in fitting)
+        return Finding(fitting[0].profile, f"the owner nodes are those of {releases}", quarrels)
+    quarrels |= _quarrels(ours[0], rules, held)
+    return Finding(DEFAULT, "default: no release explains all owner nodes", quarrels)
+
+
+def _all_rules(group: Group, has_patterns: bool) -> Iterator[_Rules]:
+    """All there are, those of our own settings first; without patterns nothing internal counts."""
+    mine = group.exclude_internal
+    for strategy in (group.strategy, *(one for one in Strategy if one is not group.strategy)):
+        for exclude in (mine, not mine) if has_patterns else (mine,):
+            changed = replace(group, strategy=strategy, exclude_internal=exclude)
+            for profile in _FORMS:
+                yield _Rules(profile, strategy, exclude, compute(changed, profile))
+
+
+def _quarrels(
+    own: _Rules, rules: list[_Rules], held: Mapping[ConsumerId, Part]
+) -> Iterator[tuple[ConsumerId, str]]:
+    """Members whose nodes other rules explain than the rest's.
+
+    The rest is what most members go by, of several rules the nearest to ours. A member that owns
+    nothing is suspect if it lets free partitions lie that the rest's rules give it, and other rules
+    give it what others hold: it tried, and gave up.
+    """
+    owning = [consumer for consumer, part in held.items() if part]
+    common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))
+    taken = {tp for part in held.values() for tp in part}
+    if common is not own and common.parts != own.parts:
+        for consumer in owning:
+            if common.parts[consumer] == held[consumer] != own.parts[consumer]:
+                yield consumer, f"it owns what {common} gives it, where ours is {own}"
+    for consumer, part in held.items():
+        due = common.parts[consumer]
+        if part == due or isinstance(due, Failure):
+            continue
+        for other in rules:
+            wanted = other.parts[consumer]
+            if isinstance(wanted, Failure) or wanted == due:
+                continue
+            if part and part == wanted:
+                yield consumer, f"it owns what {other} gives it, where others go by {common}"
+                break
+            if not part and taken.isdisjoint(due) and not taken.isdisjoint(wanted):
+                yield consumer, (
+                    f"it leaves free what {common} gives it, by which others go;"
+                    f" {other} would give it what others own"
+                )
+                break
+
+
+def _misread(payload: bytes | None) -> str:
+    """Why a registration means nothing, or not the same to everybody; "" if it does."""
+    scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
+    if scala is None or jackson is None:
+        return ""  # then it fails some members, who throw and own nothing
+    if (scala.pattern, scala.subscription) != (jackson.pattern, jackson.subscription):
+        return "its registration means one thing to 0.8-0.11 and another to 1.0-1.1"
+    if scala.pattern is not Pattern.STATIC and any(r"\\" in regex for regex in scala.subscription):
+        return (
+            "its regex asks for a backslash, which no topic has: 1.0.1 and later write regexes"
+            " escaped twice"
+        )
+    return ""
+
+
+def _read(payload: bytes | None, parser: Parser) -> Registration | None:
+    try:
+        return read_registration(payload, where="", profile=replace(DEFAULT, parser=parser))
+    except MalformedZnodeError:
+        return None
+
+
+def _held(consumer: ConsumerId, owners: Mapping[TopicPartition, ThreadId]) -> Part:
+    return {tp: thread for tp, thread in owners.items() if thread.rpartition("-")[0] == consumer}
