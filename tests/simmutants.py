@@ -268,12 +268,10 @@ def _everyone_first() -> list[Patch]:
     """Each member computes an order of its own (a hash that differs from process to process)."""
     real = view.assignment
 
-    def assignment(whole: Any, *, consumer: str, own: Any, strategy: Any) -> Any:
+    def assignment(whole: Any, *, consumer: str, **more: Any) -> Any:
         first = {consumer: whole.members[consumer]} if consumer in whole.members else {}
         others = {f"x{name}": one for name, one in whole.members.items() if name != consumer}
-        return real(
-            replace(whole, members=first | others), consumer=consumer, own=own, strategy=strategy
-        )
+        return real(replace(whole, members=first | others), consumer=consumer, **more)
 
     return [(reading, "assignment", assignment)]
 

@@ -21,7 +21,7 @@ from typing import cast
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.sim.jvm import JvmMember
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
+from zkconsumer.sim.monitor import InvariantViolation, Monitor, Scene
 from zkconsumer.sim.plan import Action, Delivered, Do, Plan
 from zkconsumer.sim.swarm import Decisions, Result, choose, draw_plan, heal, settle
 from zkconsumer.sim.world import Watcher, World
@@ -61,7 +61,7 @@ class MixedMonitor(Monitor):
         super().__init__(harmed=True)
         self._jvm = jvm
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: Scene, message: Delivered) -> None:
         if message.who not in self._jvm:
             super().delivered(world, message)
             return
@@ -73,14 +73,14 @@ class MixedMonitor(Monitor):
         self.prefix[tp] = max(prefix, message.offset + 1)
         self.edited.pop(tp, None)  # it may read on from an edit, and may not: nobody promises
 
-    def _released(self, world: World, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
         if who in self._jvm and foreign:
             self.by_hand.add(tp)
         else:
             super()._released(world, who, tp, entry)
 
-    def _offset_written(self, world: World, who: int, tp: TopicPartition, data: bytes) -> None:
+    def _offset_written(self, world: Scene, who: int, tp: TopicPartition, data: bytes) -> None:
         if who not in self._jvm:
             super()._offset_written(world, who, tp, data)
             return

@@ -1,13 +1,15 @@
-"""The invariants, checked after every action of a simulated world.
+"""The invariants, checked after every action of a simulated world, or along a real run's traces.
 
 The numbers are those of docs/verification.md. What somebody does to the znodes by hand is outside
-the promises (`by_hand`): for those partitions only what holds regardless is checked.
+the promises (`by_hand`): for those partitions only what holds regardless is checked. It is told
+from ZooKeeper's own history, by whose session wrote, so that nobody need confess it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Protocol
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths, records
@@ -16,11 +18,11 @@ from zkconsumer.core.commands import NoticeKind
 from zkconsumer.core.events import Event
 from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.state import Phase, State
+from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.errors import MalformedZnodeError
-from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do
+from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, Link
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.sim.znodes import Change
+from zkconsumer.sim.znodes import Change, parent_of
 from zkconsumer.zk import requests as rq
 
 MAX_UNDER_WAY = 8
@@ -32,8 +34,51 @@ MAX_COMMITS = 16
 HARMLESS = frozenset({Do.GROW, Do.LAG})
 """Faults after which nobody may be given a finished message again."""
 
-UNMARKED = frozenset({Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.MEND})
-"""Writes of others to an offset, without the mark of an operator's edit."""
+
+class Subject(Protocol):
+    """What a monitor sees of a member: `feeds` is what it is granted, until `gate`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def feeds(self) -> Collection[TopicPartition]: ...
+    @property
+    def gate(self) -> float: ...
+    @property
+    def running(self) -> Collection[int]: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def settled(self) -> bool: ...
+
+
+class Sessions(Protocol):
+    """What a monitor asks of ZooKeeper beside its writes: the sessions that live."""
+
+    @property
+    def sessions(self) -> Collection[int]: ...
+
+
+class Scene(Protocol):
+    """What is judged: a simulated world, or a real run told anew from what was written down."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def members(self) -> Sequence[Subject]: ...
+    @property
+    def links(self) -> Sequence[Link]: ...
+    @property
+    def log_end(self) -> Mapping[TopicPartition, int]: ...
+    @property
+    def zookeeper(self) -> Sessions: ...
+    def owner(self, tp: TopicPartition) -> tuple[str, int, int] | None: ...
+    def owners(self) -> Mapping[TopicPartition, tuple[str, int, int]]: ...
+    def settled(self) -> bool: ...
 
 
 class InvariantViolation(AssertionError):
@@ -54,7 +99,8 @@ class Monitor(Watcher):
         committable: the greatest offset that may be stored.
         next_offset: what comes next, by ownership; `newest`: the youngest ownership delivered to.
         stored: offsets as last written; `lowered`: somebody else wrote it since it was delivered.
-        edited: an operator's edits that nobody has read on from yet.
+        edited: an operator's edits that nobody has read on from yet; `unmarked`: writes of others
+            in the transaction that was seen last, which a mark in it makes edits.
         harmed: a fault has happened that may cost duplicates.
         asked: explicit commits that have no answer yet, by member.
     """
@@ -68,6 +114,7 @@ class Monitor(Watcher):
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     lowered: set[TopicPartition] = field(default_factory=set)
     edited: dict[TopicPartition, int] = field(default_factory=dict)
+    unmarked: dict[TopicPartition, int] = field(default_factory=dict)
     harmed: bool = False
     asked: dict[int, int] = field(default_factory=dict)
     seen: int = 0
@@ -85,7 +132,7 @@ class Monitor(Watcher):
     # ---- a member's steps ------------------------------------------------------------------------
 
     def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+        self, world: Scene, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
         member = world.members[who]
         state = member.state
@@ -110,7 +157,7 @@ class Monitor(Watcher):
             self.asked[who] = self.asked.get(who, 0) + 1
 
     def _ended(
-        self, world: World, who: int, before: State, event: events.Finished,
+        self, world: Scene, who: int, before: State, event: events.Finished,
         commands: Iterable[cmd.Command],
     ) -> None:
         """A refusal is told (I15); an eager claim that failed leaves nothing behind (I10)."""
@@ -134,11 +181,11 @@ class Monitor(Watcher):
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
+    def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
         self.done[tp] = max(self.done.get(tp, 0), offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: Scene, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
         self.deliveries += 1
         prefix = self.prefix.get(tp, 0)
@@ -165,7 +212,7 @@ class Monitor(Watcher):
         if not self.harmed and offset < self.done.get(tp, 0):
             raise InvariantViolation("I13", f"{tp} repeats {offset}, finished, without a fault")
 
-    def _ownership(self, world: World, message: Delivered) -> None:
+    def _ownership(self, world: Scene, message: Delivered) -> None:
         tp, epoch, who = message.tp, message.epoch, message.who
         if epoch < self.newest.get(tp, epoch):
             raise InvariantViolation(
@@ -188,49 +235,58 @@ class Monitor(Watcher):
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
         if action.do is Do.CREATE_TOPIC:
             self.next_offset.clear()  # what was read of the old topic says nothing of the new one
-        if action.do is Do.DELETE_OWNER and action.tp is not None:
-            self.by_hand.add(action.tp)
-        elif action.do is Do.DELETE_ID:
-            self.by_hand.update(world.log_end)
-        elif action.do is Do.EDIT and action.tp is not None and action.tp in self.stored:
-            self.edited[action.tp] = 0
-        elif action.do in UNMARKED and action.tp is not None:
-            self.edited.pop(action.tp, None)  # what is there by now is nobody's marked edit
         history = world.zookeeper.history
         if self.seen < len(history):
             for entry in history[self.seen :]:
-                self._written(world, entry)
+                self.written(world, entry)
             self.seen = len(history)
 
-    def _written(self, world: World, entry: Change) -> None:
+    def written(self, world: Scene, entry: Change) -> None:
         """One write in ZooKeeper's history."""
         if "/" not in entry.path:
             return
         session, write = entry.session, entry.write
-        at = paths.locate(entry.path)
-        if at.kind not in (Kind.OFFSET, Kind.OWNER):
-            return
         members = (n for n, link in enumerate(world.links) if link.session == session)
         who = next(members, -1) if session else -1
+        at = paths.locate(entry.path)
         tp = TopicPartition(at.name, at.partition)
+        if who < 0 and isinstance(write, rq.Create | rq.SetData | rq.Delete):
+            self._by_hand(world, at.kind, tp, entry)
         if at.kind is Kind.OFFSET:
             if isinstance(write, rq.SetData | rq.Create):
                 self._offset_written(world, who, tp, write.data)
-        elif who >= 0 and isinstance(write, rq.Delete):
+        elif at.kind is not Kind.OWNER or who < 0:
+            return
+        elif isinstance(write, rq.Delete):
             self._released(world, who, tp, entry)
-        elif who >= 0 and isinstance(write, rq.Create):
+        elif isinstance(write, rq.Create):
             thread = records.decode_owner(write.data, where="")
             if not thread.startswith(f"{world.members[who].name}-") or not write.ephemeral:
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
-    def _released(self, world: World, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _by_hand(self, world: Scene, kind: Kind, tp: TopicPartition, entry: Change) -> None:
+        """Somebody who is no member wrote."""
+        sessions = {link.session for link in world.links}
+        ours = entry.old is not None and entry.old.stat.owner in sessions
+        self.unmarked = {tp: at for tp, at in self.unmarked.items() if at == entry.zxid}
+        if kind is Kind.OWNER and ours:
+            self.by_hand.add(tp)
+        elif kind is Kind.MEMBER and ours:
+            self.by_hand.update(world.log_end)
+        elif kind is Kind.OFFSET:
+            self.edited.pop(tp, None)  # what is there by now is nobody's marked edit
+            self.unmarked[tp] = entry.zxid
+        elif paths.locate(parent_of(entry.path)).kind is Kind.EDITS:
+            self.edited.update(dict.fromkeys(self.unmarked, 0))
+
+    def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         member = world.members[who]
         if entry.old is not None and entry.old.stat.owner != entry.session:
             raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
         if tp in member.feeds:
             raise InvariantViolation("I9", f"{tp} released by {who} while it is delivered")
 
-    def _offset_written(self, world: World, who: int, tp: TopicPartition, data: bytes) -> None:
+    def _offset_written(self, world: Scene, who: int, tp: TopicPartition, data: bytes) -> None:
         try:
             value = records.decode_offset(data, where="")
         except MalformedZnodeError:
@@ -252,7 +308,7 @@ class Monitor(Watcher):
 
     # ---- at the end ------------------------------------------------------------------------------
 
-    def converged(self, world: World) -> str:
+    def converged(self, world: Scene) -> str:
         """Why the world has not come to what it should be; empty when it has (I5, I12, I15)."""
         if not world.settled():
             return f"not settled: {[m.name for m in world.members if not m.settled]}"
@@ -263,10 +319,13 @@ class Monitor(Watcher):
         gone = {link.session for _, link in pairs if link.dead or link.frozen}
         if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
+        partitions: dict[str, list[int]] = {}
+        for tp in world.log_end:
+            partitions.setdefault(tp.topic, []).append(tp.partition)
         wanted = assign(
             live[0].settings.strategy,
             subscriptions={m.name: m.settings.subscription for m in live},
-            partitions={world.TOPIC: [tp.partition for tp in world.log_end]},
+            partitions=partitions,
         )
         owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
         if owners != wanted:
