@@ -165,10 +165,7 @@ def _captured() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", _captured(), ids=lambda case: ",".join(case["members"]))
 def test_groups_of_real_members(case: dict[str, Any]) -> None:
-    """In groups of real JVM members of two releases the one that gave up is named.
-
-    Of the others only those who go by other rules than we do.
-    """
+    """Of real members of two releases those are named who gave up, or deal unlike us."""
     owners = {
         TopicPartition(name, int(number)): thread
         for key, thread in case["owners"].items()

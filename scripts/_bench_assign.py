@@ -1,0 +1,100 @@
+"""How long the assignors take for 10,000 partitions and 200 threads.
+
+The threads are those of 200 members, which is the most work. `one-topic`: all partitions are of one
+topic. `many-topics`: 100 topics of 100 partitions, and every member has all of them. `unequal`: the
+same topics, and each member has another half of them. Of each the time of one call, the median of
+`--rounds`; round-robin by both orders. `members` is what `zkconsumer assign` does: it reads 200
+registrations and all topics, and computes what each of the members gives itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from _bench import Result, at_most, show
+
+from zkconsumer.core.assignors import KeyForm, Strategy, assign
+from zkconsumer.core.computing import Group, compute
+from zkconsumer.core.records import decode_topic
+from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.core.releases import profile
+
+PARTITIONS, THREADS, TOPICS = 10_000, 200, 100
+GOAL_S = 0.5
+
+Subscriptions = Mapping[str, Mapping[str, int]]
+Partitions = Mapping[str, Sequence[int]]
+
+
+def worlds() -> dict[str, tuple[Subscriptions, Partitions]]:
+    members = [f"group_host-1400000000{n:03}-{n * 7919:08x}" for n in range(THREADS)]
+    many = {f"topic.{n}": range(PARTITIONS // TOPICS) for n in range(TOPICS)}
+    halves = {
+        one: {topic: 1 for k, topic in enumerate(many) if (k + n) % 2 or (k * n) % 3 == 1}
+        for n, one in enumerate(members)
+    }
+    return {
+        "one-topic": ({one: {"topic": 1} for one in members}, {"topic": range(PARTITIONS)}),
+        "many-topics": ({one: dict.fromkeys(many, 1) for one in members}, many),
+        "unequal": (halves, many),
+    }
+
+
+def seconds(call: Callable[[], object], rounds: int) -> float:
+    """The median time of a call."""
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def all_members(subscriptions: Subscriptions, partitions: Partitions) -> float:
+    """Everything that the command does between reading the znodes and printing, once."""
+    registrations = {
+        one: encode_registration(Registration(counts, timestamp_ms=1))
+        for one, counts in subscriptions.items()
+    }
+    topics = {
+        topic: json.dumps({"partitions": {str(n): [1, 2, 3] for n in numbers}}).encode()
+        for topic, numbers in partitions.items()
+    }
+    group = Group(Strategy.ROUND_ROBIN, registrations, topics)
+    decode_topic.cache_clear()
+    return seconds(lambda: compute(group, profile("1.1.1")), 1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    arguments = parser.parse_args()
+    results: list[Result] = []
+    for name, (subscriptions, partitions) in worlds().items():
+        def call(
+            strategy: Strategy, form: KeyForm, of: Subscriptions = subscriptions,
+            over: Partitions = partitions,
+        ) -> Callable[[], object]:
+            return lambda: assign(strategy, subscriptions=of, partitions=over, key_form=form)
+
+        rounds = arguments.rounds
+        ranged = seconds(call(Strategy.RANGE, KeyForm.DASH), rounds)
+        dealt = max(seconds(call(Strategy.ROUND_ROBIN, form), rounds) for form in KeyForm)
+        results += [
+            at_most(name, "range_s", ranged, "s", GOAL_S),
+            at_most(name, "roundrobin_s", dealt, "s", GOAL_S),
+            at_most(name, "members_s", all_members(subscriptions, partitions), "s", 4 * GOAL_S),
+        ]
+    return show("assign", results, output="json" if arguments.json else "table")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
