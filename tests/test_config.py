@@ -213,10 +213,12 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     assert config_of(socket_timeout_ms="100").socket_timeout_s == 0.1
 
 
-def test_kafka_storage_is_refused_for_now() -> None:
-    """offsets.storage=kafka is a valid value, in any case, that this release names as missing."""
-    with pytest.raises(ConfigError, match=r"offsets\.storage=kafka is not supported yet"):
-        config_of(offsets_storage="Kafka")
+def test_storage_is_folded_and_dual_commit_follows_it() -> None:
+    """offsets.storage in any case; dual.commit.enabled is true by default with Kafka's."""
+    config = config_of(offsets_storage="Kafka")
+    assert (config.offsets_storage, config.dual_commit_enabled) == ("kafka", True)
+    assert not config_of(offsets_storage="kafka", dual_commit_enabled="false").dual_commit_enabled
+    assert not config_of(offsets_storage="ZooKeeper").dual_commit_enabled
     assert config_of(offsets_storage="ZooKeeper", dual_commit_enabled="true").dual_commit_enabled
 
 

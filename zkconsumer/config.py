@@ -210,23 +210,23 @@ class ConsumerConfig:
     )
     offsets_storage: Literal["zookeeper", "kafka"] = setting(
         "offsets.storage", Choice(("zookeeper", "kafka"), str.lower), "zookeeper",
-        "Where offsets are kept; this release refuses `kafka`.",
+        "Where offsets are kept: in znodes, or in the brokers (0.8.2 and later).",
     )
     dual_commit_enabled: bool = setting(
         "dual.commit.enabled", Flag(), Decided("true if offsets.storage is kafka"),
-        "With offsets.storage=kafka: commit to ZooKeeper as well.",
+        "With offsets.storage=kafka: commit to ZooKeeper as well, and begin at the larger of both.",
     )
     offsets_channel_backoff_s: float = setting(
         "offsets.channel.backoff.ms", Millis(0), 1.0,
-        f"{_NONE} as long as offsets.storage is zookeeper.",
+        "With offsets.storage=kafka: pause before the brokers are asked again.",
     )
     offsets_channel_socket_timeout_s: float = setting(
         "offsets.channel.socket.timeout.ms", Millis(1), 10.0,
-        f"{_NONE} as long as offsets.storage is zookeeper.",
+        "With offsets.storage=kafka: time limit of one commit or look-up.",
     )
     offsets_commit_max_retries: int = setting(
         "offsets.commit.max.retries", Whole(0), 5,
-        f"{_NONE} as long as offsets.storage is zookeeper.",
+        "With offsets.storage=kafka: how often a commit is tried again; at a hand-over never.",
     )
     exclude_internal_topics: bool = setting(
         "exclude.internal.topics", Flag(), True, f"{_NONE}: it concerns wildcard subscriptions."
@@ -259,12 +259,6 @@ class ConsumerConfig:
                 "socket.timeout.ms is below fetch.wait.max.ms, so that fetches would time out",
                 where="socket.timeout.ms",
                 remedy=f"at least {round(self.fetch_wait_max_s * 1000)}",
-            )
-        if self.offsets_storage == "kafka":
-            raise ConfigError(
-                "offsets.storage=kafka is not supported yet",
-                where="offsets.storage",
-                remedy="use offsets.storage=zookeeper",
             )
         check_security(self)
 

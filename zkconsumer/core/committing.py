@@ -103,6 +103,8 @@ def _unstored(
         known = state.ledger.get(tp)
         if known is not None and known.epoch == at.epoch:
             failures |= {tp: known.error} if known.error else {}
+        elif known is None and tp in state.owned:
+            failures[tp] = "just claimed: what is stored is not known yet; commit again"
         elif tp not in stored:
             failures[tp] = "no longer owned; the new owner goes on from the last committed offset"
     return failures
