@@ -11,8 +11,11 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox.guard import born
@@ -98,6 +101,30 @@ class Process:
 
     def _gone_within(self, limit_s: float) -> bool:
         return until(lambda: not self.alive, limit_s=limit_s)
+
+
+class Startable(ABC):
+    """What is started and stopped; as a context manager, for the time of a block."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it, wholly or not at all."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops what runs of it; it may be called again."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
 
 def until(condition: Callable[[], bool], *, limit_s: float) -> bool:

@@ -7,17 +7,16 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from zkconsumer.sandbox import guard, jars, topics
 from zkconsumer.sandbox.broker import BrokerServer
+from zkconsumer.sandbox.process import Startable
 from zkconsumer.sandbox.topics import PartitionPlacement, Placed
 from zkconsumer.sandbox.zookeeper import ZooKeeperServer
 
 
-class Sandbox:
-    """One ZooKeeper server and one broker, or more; a context manager that starts and stops them.
+class Sandbox(Startable):
+    """One ZooKeeper server and one broker, or more; `with` starts and stops them.
 
     Attributes:
         zookeeper: the ZooKeeper server.
@@ -167,15 +166,3 @@ class Sandbox:
         return topics.produce(
             self.zookeeper_connect, name, messages, key=key, partition=partition
         )
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

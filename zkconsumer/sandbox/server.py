@@ -11,16 +11,15 @@ import os
 import signal
 import socket
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard, jars
 from zkconsumer.sandbox.java import find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
-from zkconsumer.sandbox.process import Process, until
+from zkconsumer.sandbox.process import Process, Startable, until
 
 # A start takes 0.4 s (ZooKeeper) to 3.3 s (a broker on a busy machine); after this many seconds it
 # counts as failed, and the server is ended.
@@ -55,8 +54,8 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c - %m%n
 """
 
 
-class JavaServer(ABC):
-    """A server in a directory of its own; a context manager that starts and stops it."""
+class JavaServer(Startable):
+    """A server in a directory of its own."""
 
     main_class: ClassVar[str]
 
@@ -233,18 +232,6 @@ class JavaServer(ABC):
         process = self._running()
         guard.release(process.pid, process.birth)
         self._process = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # ---- inside ---------------------------------------------------------------------------------
 

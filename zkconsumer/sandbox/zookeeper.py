@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST, free_port
-from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.process import Startable, until
 from zkconsumer.sandbox.server import START_LIMIT_S, JavaServer
 
 LOCK = "zookeeper-3.8.4"
@@ -149,8 +147,8 @@ class ZooKeeperServer(JavaServer):
         return bool(self.mode)
 
 
-class ZooKeeperEnsemble:
-    """Several servers with one leader; a context manager that starts and stops them all."""
+class ZooKeeperEnsemble(Startable):
+    """Several servers with one leader."""
 
     def __init__(
         self,
@@ -225,15 +223,3 @@ class ZooKeeperEnsemble:
         with ExitStack() as stack:
             for server in self.servers:
                 stack.callback(server.stop)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
