@@ -10,8 +10,8 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.consumer.connector import Status
 from zkconsumer.consumer.message import Message
+from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.core import paths
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError

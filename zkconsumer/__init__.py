@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zkconsumer.config import ConsumerConfig
-    from zkconsumer.consumer.connector import ConsumerConnector, Status
+    from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.message import Batch, Message
+    from zkconsumer.consumer.status import Status
     from zkconsumer.consumer.stream import Stream
     from zkconsumer.core.filters import TopicFilter, black_list, white_list
-    from zkconsumer.core.model import TopicPartition
+    from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
     from zkconsumer.errors import (
         CommitError,
         ConsumerTimeoutError,
@@ -33,6 +34,7 @@ __all__ = [
     "Batch",
     "Status",
     "TopicPartition",
+    "OffsetAndMetadata",
     "TopicFilter",
     "white_list",
     "black_list",
@@ -48,11 +50,12 @@ __all__ = [
 _HOMES = {
     "ConsumerConfig": "zkconsumer.config",
     "ConsumerConnector": "zkconsumer.consumer.connector",
-    "Status": "zkconsumer.consumer.connector",
+    "Status": "zkconsumer.consumer.status",
     "Stream": "zkconsumer.consumer.stream",
     "Message": "zkconsumer.consumer.message",
     "Batch": "zkconsumer.consumer.message",
     "TopicPartition": "zkconsumer.core.model",
+    "OffsetAndMetadata": "zkconsumer.core.model",
     "TopicFilter": "zkconsumer.core.filters",
     "white_list": "zkconsumer.core.filters",
     "black_list": "zkconsumer.core.filters",

@@ -81,6 +81,10 @@ class DecodeError(ZkConsumerError):
     """The user's decoder raised on a key or a value; the message itself was delivered."""
 
 
+class NotOwnedError(ZkConsumerError):
+    """The call is about a partition that this member does not own, or is about to hand over."""
+
+
 # ---- ZooKeeper ----------------------------------------------------------------------------------
 
 

@@ -312,12 +312,12 @@ def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
     eventually(lambda: "more consumer threads" in one.readers[4].stream.waiting_for)
 
 
-def test_a_wildcard_peer_is_named(group: Group) -> None:
-    """A peer that cannot be evaluated: we keep what we own, claim nothing new, and name it."""
+def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
+    """We keep what we own, claim nothing new, and name the peer."""
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
-    peer = Registration({".*": 1}, Pattern.WHITE_LIST, 1_400_000_000_000)
+    peer = Registration({r"\X*": 1}, Pattern.WHITE_LIST, 1_400_000_000_000)
     path = paths.member(group.name, "wild")
     group.admin.create(path, encode_registration(peer), ephemeral=True)
     eventually(lambda: "wild" in first.status.waiting_for)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from zkconsumer import errors
-from zkconsumer.consumer.connector import Status
 from zkconsumer.consumer.feed import ReportKind
+from zkconsumer.consumer.status import Status
 from zkconsumer.core import commands, events
 from zkconsumer.core.commands import NoticeKind
 from zkconsumer.core.machine import step

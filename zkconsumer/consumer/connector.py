@@ -6,30 +6,29 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.consumer import commits, making, steering
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.coordinator import Coordinator, Streams
 from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import topics
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
-from zkconsumer.core.state import Phase, Settings
+from zkconsumer.core.filters import TopicFilter
+from zkconsumer.core.model import Purpose, TopicPartition
+from zkconsumer.core.records import Broker, Pattern
+from zkconsumer.core.state import Phase
 from zkconsumer.errors import (
     CommitError,
     ConnectorClosedError,
     ConsumerIdTakenError,
     MessageStreamsExistError,
 )
-from zkconsumer.kafka.brokers import broker_settings
-from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
-from zkconsumer.kafka.settings import fetch_settings
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ZooKeeperSession
 
@@ -39,39 +38,6 @@ V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
 """What a shutdown may take beyond its last commit, which itself has one session timeout."""
-
-
-NUDGE_S = 60.0
-"""`peers.nudge` makes the whole group rebalance, so not more often than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What a member is doing, at one instant.
-
-    Attributes:
-        phase: where it stands, a name of `core.state.Phase`.
-        session: the ZooKeeper session's number, or None.
-        owned: consumer thread id -> the partitions it owns.
-        blocked: partition -> who holds what this member should own.
-        idle_peers: partitions assigned to members that are registered but do not claim them.
-        waiting_for: why nothing more can be done now; empty when nothing is missing.
-        malformed_peers: consumer id -> why its registration fails every JVM member.
-        refused: partition -> why ZooKeeper refuses it.
-        unreadable_offsets: partitions that are owned but not fetched.
-        lease_s: how long messages may still be delivered without hearing from ZooKeeper.
-    """
-
-    phase: str
-    session: int | None
-    owned: Mapping[str, tuple[TopicPartition, ...]]
-    blocked: Mapping[TopicPartition, str]
-    idle_peers: frozenset[TopicPartition]
-    waiting_for: str
-    malformed_peers: Mapping[str, str]
-    refused: Mapping[TopicPartition, str]
-    unreadable_offsets: frozenset[TopicPartition]
-    lease_s: float
 
 
 class ConsumerConnector:
@@ -145,6 +111,65 @@ class ConsumerConnector:
             AccessDeniedError: ZooKeeper forbids the registration.
         """
         counts = topics.validate_topic_counts(topic_counts)
+        codec = Codec(key_decoder, value_decoder, self._decode_failed)
+        made = self._join(counts, Pattern.STATIC, counts.items(), codec)
+        listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
+        for (topic, _), stream in made.items():
+            listed[topic or ""].append(stream)
+        return listed
+
+    @overload
+    def create_message_streams_by_filter(
+        self, topic_filter: TopicFilter, streams: int = 1
+    ) -> list[Stream[bytes, bytes]]: ...
+    @overload
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        *,
+        key_decoder: Callable[[bytes], K],
+        value_decoder: Callable[[bytes], V],
+    ) -> list[Stream[K, V]]: ...
+    @overload
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        *,
+        value_decoder: Callable[[bytes], V],
+    ) -> list[Stream[bytes, V]]: ...
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        *,
+        key_decoder: Callable[[bytes], Any] | None = None,
+        value_decoder: Callable[[bytes], Any] | None = None,
+    ) -> list[Stream[Any, Any]]:
+        """Register in the group for all topics of a filter, also those that are created later.
+
+        Each stream carries its thread's partitions of all these topics. Otherwise as
+        `create_message_streams`; one connector can do one of the two, once.
+
+        Raises:
+            MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as for
+                `create_message_streams`.
+        """
+        count = topics.validate_streams(streams, where=topic_filter.regex)
+        codec = Codec(key_decoder, value_decoder, self._decode_failed)
+        subscription = {topic_filter.regex: count}
+        made = self._join(subscription, topic_filter.pattern, [(None, count)], codec)
+        return list(made.values())
+
+    def _join(
+        self,
+        subscription: Mapping[str, int],
+        pattern: Pattern,
+        counts: Iterable[tuple[str | None, int]],
+        codec: Codec[Any, Any],
+    ) -> Streams:
+        """Make the streams, by topic (None for all of a filter), and wait for the registration."""
         self._require_open()
         if self._coordinator is not None:
             raise MessageStreamsExistError(
@@ -152,60 +177,27 @@ class ConsumerConnector:
                 where=self.consumer_id, remedy="create another connector, or ask for all at once",
             )
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
-        coordinator = Coordinator(self._settings(counts), gate=self._gate, trace=trace)
-        codec = Codec(key_decoder, value_decoder, self._decode_failed)
+        settings = making.settings(self.config, self.consumer_id, subscription, pattern)
+        coordinator = Coordinator(settings, gate=self._gate, trace=trace)
         self._streams = {
-            (topic, thread): self._stream(topic, thread, number, codec)
-            for topic, count in counts.items()
+            (topic, thread): making.stream(
+                self.config, topic, thread, number, codec,
+                gate=self._gate, brokers=self._brokers, report=self._report,
+            )
+            for topic, count in counts
             for number, thread in enumerate(topics.thread_ids(self.consumer_id, count))
         }
-        coordinator.attach(self._session, self._streams)
+        store = making.offset_store(self.config, self.consumer_id, self._brokers)
+        coordinator.attach(self._session, self._streams, store)
         self._coordinator = coordinator
         coordinator.session_changed(self._latest)
         coordinator.start()
         self._wait_registered(coordinator)
-        listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
-        for (topic, _), stream in self._streams.items():
-            listed[topic].append(stream)
-        return listed
+        return self._streams
 
-    def _settings(self, counts: Mapping[str, int]) -> Settings:
-        c = self.config
-        return Settings(
-            group=c.group_id,
-            consumer=self.consumer_id,
-            subscription=counts,
-            strategy=Strategy(c.partition_assignment_strategy),
-            mode=RebalanceMode(c.rebalance_mode),
-            auto_commit_s=c.auto_commit_interval_s if c.auto_commit_enable else None,
-            grace_s=c.release_grace_s,
-            backoff_s=c.rebalance_backoff_s,
-            retries=c.rebalance_max_retries,
-            nudge_s=NUDGE_S if c.peers_nudge else None,
-        )
-
-    def _stream(
-        self, topic: str, thread: str, number: int, codec: Codec[Any, Any]
-    ) -> Stream[Any, Any]:
-        def connect() -> KafkaFetcher | None:
-            view = self._coordinator.state.view if self._coordinator else None
-            if view is None or not view.brokers:
-                return None
-            where = broker_settings(view.brokers)
-            return KafkaFetcher({**fetch_settings(self.config), **where})
-
-        return Stream(
-            topic=topic,
-            thread_id=thread,
-            number=number,
-            gate=self._gate,
-            connect=connect,
-            reset=Reset(self.config.auto_offset_reset),
-            timeout_s=self.config.consumer_timeout_s,
-            retry_s=self.config.refresh_leader_backoff_s,
-            codec=codec,
-            report=self._report,
-        )
+    def _brokers(self) -> Sequence[Broker]:
+        view = self._coordinator.state.view if self._coordinator else None
+        return view.brokers if view else ()
 
     def _report(self, report: StreamReport) -> None:
         if self._coordinator is not None:
@@ -232,48 +224,86 @@ class ConsumerConnector:
 
     # ---- while running ---------------------------------------------------------------------------
 
-    def commit_offsets(self, *, timeout_s: float | None = None) -> None:
+    def commit_offsets(
+        self,
+        offsets: commits.Given | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         """Commit everything handed out so far, of all streams (JVM: `commitOffsets`).
 
-        Returns when it is stored. While ZooKeeper is away it waits, at most `timeout_s`.
+        Returns when it is stored. While ZooKeeper is away it waits, at most `timeout_s` seconds.
+
+        Args:
+            offsets: partition -> the next offset to read, or OffsetAndMetadata: exactly these are
+                committed instead, also where that goes back (JVM 0.9 and later).
+            retries: how often Kafka may be asked again, with `offsets.storage=kafka`; None for
+                `offsets.commit.max.retries`.
 
         Raises:
             CommitError: some offsets were not stored, with each partition and the reason, or
                 nothing was answered within `timeout_s` (then they may still be stored later).
+            NotOwnedError: `offsets` has partitions that are not ours; then none is committed.
+            ConfigError: an offset or a number that is none, or metadata for ZooKeeper.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
+        asked = commits.asked(offsets, retries=retries, storage=making.storage(self.config))
         if self._coordinator is None:
             return
         try:
-            self._coordinator.commit().result(timeout_s)
+            self._coordinator.commit(asked).result(timeout_s)
         except FutureTimeoutError:
             raise CommitError(
                 f"no answer within {timeout_s:g} s; the offsets may still be stored later",
                 where=self.config.zookeeper_connect, remedy="commit again",
             ) from None
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deliver no more of these, and fetch no more, until they are resumed.
+
+        They stay owned, and their positions are committed as ever. It holds for the present
+        ownership: a partition that was given away and comes back is not paused. A message that
+        another thread is being given at this moment may still come.
+
+        Raises:
+            NotOwnedError: not all of them are served by this member; then none is paused.
+            ConnectorClosedError: the connector was shut down.
+        """
+        self._require_open()
+        for stream, tps in steering.by_stream(self._streams.values(), partitions).items():
+            stream.pause(tps)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deliver these again, from where they were paused; raises as `pause`."""
+        self._require_open()
+        for stream, tps in steering.by_stream(self._streams.values(), partitions).items():
+            stream.resume(tps)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """What is paused."""
+        return frozenset().union(*(stream.paused for stream in self._streams.values()))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Deliver `offset` next, and nothing of the partition that was fetched before.
+
+        The next commit stores it, also where that means going back. An offset that the log does not
+        have is replaced by `auto.offset.reset`, as a stored one would be.
+
+        Raises:
+            NotOwnedError: the partition is not served by this member.
+            ConfigError: an offset under 0.
+            ConnectorClosedError: the connector was shut down.
+        """
+        self._require_open()
+        steering.seek(self._streams.values(), partition, offset)
+
     def status(self) -> Status:
         """What this member owns, what blocks it, and what it waits for."""
         if self._coordinator is None:
-            phase = Phase.CLOSED if self._closed else Phase.OFFLINE
-            return Status(phase.value, None, {}, {}, frozenset(), "", {}, {}, frozenset(), 0.0)
-        state = self._coordinator.state
-        owned: dict[str, list[TopicPartition]] = {}
-        for tp, mine in sorted(state.owned.items()):
-            owned.setdefault(mine.thread, []).append(tp)
-        return Status(
-            phase=state.phase.value,
-            session=state.session.id if state.session else None,
-            owned={thread: tuple(held) for thread, held in owned.items()},
-            blocked={tp: who.thread for tp, who in state.blocked.items()},
-            idle_peers=state.idle_peers,
-            waiting_for=state.waiting_for,
-            malformed_peers=dict(state.view.malformed) if state.view else {},
-            refused=dict(state.refused),
-            unreadable_offsets=state.malformed,
-            lease_s=max(0.0, self._gate.deadline - self._gate.clock()),
-        )
+            return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
+        return status_of(self._coordinator.state, self._gate)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and gauges of the moment; names are stable."""

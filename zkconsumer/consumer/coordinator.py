@@ -16,16 +16,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zkconsumer.consumer import commits
+from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.holdings import Grant, Which
 from zkconsumer.consumer.notices import error_for, level_of
-from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
+from zkconsumer.consumer.stream import Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.machine import awaits, next_deadline, step
 from zkconsumer.core.model import Positions, Purpose, Session, ThreadId, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.errors import CommitError, ZkConsumerError
+from zkconsumer.errors import NotOwnedError, ZkConsumerError
+from zkconsumer.kafka.offsets import KafkaOffsetStore
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.executor import Executor, Resume, WatchFired, meaning
 from zkconsumer.zk.session import ZooKeeperSession
@@ -47,11 +50,6 @@ _WHICH = {
 @dataclass(frozen=True, slots=True)
 class _SessionChanged:
     session: Session | None
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitAsked:
-    answer: Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +80,23 @@ class Coordinator(threading.Thread):
         self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
         self._last_request = 0
         self._session: ZooKeeperSession | None = None
+        self._store: KafkaOffsetStore | None = None
         self._executor: Executor | None = None
 
-    def attach(self, session: ZooKeeperSession, streams: Streams) -> None:
-        """Give it the session whose events it gets and the streams it feeds; then `start` it."""
-        self._session, self._streams = session, streams
+    def attach(
+        self, session: ZooKeeperSession, streams: Streams, store: KafkaOffsetStore | None = None
+    ) -> None:
+        """Give it the session whose events it gets and the streams it feeds; then `start` it.
+
+        `store` keeps offsets in Kafka, None with `offsets.storage=zookeeper`.
+        """
+        self._session, self._streams, self._store = session, streams, store
         self._executor = Executor(
-            session, self._settings, post=self._inbox.put, clock=self._gate.clock
+            session, self._settings, post=self._inbox.put, clock=self._gate.clock,
+            ask_kafka=store.submit if store else None,
         )
+        if store is not None:
+            store.start()
 
     @property
     def requests(self) -> int:
@@ -107,11 +114,10 @@ class Coordinator(threading.Thread):
     def stream_reported(self, report: StreamReport) -> None:
         self._inbox.put(report)
 
-    def commit(self) -> Future[None]:
-        """Ask for an explicit commit of everything handed out."""
-        answer: Future[None] = Future()
-        self._inbox.put(_CommitAsked(answer))
-        return answer
+    def commit(self, asked: CommitAsked) -> Future[None]:
+        """Ask for an explicit commit."""
+        self._inbox.put(asked)
+        return asked.answer
 
     def leave(self, purpose: Purpose) -> None:
         self._inbox.put(_LeaveAsked(purpose))
@@ -162,19 +168,31 @@ class Coordinator(threading.Thread):
             case _SessionChanged(Session() as session):
                 wall_ms = int(time.time() * 1000)
                 return events.Connected(now=now, session=session, wall_ms=wall_ms)
-            case _CommitAsked(answer):
-                self._last_request += 1
-                self._answers[self._last_request] = answer
-                return self._collected(Purpose.EXPLICIT, None, self._last_request)
+            case CommitAsked():
+                return self._commit_asked(item, now)
             case _LeaveAsked(purpose):
                 return events.CloseRequested(now=now, purpose=purpose)
         raise TypeError(f"nothing known of {item!r}")
 
+    def _commit_asked(self, asked: CommitAsked, now: float) -> events.Event | None:
+        request = self._last_request = self._last_request + 1
+        try:
+            if asked.given is None:
+                event = self._collected(Purpose.EXPLICIT, None, request)
+            else:
+                owned = self.state.owned
+                event = commits.positions_given(asked.given, owned, request=request, now=now)
+        except NotOwnedError as error:
+            asked.answer.set_exception(error)
+            return None
+        self._answers[request] = asked.answer
+        return replace(event, retries=asked.retries)
+
     def _reported(self, report: StreamReport, now: float) -> events.Event | None:
         self.counters[report.kind.value] += 1
-        log = logger.debug if report.kind is ReportKind.POSITION_RESET else logger.warning
+        log = logger.debug if report.offset is not None else logger.warning
         log("%s: %s %s", report.thread_id, report.tp or "", report.text)
-        if report.kind is ReportKind.POSITION_RESET and report.tp and report.offset is not None:
+        if report.tp and report.offset is not None:
             return events.PositionReset(now=now, partition=report.tp, offset=report.offset)
         return None
 
@@ -278,13 +296,7 @@ class Coordinator(threading.Thread):
         if not failures:
             answer.set_result(None)
             return
-        where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
-        answer.set_exception(
-            CommitError(
-                f"{len(failures)} of the offsets were not committed", where=where,
-                remedy="their messages are delivered again, to the partition's next owner",
-            )
-        )
+        answer.set_exception(commits.failed(failures))
 
     def _notice(self, notice: cmd.Notice) -> None:
         self.counters[notice.kind.value] += 1
@@ -367,6 +379,8 @@ class Coordinator(threading.Thread):
     def _finish(self) -> None:
         if self._session is not None:
             self._session.stop()
+        if self._store is not None:
+            self._store.stop()
         if self._trace is not None:
             self._trace.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ FAILED_S: Final = 5.0
 
 class ReportKind(Enum):
     POSITION_RESET = "position_reset"  # auto.offset.reset was applied
+    SOUGHT = "seeks"  # the user moved a position
     FETCH_TROUBLE = "fetch_trouble"  # retried; rate-limited
     FETCH_FAILED = "fetch_failed"  # also raised to the user
     DECODE_FAILED = "decode_failed"  # also raised to the user
@@ -39,7 +41,7 @@ class ReportKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """Something the member should know; `offset` is set for POSITION_RESET."""
+    """Something the member should know; `offset` is set where a position was moved."""
 
     kind: ReportKind
     thread_id: str
@@ -59,6 +61,8 @@ class _Waiting(NamedTuple):
 _NOT_BEGUN: Final = _Waiting("its fetching has not begun")
 _NO_OFFSET: Final = _Waiting("no stored offset")
 _ANEW: Final = _Waiting("fetching begins anew after an interruption")
+_PAUSED: Final = _Waiting("paused", math.inf)
+_RESUMED: Final = _Waiting("resumed")
 
 
 class Feed:
@@ -107,6 +111,12 @@ class Feed:
             if tp not in self.states:
                 self.index[self._key(tp)] = self.states[tp] = state
                 self.unplaced[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
+            stands, paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)
+            if paused and not stands:
+                self._stop([tp])
+                self.unplaced[tp] = _PAUSED
+            elif stands and not paused:
+                self.unplaced[tp] = _RESUMED
 
     def _key(self, tp: TopicPartition) -> Hashable:
         return tp if self._topic is None else tp.partition
@@ -128,7 +138,7 @@ class Feed:
         if due:
             self._place(due, now)
         if self._fetcher is None or len(self.unplaced) == len(self.states):
-            wake_at = min((one.due for one in self.unplaced.values()), default=now + IDLE_S)
+            wake_at = min([now + IDLE_S, *(one.due for one in self.unplaced.values())])
             pause_s = max(0.0, wake_at - now)
             self._holdings.sleep(pause_s if left is None else min(left, pause_s))
             left = 0.0

@@ -1,7 +1,8 @@
-"""What a stream holds: shared by the member's coordinator and the user's thread, without locks.
+"""What a stream holds: shared by the member's coordinator and the user's thread.
 
-The coordinator (any thread, one call at a time) writes what the stream should hold; the user's
-thread, and no other, hands messages out. Neither waits for the other. Three rules carry it:
+The coordinator writes what the stream should hold, and so does whoever pauses or seeks, one at a
+time; the user's thread, and no other, hands messages out. Neither waits for the other. Three rules
+carry it:
 
 **Revocation is logical first.** `granted = False` stops delivery at once; that the broker client
 still fetches the partition is tidied up at the next turn of the user's thread.
@@ -117,7 +118,7 @@ class _Release:
 
 
 class Holdings:
-    """The shared part of a stream. Every method up to `close` is the coordinator's."""
+    """The shared part of a stream."""
 
     def __init__(self, codec: Codec[Any, Any]) -> None:
         self._codec = codec
@@ -127,7 +128,10 @@ class Holdings:
         self.wake = threading.Event()  # ends a wait of the user's thread
         self.closed = False
         self.idle_reason = ""
+        # For those that write `_wanted`; reentrant, since a signal's handler may be one of them.
+        self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, PartitionState] = {}
+        self._paused: dict[TopicPartition, int] = {}  # in which ownership
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
 
@@ -138,19 +142,23 @@ class Holdings:
     # ---- the coordinator's side: any thread, never blocks ----------------------------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        for one in grants:
-            old = self._wanted.get(one.tp)
-            if old is not None:
-                old.granted = False
-            self._wanted[one.tp] = PartitionState(one, self._codec)
+        with self._writing:
+            for one in grants:
+                old = self._wanted.get(one.tp)
+                if old is not None:
+                    old.granted = False
+                self._wanted[one.tp] = PartitionState(one, self._codec)
+                if self._paused.get(one.tp) != one.epoch:
+                    self._paused.pop(one.tp, None)
         self._call()
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
         """Delivery of these stops now; their positions are forgotten."""
-        for tp in tps:
-            state = self._wanted.pop(tp, None)
-            if state is not None:
-                state.granted = False
+        with self._writing:
+            for tp in tps:
+                state = self._wanted.pop(tp, None)
+                if state is not None:
+                    state.granted = False
         self._call()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
@@ -159,9 +167,10 @@ class Holdings:
         That is at once, on this thread, when the user holds none, else when the next message is
         asked for, on the user's thread. Their positions stay known until they are withdrawn.
         """
-        states = [self._wanted[tp] for tp in tps if tp in self._wanted]
-        for state in states:
-            state.granted = False  # c1
+        with self._writing:
+            states = [self._wanted[tp] for tp in tps if tp in self._wanted]
+            for state in states:
+                state.granted = False  # c1
         release = _Release(done)
         self._releases.append(release)
         self._call()  # c2
@@ -182,8 +191,9 @@ class Holdings:
         self._call()
 
     def close(self) -> None:
-        for state in self._wanted.copy().values():
-            state.granted = False
+        with self._writing:
+            for state in self._wanted.values():
+                state.granted = False
         self.closed = True
         self._call()
 
@@ -191,11 +201,58 @@ class Holdings:
         self.attention = True
         self.wake.set()
 
+    # ---- whoever steers: any thread --------------------------------------------------------------
+
+    def serves(self, tp: TopicPartition) -> bool:
+        """Is this partition granted, and nobody has asked for its release?"""
+        state = self._wanted.get(tp)
+        return state is not None and state.granted
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand out no more of these in their present ownership, until they are resumed."""
+        with self._writing:
+            self._paused |= {tp: self._wanted[tp].epoch for tp in tps if self.serves(tp)}
+        self._call()
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        with self._writing:
+            for tp in tps:
+                self._paused.pop(tp, None)
+        self._call()
+
+    def is_paused(self, state: PartitionState) -> bool:
+        return self._paused.get(state.tp) == state.epoch
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        states = self._wanted.copy().values()
+        return frozenset(state.tp for state in states if self.is_paused(state))
+
+    def seek(self, tp: TopicPartition, offset: int, tell: Callable[[int], None]) -> bool:
+        """Go on from `offset` in the same ownership; whether the partition is served at all.
+
+        `tell` is called with the epoch before the new position can be seen and when the old one no
+        longer can: no commit meets a position that went back unexplained.
+        """
+        with self._writing:
+            if not self.serves(tp):
+                return False
+            old = self._wanted.pop(tp)
+            old.granted = False
+            tell(old.epoch)
+            new = PartitionState(Grant(tp, offset, old.epoch), self._codec)
+            new.in_hand = old.in_hand  # it still is; `attend` lets it go
+            self._wanted[tp] = new
+        self._call()
+        return True
+
     # ---- the user's side: one thread, nothing in its hands ---------------------------------------
 
     def attend(self) -> dict[TopicPartition, PartitionState]:
         """Answer what was asked and return what should be held. Raises what `fail` was given."""
         self.attention = False
+        for state in self._wanted.copy().values():
+            state.in_hand = None  # u1 knows nothing of those that a seek has made
         while self._releases:
             try:
                 self._releases.popleft().answer()

@@ -71,6 +71,7 @@ class Stream(Generic[K, V]):
         self.number = number
         self._gate = gate
         self._timeout_s = timeout_s
+        self._report = report
         self._holdings = Holdings(codec)
         self._feed = Feed(
             topic=topic,
@@ -295,6 +296,34 @@ class Stream(Generic[K, V]):
     def positions(self, which: Which) -> dict[TopicPartition, Position]:
         """The known positions of what is granted, or asked to be released."""
         return self._holdings.positions(which)
+
+    def serves(self, tp: TopicPartition) -> bool:
+        """Are messages of this partition handed out, or would be if it were not paused?"""
+        return self._holdings.serves(tp)
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand out no more of these until they are resumed, or come under another ownership."""
+        self._holdings.pause(tps)
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand these out again, from where they were paused."""
+        self._holdings.resume(tps)
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """What is paused."""
+        return self._holdings.paused
+
+    def seek(self, tp: TopicPartition, offset: int) -> bool:
+        """Hand out `offset` next; False when the partition is not served."""
+
+        def tell(epoch: int) -> None:
+            text = f"the user goes on from {offset}"
+            self._report(
+                StreamReport(ReportKind.SOUGHT, self.thread_id, text, tp, epoch, offset)
+            )
+
+        return self._holdings.seek(tp, offset, tell)
 
     def fail(self, error: Exception) -> None:
         """Raise `error`, once, when the user next asks."""

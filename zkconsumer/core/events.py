@@ -234,7 +234,7 @@ class PositionsCollected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionReset(Event):
-    """`auto.offset.reset` moved a partition; the next commit may go back to there."""
+    """`auto.offset.reset` or the user moved a partition; the next commit may go back to there."""
 
     partition: TopicPartition
     offset: int

@@ -20,19 +20,30 @@ def validate_topic_counts(counts: Mapping[str, int]) -> dict[str, int]:
     `createMessageStreams` in Kafka 0.8.2-1.1 asserts that every count is at least 1.
     """
     for topic, count in counts.items():
-        validate_topic(topic)
-        if type(count) is not int or count < 1:
-            raise ConfigError(
-                f"{count!r} streams of a topic are impossible",
-                where=topic,
-                remedy="ask for an integer of at least 1",
-            )
-    if sum(counts.values()) > MAX_STREAMS:
+        validate_streams(count, where=validate_topic(topic))
+    validate_streams(max(1, sum(counts.values())), where="all topics")
+    return dict(counts)
+
+
+def validate_streams(count: int, *, where: str) -> int:
+    """Return a number of streams of one connector, or raise ConfigError.
+
+    `createMessageStreamsByFilter` (Kafka 0.8.2-1.1) takes numbers under 1, too, and registers what
+    fails every member of the group.
+    """
+    if type(count) is not int or count < 1:
+        raise ConfigError(
+            f"{count!r} streams of a topic are impossible",
+            where=where,
+            remedy="ask for an integer of at least 1",
+        )
+    if count > MAX_STREAMS:
         raise ConfigError(
             f"more than {MAX_STREAMS} streams in one connector",
+            where=where,
             remedy="more streams than partitions are idle: ask for fewer",
         )
-    return dict(counts)
+    return count
 
 
 def default_suffix(*, hostname: str, epoch_ms: int, uuid_msb: int) -> str:

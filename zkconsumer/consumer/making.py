@@ -1,0 +1,105 @@
+"""From a user's configuration to the parts of a member: its machine's settings, its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.consumer.codec import Codec
+from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.stream import Stream, StreamReport
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.model import ConsumerId, RebalanceMode, Storage, ThreadId
+from zkconsumer.core.records import Broker, Pattern
+from zkconsumer.core.releases import DEFAULT
+from zkconsumer.core.state import Settings
+from zkconsumer.kafka.brokers import broker_settings
+from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
+from zkconsumer.kafka.settings import Settings as KafkaSettings
+from zkconsumer.kafka.settings import fetch_settings
+
+# `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
+NUDGE_S: Final = 60.0
+
+
+def settings(
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    subscription: Mapping[str, int],
+    pattern: Pattern,
+) -> Settings:
+    """What the machine decides by."""
+    return Settings(
+        group=config.group_id,
+        consumer=consumer,
+        subscription=subscription,
+        pattern=pattern,
+        internal=DEFAULT.internal_topics if config.exclude_internal_topics else frozenset(),
+        strategy=Strategy(config.partition_assignment_strategy),
+        mode=RebalanceMode(config.rebalance_mode),
+        auto_commit_s=config.auto_commit_interval_s if config.auto_commit_enable else None,
+        grace_s=config.release_grace_s,
+        backoff_s=config.rebalance_backoff_s,
+        retries=config.rebalance_max_retries,
+        nudge_s=NUDGE_S if config.peers_nudge else None,
+        storage=storage(config),
+        channel_backoff_s=config.offsets_channel_backoff_s,
+        commit_retries=config.offsets_commit_max_retries,
+    )
+
+
+def storage(config: ConsumerConfig) -> Storage:
+    """Where offsets are kept; dual commit means nothing where ZooKeeper alone keeps them."""
+    if config.offsets_storage == "zookeeper":
+        return Storage.ZOOKEEPER
+    return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
+
+
+def offset_store(
+    config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Sequence[Broker]]
+) -> KafkaOffsetStore | None:
+    """What asks Kafka for offsets; `brokers` as for `stream`."""
+    if config.offsets_storage == "zookeeper":
+        return None
+
+    def connect() -> KafkaSettings | None:
+        known = brokers()
+        return {**channel_settings(config), **broker_settings(known)} if known else None
+
+    limit_s = config.offsets_channel_socket_timeout_s
+    return KafkaOffsetStore(consumer, connect=connect, limit_s=limit_s)
+
+
+def stream(
+    config: ConsumerConfig,
+    topic: str | None,
+    thread: ThreadId,
+    number: int,
+    codec: Codec[Any, Any],
+    *,
+    gate: LeaseGate,
+    brokers: Callable[[], Sequence[Broker]],
+    report: Callable[[StreamReport], None],
+) -> Stream[Any, Any]:
+    """The stream of a thread; `brokers` says which are registered, as far as the member knows."""
+
+    def connect() -> KafkaFetcher | None:
+        known = brokers()
+        if not known:
+            return None
+        return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
+
+    return Stream(
+        topic=topic,
+        thread_id=thread,
+        number=number,
+        gate=gate,
+        connect=connect,
+        reset=Reset(config.auto_offset_reset),
+        timeout_s=config.consumer_timeout_s,
+        retry_s=config.refresh_leader_backoff_s,
+        codec=codec,
+        report=report,
+    )
