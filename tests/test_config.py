@@ -222,6 +222,24 @@ def test_storage_is_folded_and_dual_commit_follows_it() -> None:
     assert config_of(offsets_storage="ZooKeeper", dual_commit_enabled="true").dual_commit_enabled
 
 
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("auto", "auto"), ("0.11", "0.11.0.3"), ("1.1.1", "1.1.1"), ("0.8.2-0.11", "0.8.2-0.11")],
+)
+def test_the_release_of_the_peers(text: str, release: str) -> None:
+    """A release is named as a whole or by a beginning; a name that leaves a doubt is refused."""
+    assert config_of(peers_release=text).peers_release == release
+    for doubtful in ("1.0", "0.7.2", ""):
+        with pytest.raises(ConfigError, match="peers.release"):
+            config_of(peers_release=doubtful)
+
+
+def test_a_release_without_round_robin() -> None:
+    """0.8.0 and 0.8.1 do range whatever the strategy says, so the two contradict each other."""
+    with pytest.raises(ConfigError, match="no round-robin"):
+        config_of(peers_release="0.8.1", partition_assignment_strategy="roundrobin")
+
+
 def test_the_credential_is_never_shown() -> None:
     """Neither repr nor an error shows the password; scheme, credential and acl go together."""
     auth = {"zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "user:secret"}

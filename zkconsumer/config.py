@@ -24,6 +24,7 @@ from zkconsumer.config_kinds import (
     HOSTS,
     ID_SUFFIX,
     PATH,
+    RELEASE,
     REQUIRED,
     SECRET,
     SERVICE,
@@ -40,6 +41,7 @@ from zkconsumer.config_kinds import (
     settings_of,
 )
 from zkconsumer.config_security import check_security
+from zkconsumer.core.releases import DEFAULT
 from zkconsumer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -182,6 +184,11 @@ class ConsumerConfig:
         "peers.nudge", Flag(), False,
         "Ours. Register anew once a minute while a peer leaves its share unclaimed, to wake it.",
     )
+    peers_release: str = setting(
+        "peers.release", RELEASE, DEFAULT.release,
+        "Ours. The Kafka release of the JVM members, whose ways we then have; auto: as the owner"
+        " nodes of a settled group show (see [releases.md](releases.md)).",
+    )
     refresh_leader_backoff_s: float = setting(
         "refresh.leader.backoff.ms", Millis(0), 0.2,
         "Pause after a failed fetch or look-up of a leader.",
@@ -259,6 +266,14 @@ class ConsumerConfig:
                 "socket.timeout.ms is below fetch.wait.max.ms, so that fetches would time out",
                 where="socket.timeout.ms",
                 remedy=f"at least {round(self.fetch_wait_max_s * 1000)}",
+            )
+        if self.peers_release.startswith(("0.8.0", "0.8.1")) and (
+            self.partition_assignment_strategy == "roundrobin"
+        ):
+            raise ConfigError(
+                f"Kafka {self.peers_release} has no round-robin: its members do range in any case",
+                where="partition.assignment.strategy",
+                remedy="range, or another peers.release",
             )
         check_security(self)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from zkconsumer.core.paths import MAX_NAME_LENGTH, validate_group, znode_fault
-from zkconsumer.errors import InvalidNameError
+from zkconsumer.core.releases import profile
+from zkconsumer.errors import ConfigError, InvalidNameError
 
 # Java's Int: what `Integer.parseInt` takes. Larger numbers are refused, as there.
 INT_MAX = 2**31 - 1
@@ -165,6 +166,22 @@ ID_SUFFIX = Text(
     "what ZooKeeper allows in the name of a znode",
     lambda suffix: "/" not in suffix and not znode_fault(f"_{suffix}"),
 )
+AUTO_RELEASE = "auto"
+
+
+def _release(name: str) -> str:
+    return name if name == AUTO_RELEASE else profile(name).release
+
+
+def _is_release(name: str) -> bool:
+    try:
+        return bool(_release(name))
+    except ConfigError:
+        return False
+
+
+# A beginning that leaves no doubt is completed: `0.11` becomes `0.11.0.3`.
+RELEASE = Text("0.8.0 to 1.1.1, 0.8.2-0.11, or auto", _is_release, _release)
 HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 SECRET = Text("any text but none", bool, Secret)

@@ -106,6 +106,7 @@ def test_the_session_on_the_command_line(
         run("zkconsumer sandbox down")
     assert said["consume"].splitlines() == ["first", "second"]
     assert len(said["owners"].splitlines()) == 1 + 12
+    assert len(said["assign"].splitlines()) == 1 + 12
     assert "reproduced" in said["trace"]
 
 
