@@ -34,7 +34,6 @@ class Mixture:
         self.acts: Counter[str] = Counter()
         self._crew, self._trap, self._say = crew, trap, say
         self._random = random.Random(seed)
-        self._freezes: Counter[str] = Counter()
         self._never = threading.Event()
         self._began = time.monotonic()
         self.live: list[MemberProcess] = []
@@ -61,8 +60,7 @@ class Mixture:
         wait_for(self._all_joined, "all to have joined, or failed")
         self._crew.settle(*self.live)
         self._crew.flowing(*self.live)
-        # At each freeze a user may have one message in hand.
-        return self._crew.finish(in_hand=self._freezes)
+        return self._crew.finish()
 
     def _bury(self) -> None:
         """Whoever could not join, amid trouble, has ended with an error; nobody else may end."""
@@ -114,7 +112,6 @@ class Mixture:
         if ones:
             member = self._random.choice(ones)
             self._note("freeze", member)
-            self._freezes[member.name] += 1
             member.freeze()
             self._wait(TROUBLE_S)
             member.thaw()

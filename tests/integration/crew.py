@@ -5,26 +5,31 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from evidence import Delivery, Evidence, deliveries
 from kazoo.client import KazooClient
 from member import Member, Request
+from replay import Record, Replay
 from traffic import Traffic
+from transactionlog import history
 from waiting import LIMIT_S, wait_for
 
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.sandbox.topics import client_settings
-from zkconsumer.zk.observer import Observer, Part, What
+from zkconsumer.zk.observer import Observer, Part
 
 SESSION_S = 1.5
 
@@ -38,10 +43,15 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class Observed:
-    """Questions about a member's events."""
+    """Questions about a member's events.
+
+    `frozen` are the times within which its process stood still, `gone_at` when it was killed.
+    """
 
     events: list[dict[str, Any]]
     name: str
+    frozen: list[tuple[float, float]]
+    gone_at: float | None = None
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [one for one in self.events if one["event"] == event]
@@ -53,8 +63,15 @@ class Observed:
 
     def wait(self, event: str, *, after: int = 0) -> dict[str, Any]:
         """The first event of a kind beyond the `after` first ones, once there is one."""
-        wait_for(lambda: len(self.of(event)) > after, f"{self.name}: {event}")
+        wait_for(
+            lambda: len(self.of(event)) > after,
+            lambda: f"{self.name}: {event}; it has said {self.events[-1:]} {self.errors()[-1000:]}",
+        )
         return self.of(event)[after]
+
+    def errors(self) -> str:
+        """What it wrote to standard error, if that is its own."""
+        return ""
 
     @property
     def consumer(self) -> str:
@@ -104,6 +121,7 @@ class Program(Observed):
                 stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
         self._read, self._events = 0, list[dict[str, Any]]()
+        self.frozen: list[tuple[float, float]] = []
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -125,14 +143,21 @@ class Program(Observed):
         self.tell("leave")
         assert self.process.wait(LIMIT_S) == 0, self.errors()
 
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(LIMIT_S)
+        self.gone_at = boottime()
 
     def freeze(self) -> None:
+        self.frozen.append((boottime(), float("inf")))
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self.frozen[-1] = self.frozen[-1][0], boottime()
         os.kill(self.process.pid, signal.SIGCONT)
 
     def errors(self) -> str:
@@ -160,9 +185,14 @@ class LocalMember(Observed):
     def __init__(self, name: str, request: Request) -> None:
         self.name = name
         self.events: list[dict[str, Any]] = []
+        self.frozen: list[tuple[float, float]] = []
         self.member = Member(request, self.events.append)
         self.connector = self.member.connector
         self.member.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.of("left")
 
     def tell(self, word: str) -> None:
         self.member.obey(word)
@@ -185,23 +215,14 @@ class Crew:
         self.members: list[MemberProcess | LocalMember] = []
         # The protocol of old brokers, which must not be asked for it, stands in ZooKeeper.
         self.traffic = Traffic(client_settings(zookeeper) | {"bootstrap.servers": bootstrap})
-        self.moved_back: list[str] = []
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)
         self.observer = stack.enter_context(
             Observer(zookeeper, group, follow={Part.MEMBERS, Part.OWNERS, Part.OFFSETS})
         )
-        follower = stack.enter_context(Observer(zookeeper, group, follow={Part.OFFSETS}))
-        threading.Thread(target=self._follow, args=(follower,), daemon=True).start()
-
-    def _follow(self, observer: Observer) -> None:
-        """Every offset that is lower than the one before it."""
-        for _, change in observer.changes():
-            before, after = change.before, change.after
-            if change.what is not What.OFFSET or before is None:
-                continue
-            if not isinstance(before, int) or not isinstance(after, int) or after < before:
-                self.moved_back.append(f"offset of {change.key}: {before} -> {after}")
+        self._began_ms = int(time.time() * 1000) - 1
+        self._ahead_s = time.time() - boottime()
+        self._logs = [_log_of(server) for server in zookeeper.split(",")]
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -219,10 +240,11 @@ class Crew:
         self, *, threads: int = 1, take: Any = "iterate", work_s: float = 0.0,
         zookeeper: str = "", **settings: Any,
     ) -> Request:  # fmt: skip
+        trace = {"trace_file": str(self._trace(self._name()))}
         return Request(
             zookeeper=zookeeper or self.zookeeper, group=self.group,
             topics=dict.fromkeys(self.counts, threads), take=take, work_s=work_s,
-            settings={**SETTINGS, **settings},
+            settings={**SETTINGS, **trace, **settings},
         )  # fmt: skip
 
     def start(self, **how: Any) -> MemberProcess:
@@ -246,6 +268,9 @@ class Crew:
 
     def _name(self) -> str:
         return f"member-{len(self.members)}"
+
+    def _trace(self, name: str) -> Path:
+        return self._directory / f"{name}.trace"
 
     def wanted(self, members: Mapping[str, Any]) -> dict[TopicPartition, str]:
         """The assignment among registered members."""
@@ -293,20 +318,54 @@ class Crew:
 
     def evidence(self) -> Evidence:
         found = [one for member in self.members for one in member.delivered]
-        produced = {tp: frozenset(offsets) for tp, offsets in self.traffic.produced.items()}
-        return Evidence(tuple(found), produced, tuple(self.moved_back))
+        return Evidence(tuple(found), self._produced())
 
-    def finish(self, *, in_hand: Mapping[str, int] | None = None) -> Evidence:
-        """Wait until the group has all that was produced, and judge it."""
+    def _produced(self) -> dict[TopicPartition, frozenset[int]]:
+        return {tp: frozenset(offsets) for tp, offsets in self.traffic.produced.items()}
+
+    def finish(self) -> Evidence:
+        """Wait until the group has all that was produced and is at rest; end and judge it."""
         self.traffic.stop()
         wait_for(
             lambda: not self.evidence().undelivered(),
             lambda: f"all delivered; missing: {self.evidence().undelivered()}",
         )
-        evidence = self.evidence()
-        assert evidence.deliveries
-        assert evidence.violations(in_hand=in_hand or {}) == []
-        return evidence
+        live = [member for member in self.members if member.is_alive]
+        self.settle(*live)
+        rest_at = boottime()
+        for member in live:
+            member.leave()
+        replay = self.replay()
+        replay.run(rest_at=rest_at)
+        return replace(self.evidence(), late=tuple(replay.late))
+
+    def replay(self) -> Replay:
+        """What has happened so far, for the monitor."""
+        # Who could not join has no trace, or one without a step.
+        traces = {one.name: self._trace(one.name) for one in self.members}
+        began = [
+            one for one in self.members
+            if traces[one.name].exists() and traces[one.name].read_bytes().count(b"\n") > 1
+        ]
+        return Replay(
+            [Record(one.name, traces[one.name], one.events, one.frozen, one.gone_at)
+             for one in began],
+            history(self._logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
+            ahead_s=self._ahead_s,
+            log_end={
+                TopicPartition(topic, n): 1 + max(self.traffic.produced[topic, n], default=-1)
+                for topic, count in self.counts.items() for n in range(count)
+            },
+        )  # fmt: skip
+
+
+def _log_of(server: str) -> Path:
+    """Where a server keeps its transaction log, as it says itself."""
+    host, _, port = server.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+        connection.sendall(b"conf")
+        said = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    return Path(said.partition("dataLogDir=")[2].partition("\n")[0])
 
 
 def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:

@@ -7,8 +7,9 @@ leases are measured with, which is the same in all processes of a machine:
 
 - `joined` (consumer), `session` (id, password), `status` (phase, owned, blocked, waiting_for):
   when they change;
-- `delivered` (runs: [topic, partition, fencing token, offsets]), written before the next message is
-  asked for, so that nothing counts as finished that is not written down;
+- `delivered` (runs: [topic, partition, fencing token, offsets]), and `finished` (ends: [topic,
+  partition, next offset]) before the next message is asked for, so that nothing counts as finished
+  that is not written down;
 - `error` (kind, text): what a stream or a commit raised; `committed`; `metrics` (values); `left`.
 
 Commands are words on standard input, one a line: `commit`, `metrics`, `leave`. Its end is `leave`.
@@ -139,6 +140,8 @@ class Member:
         self._emit("delivered", runs=runs)
         if self.request.work_s:
             time.sleep(self.request.work_s)
+        ends = [[topic, number, offsets[-1] + 1] for topic, number, _, offsets in runs]
+        self._emit("finished", ends=ends)
 
     def _look(self) -> None:
         """Tell of the session and of the status whenever they have changed."""

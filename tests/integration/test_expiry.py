@@ -45,9 +45,14 @@ class Ambush:
         self.sprung = threading.Event()
         coordinator = self._connector._coordinator
         assert coordinator is not None
+        assert coordinator._trace is not None
+        self._trace = coordinator._trace
         coordinator._trace = self  # type: ignore[assignment]
 
-    def write(self, before: State, _: Event, after: State, __: tuple[Command, ...]) -> None:
+    def write(
+        self, before: State, event: Event, after: State, commands: tuple[Command, ...]
+    ) -> None:
+        self._trace.write(before, event, after, commands)
         entered = after.phase is self._phase and before.phase is not self._phase
         if not entered or self.sprung.is_set():
             return
@@ -67,6 +72,7 @@ class Ambush:
 
     def close(self) -> None:
         """The coordinator closes what it writes to."""
+        self._trace.close()
 
 
 Scene = Callable[[Crew, KazooClient, Phase, Going], None]

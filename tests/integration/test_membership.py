@@ -71,7 +71,7 @@ def test_a_slow_user(crew: Crew) -> None:
     assert len(first.delivered) <= 2
     first.kill()
     crew.settle(second)
-    crew.finish(in_hand={first.name: 1})
+    crew.finish()
 
 
 def test_a_frozen_member(crew: Crew) -> None:
@@ -86,7 +86,7 @@ def test_a_frozen_member(crew: Crew) -> None:
         crew.flowing(first)
     crew.settle(first, second)
     crew.flowing(first, second)
-    crew.finish(in_hand={second.name: 1})
+    crew.finish()
 
 
 def test_a_short_freeze_changes_nothing(crew: Crew) -> None:

@@ -1,0 +1,475 @@
+"""A real run told anew to the monitor that judges the simulator.
+
+What is told was written down by those who could see it: each member's trace (replayed through the
+production machine, so that a trace that does not conform is a violation, too), its user's log of
+messages, and ZooKeeper's transaction log. All have clocks of one machine.
+
+Three things are not as in a simulated world, where everything happens at one instant:
+
+- A message is written down a little after it was handed out. What is logged after its ownership
+  or lease has ended is told as handed out at the end: within LATE_S, or by a process that stood
+  still.
+- After a newer owner's first message nothing of the older may come (I2), but for one message, or
+  one batch, in the hands of each stream's user while the process stood still.
+- A session that another client has ended is over for the monitor at once; its member hears of it
+  a moment later, and until then it is late as above.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transactionlog import Written
+
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events, paths
+from zkconsumer.core.events import Event
+from zkconsumer.core.machine import step
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.paths import Kind
+from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.sim.monitor import InvariantViolation, Monitor
+from zkconsumer.sim.plan import Delivered, Link
+from zkconsumer.trace.check import check
+from zkconsumer.trace.decode import decode
+
+# Seconds from the look at the lease to the line in the user's log, on a busy machine: 0.25 is
+# usual, but a process that gets no turn looks the same. What comes later is a violation.
+LATE_S = 1.0
+# Seconds: ZooKeeper's clock has milliseconds, cut off; a write is told when it had surely begun.
+MILLISECOND_S = 0.001
+
+
+class Step(NamedTuple):
+    """One line of a trace, decoded and replayed."""
+
+    t: float
+    before: State
+    event: Event
+    commands: tuple[cmd.Command, ...]
+    after: State
+
+
+class Handed(NamedTuple):
+    """Messages that a user logged at `t` as one: a message, or a polled batch."""
+
+    t: float
+    messages: tuple[tuple[TopicPartition, int, int], ...]  # partition, token, offset
+
+
+class Late(NamedTuple):
+    """A message logged `late_s` after its ownership had ended, `overlap_s` after the next began."""
+
+    member: str
+    partition: TopicPartition
+    offset: int
+    late_s: float
+    overlap_s: float
+
+
+@dataclass
+class Record:
+    """What one member has left: its trace, what its user logged, and what was done to it."""
+
+    name: str
+    trace: Path
+    logged: Sequence[Mapping[str, Any]]
+    frozen: Sequence[tuple[float, float]] = ()
+    gone_at: float | None = None
+
+    def steps(self) -> list[Step]:
+        """The trace's steps; raises TraceError where the machine does something else."""
+        with self.trace.open() as file:
+            check(file, name=self.name)
+        found: list[Step] = []
+        state, t = None, 0.0
+        with self.trace.open() as file:
+            for line in file:
+                if not line.endswith("\n"):
+                    break  # it was being written when the process died
+                entry = json.loads(line)
+                if "settings" in entry:
+                    state = State(decode(Settings, entry["settings"]))
+                    continue
+                assert state is not None
+                event = decode(Event, entry["event"])
+                after, commands = step(state, event)
+                t = max(t, entry["t"])  # the order of the lines is that of the steps
+                found.append(Step(t, state, event, commands, after))
+                state = after
+        return found
+
+    def handed(self) -> Iterator[Handed]:
+        for entry in self.logged:
+            if entry["event"] == "delivered":
+                messages = tuple(
+                    (TopicPartition(topic, number), token, offset)
+                    for topic, number, token, offsets in entry["runs"]
+                    for offset in offsets
+                )
+                yield Handed(entry["t"], messages)
+
+    def finished(self) -> Iterator[tuple[float, TopicPartition, int]]:
+        for entry in self.logged:
+            if entry["event"] == "finished":
+                for topic, number, offset in entry["ends"]:
+                    yield entry["t"], TopicPartition(topic, number), offset
+
+    def stood_still(self, start: float, end: float) -> bool:
+        return any(stop <= end and go >= start for stop, go in self.frozen)
+
+
+class Grants:
+    """When a member might deliver what: its fetched partitions by token, and its lease's gate."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._spans: dict[tuple[TopicPartition, int], list[list[float]]] = defaultdict(list)
+        self._gate: list[tuple[float, float]] = [(0.0, 0.0)]  # from when on, until when
+        running: dict[TopicPartition, list[float]] = {}
+        for one in steps:
+            for command in one.commands:
+                match command:
+                    case cmd.StartFetching(grants):
+                        for tp, (mine, _) in grants.items():
+                            running[tp] = [one.t, float("inf")]
+                            self._spans[tp, mine.epoch].append(running[tp])
+                    case cmd.Withdraw(partitions):
+                        for tp in partitions & running.keys():
+                            running.pop(tp)[1] = one.t
+                    case cmd.OpenGate(deadline):
+                        self._gate.append((one.t, deadline))
+                    case cmd.ShutGate():
+                        self._gate.append((one.t, 0.0))
+
+    def last_moment(self, tp: TopicPartition, token: int, t: float) -> float | None:
+        """The last moment up to `t` at which this might be handed out; None: there was none."""
+        for start, end in reversed(self._spans[tp, token]):
+            until = min(end, t)
+            if start <= until and (moment := self._open_before(until)) is not None:
+                return moment if moment >= start else start
+        return None
+
+    def _open_before(self, t: float) -> float | None:
+        number = bisect_right(self._gate, (t, float("inf"))) - 1
+        following = t
+        while number >= 0:
+            since, deadline = self._gate[number]
+            if deadline > since:
+                return min(deadline, following)
+            number, following = number - 1, since
+        return None
+
+
+@dataclass
+class Witness:
+    """A member as its trace tells it."""
+
+    settings: Settings
+    state: State
+    gate: float = 0.0
+    feeds: dict[TopicPartition, int] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
+    is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.settings.consumer
+
+    @property
+    def closed(self) -> bool:
+        return self.state.phase is Phase.CLOSED
+
+    @property
+    def settled(self) -> bool:
+        return self.state.phase is Phase.SETTLED
+
+    def do(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartFetching(grants):
+                self.feeds |= {tp: mine.epoch for tp, (mine, _) in grants.items()}
+            case cmd.Withdraw(partitions):
+                for tp in partitions:
+                    self.feeds.pop(tp, None)
+            case cmd.OpenGate(deadline):
+                self.gate = 0.0 if self.is_over else deadline
+            case cmd.ShutGate():
+                self.gate = 0.0
+        op = getattr(command, "op", None)
+        if op is not None:
+            self.running.add(op)
+
+
+class Server:
+    """What ZooKeeper holds: live sessions, and owner znodes."""
+
+    def __init__(self) -> None:
+        self.sessions: set[int] = set()
+        self.owners: dict[TopicPartition, tuple[str, int, int]] = {}
+
+    def take(self, written: Written) -> None:
+        change = written.change
+        if change is None:
+            self.sessions.add(written.session)
+        elif not change.path:
+            self.sessions.discard(written.session)
+        elif (at := paths.locate(change.path)).kind is Kind.OWNER:
+            tp = TopicPartition(at.name, at.partition)
+            if change.new is None:
+                self.owners.pop(tp, None)
+            else:
+                thread, stat = (change.new.data or b"").decode(), change.new.stat
+                self.owners[tp] = thread, stat.owner, stat.czxid
+
+
+class Replay:
+    """One run; `run` raises InvariantViolation (or TraceError) at what must not be.
+
+    Args:
+        records: of the members that have a trace; the others never began.
+        writes: ZooKeeper's, of the group alone (`transactionlog.history`).
+        ahead_s: what the wall clock is ahead of the clock of the traces.
+        log_end: of every partition, the offset behind its last message.
+    """
+
+    def __init__(
+        self, records: Sequence[Record], writes: Sequence[Written], *, ahead_s: float,
+        log_end: Mapping[TopicPartition, int],
+    ) -> None:  # fmt: skip
+        self.now = 0.0
+        self.log_end = log_end
+        self.zookeeper = Server()
+        self.monitor = Monitor()
+        self.late: list[Late] = []
+        self.records, self.writes, self.ahead_s = records, writes, ahead_s
+        self._steps = [one.steps() for one in records]
+        settings = [steps[0].before.settings for steps in self._steps]
+        self.members = [Witness(one, State(one)) for one in settings]
+        self.links = [Link() for _ in records]
+        self._firsts = _first_logged(records)
+        self._begun = {one.session: one.zxid for one in writes if one.change is None}
+        by_zxid = groupby(writes, attrgetter("zxid"))
+        self._writes = [(zxid, list(changes)) for zxid, changes in by_zxid]
+        self._next_write = 0
+
+    def again(self, **other: Any) -> Replay:
+        """The same run for another judgement; `other` replaces records or writes."""
+        given = {"records": self.records, "writes": self.writes, **other}
+        return Replay(**given, ahead_s=self.ahead_s, log_end=self.log_end)
+
+    # ---- what the monitor asks -------------------------------------------------------------------
+
+    def owner(self, tp: TopicPartition) -> tuple[str, int, int] | None:
+        return self.zookeeper.owners.get(tp)
+
+    def owners(self) -> Mapping[TopicPartition, tuple[str, int, int]]:
+        return self.zookeeper.owners
+
+    def settled(self) -> bool:
+        pairs = zip(self.members, self.links, strict=True)
+        return all(link.dead or member.settled for member, link in pairs)
+
+    # ---- the run ---------------------------------------------------------------------------------
+
+    def run(self, *, rest_at: float | None = None) -> None:
+        """Tell everything in order; at `rest_at` the group must have converged (I12, I5)."""
+        moments: list[tuple[float, int, Callable[[], None]]] = []
+        for who, record in enumerate(self.records):
+            # What happens at one instant: deliveries, then the step that ends them.
+            moments += ((t, 0, act) for t, act in self._deliveries(who, record))
+            moments += (
+                (one.t, 1, lambda who=who, one=one: self._stepped(who, one))
+                for one in self._steps[who]
+            )
+            moments += (
+                (t, 1, lambda who=who, tp=tp, end=end: self._finished(who, tp, end))
+                for t, tp, end in record.finished()
+            )
+            if record.gone_at is not None:
+                moments.append((record.gone_at, 1, lambda who=who: self._gone(who)))
+        if rest_at is not None:
+            moments.append((rest_at, 2, self._at_rest))
+        for t, _, act in sorted(moments, key=lambda one: one[:2]):
+            self._write_until(t)
+            self.now = max(self.now, t)
+            act()
+        self._write_until(float("inf"))
+
+    def _stepped(self, who: int, one: Step) -> None:
+        member, event = self.members[who], one.event
+        self._write_up_to(_known_by(event, self._begun))
+        member.state = one.after
+        match event:
+            case events.Connected(session=session):
+                member.running.clear()
+                member.is_over = False
+                self.links[who].session = session.id
+            case events.Suspended():
+                member.running.clear()
+                self.monitor.harmed = True
+            case events.Finished(op=op):
+                member.running.discard(op)
+        self.monitor.transition(self, who, one.before, event, one.commands)
+        for command in one.commands:
+            member.do(command)
+        self.links[who].dead |= member.closed
+
+    def _finished(self, who: int, tp: TopicPartition, end: int) -> None:
+        self.monitor.finished(self, who, tp, end)
+
+    def _gone(self, who: int) -> None:
+        self.links[who].dead = True
+
+    def _at_rest(self) -> None:
+        reason = self.monitor.converged(self)
+        if reason:
+            raise InvariantViolation("I12", reason)
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _deliveries(self, who: int, record: Record) -> Iterator[tuple[float, Callable[[], None]]]:
+        grants = Grants(self._steps[who])
+        forced = self._forced_ends(who, record)
+        overlapping = Counter[tuple[float, float]]()
+        for handed in record.handed():
+            overlaps = False
+            for tp, token, offset in handed.messages:
+                moment = grants.last_moment(tp, token, handed.t)
+                if moment is None:
+                    raise InvariantViolation("I3", f"{record.name} was never granted {tp}:{offset}")
+                moment = min(moment, forced.get(token, moment))
+                message = Delivered(moment, who, tp, offset, token)
+                if moment < handed.t:
+                    overlaps |= self._came_late(record, handed.t, message)
+                yield moment, lambda message=message: self._delivered(message)
+            if overlaps:
+                self._excuse(record, handed.t, overlapping, who)
+
+    def _delivered(self, message: Delivered) -> None:
+        self._write_up_to(message.epoch)
+        self.monitor.delivered(self, message)
+
+    def _came_late(self, record: Record, t: float, message: Delivered) -> bool:
+        """Note a message logged after it could be handed out; had a newer owner begun by then?"""
+        tp, late_s = message.tp, t - message.now
+        later = (first for token, first in self._firsts[tp].items() if token > message.epoch)
+        overlap_s = max(0.0, t - min(later, default=t))
+        self.late.append(Late(record.name, tp, message.offset, late_s, overlap_s))
+        if late_s > LATE_S and not record.stood_still(message.now, t):
+            raise InvariantViolation(
+                "I3", f"{record.name} was given {tp}:{message.offset} {late_s:.3f} s after its end"
+            )
+        return overlap_s > 0
+
+    def _excuse(
+        self, record: Record, t: float, overlapping: Counter[tuple[float, float]], who: int
+    ) -> None:
+        """What comes after the next owner's was in hand while the process stood still."""
+        freeze = max((one for one in record.frozen if one[1] <= t), default=None)
+        streams = sum(self.members[who].settings.subscription.values())
+        if freeze is not None:
+            overlapping[freeze] += 1
+        if freeze is None or overlapping[freeze] > streams:
+            raise InvariantViolation(
+                "I2", f"{record.name} was given messages after the next owner: {self.late[-1]}"
+            )
+
+    def _forced_ends(self, who: int, record: Record) -> dict[int, float]:
+        """When another client ended the session that made an owner znode, by the znode's czxid."""
+        own = {
+            one.event.session.id for one in self._steps[who]
+            if isinstance(one.event, events.Connected)
+        }  # fmt: skip
+        left = [one.t for one in self._steps[who] if _has(one.commands, cmd.CloseSession)]
+        ended: dict[int, float] = {}
+        for _, changes in self._writes:
+            for written in changes:
+                t = written.t_ms / 1000 - self.ahead_s - MILLISECOND_S
+                if written.forced and written.session in own and not any(at <= t for at in left):
+                    ended[written.session] = t
+        return {
+            written.change.zxid: ended[written.session]
+            for _, changes in self._writes for written in changes
+            if written.change is not None and written.change.new is not None
+            and written.session in ended
+        }  # fmt: skip
+
+    # ---- ZooKeeper -------------------------------------------------------------------------------
+
+    def _time(self, written: Written) -> float:
+        return written.t_ms / 1000 - self.ahead_s + MILLISECOND_S
+
+    def _write_until(self, t: float) -> None:
+        while self._pending() and self._time(self._writes[self._next_write][1][0]) <= t:
+            self._write()
+
+    def _write_up_to(self, zxid: int) -> None:
+        """What a member knows of has happened, whatever the clocks say."""
+        while self._pending() and self._writes[self._next_write][0] <= zxid:
+            self._write()
+
+    def _pending(self) -> bool:
+        return self._next_write < len(self._writes)
+
+    def _write(self) -> None:
+        _, changes = self._writes[self._next_write]
+        self._next_write += 1
+        self.now = max(self.now, self._time(changes[0]))
+        for written in changes:
+            self.zookeeper.take(written)
+        for written in changes:
+            if written.change is None:
+                continue
+            if not written.change.path:
+                self._session_ended(written)
+            else:
+                self._judge(written)
+
+    def _judge(self, written: Written) -> None:
+        assert written.change is not None
+        known = {link.session for link in self.links}
+        self.monitor.harmed |= written.session not in known
+        self.monitor.written(self, written.change)
+
+    def _session_ended(self, written: Written) -> None:
+        for member, link in zip(self.members, self.links, strict=True):
+            if link.session != written.session or member.closed:
+                continue
+            self.monitor.harmed = True
+            if written.forced:
+                member.gate, member.is_over = 0.0, True
+
+
+def _first_logged(records: Sequence[Record]) -> Mapping[TopicPartition, Mapping[int, float]]:
+    """By partition and token: when the first message was logged."""
+    found: dict[TopicPartition, dict[int, float]] = defaultdict(dict)
+    for record in records:
+        for handed in record.handed():
+            for tp, token, _ in handed.messages:
+                found[tp][token] = min(handed.t, found[tp].get(token, handed.t))
+    return found
+
+
+def _has(commands: Sequence[cmd.Command], kind: type) -> bool:
+    return any(isinstance(one, kind) for one in commands)
+
+
+def _known_by(event: Event, begun: Mapping[int, int]) -> int:
+    """The last transaction that an event tells of."""
+    match event:
+        case events.Connected(session=session):
+            return begun.get(session.id, 0)
+        case events.Finished(outcome=events.Claimed(claimed=held)):
+            return max((mine.epoch for mine in held.values()), default=0)
+        case events.Finished(outcome=events.Verified(held=held)):
+            return max((mine.epoch for mine in held.values()), default=0)
+        case events.Finished(outcome=events.Registered(czxid=czxid)):
+            return czxid
+    return 0

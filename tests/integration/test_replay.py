@@ -1,0 +1,233 @@
+"""The judge of the real runs: it finds what is planted into the traces of a run that was good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew, frozen
+from kazoo.client import KazooClient
+from replay import Record, Replay
+
+from zkconsumer.core import paths
+from zkconsumer.errors import TraceError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sim.monitor import InvariantViolation
+from zkconsumer.zk import requests as rq
+
+Plant = Callable[[Replay], Replay]
+
+
+@pytest.fixture(scope="module")
+def run(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    """One joins another, and both leave: a run without a fault."""
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("run")
+        crew = Crew(sandbox.zookeeper_connect, sandbox.bootstrap, "replayed", directory, stack)
+        sandbox.create_topic("replayed", partitions=8)
+        crew.feed("replayed", 8)
+        first = crew.join()
+        crew.settle(first)
+        crew.flowing(first)
+        second = crew.join()
+        crew.settle(first, second)
+        crew.flowing(first, second)
+        assert crew.finish().duplicates() == 0
+        return crew.replay()
+
+
+def _logged(
+    run: Replay, change: Callable[[dict[str, Any]], dict[str, Any] | None], who: int = 1
+) -> Replay:
+    """The run with other lines in the log of a member's user; None: without the line."""
+    entries = (change({**entry}) for entry in run.records[who].logged)
+    logged = [entry for entry in entries if entry is not None]
+    records = [replace(one) for one in run.records]
+    records[who].logged = logged
+    return run.again(records=records)
+
+
+def _moved(run: Replay) -> tuple[str, int, int]:
+    """(topic, partition, its token with the first member) of what the second member took over."""
+    (taken, *_) = next(e["runs"] for e in run.records[1].logged if e["event"] == "delivered")
+    topic, number = taken[:2]
+    return next(
+        (topic, number, one[2])
+        for e in run.records[0].logged if e["event"] == "delivered"
+        for one in e["runs"] if one[:2] == [topic, number]
+    )  # fmt: skip
+
+
+def _a_message_is_lost(run: Replay) -> Replay:
+    first = next(entry for entry in run.records[0].logged if entry["event"] == "delivered")
+    return _logged(run, lambda entry: None if entry == first else entry, who=0)
+
+
+def _a_message_comes_twice(run: Replay) -> Replay:
+    given: dict[tuple[str, int], int] = {}
+
+    def change(entry: dict[str, Any]) -> dict[str, Any]:
+        if entry["event"] == "delivered":
+            topic, number, token, offsets = entry["runs"][0]
+            if given.setdefault((topic, number), offsets[0]) < offsets[0]:
+                entry["runs"] = [[topic, number, token, [offsets[0] - 1]]]
+        return entry
+
+    return _logged(run, change)
+
+
+def _the_old_owner_goes_on(run: Replay) -> Replay:
+    topic, number, token = _moved(run)
+    last = max(entry["t"] for entry in run.records[1].logged if entry["event"] == "delivered")
+    offset = max(
+        one[3][-1] for e in run.records[0].logged if e["event"] == "delivered"
+        for one in e["runs"] if one[:2] == [topic, number]
+    )  # fmt: skip
+    more = {"event": "delivered", "t": last, "runs": [[topic, number, token, [offset + 1]]]}
+    records = [replace(one) for one in run.records]
+    records[0].logged = [*records[0].logged, more]
+    return run.again(records=records)
+
+
+def _nothing_was_finished(run: Replay) -> Replay:
+    return _logged(run, lambda e: None if e["event"] == "finished" else e, who=0)
+
+
+def _an_offset_goes_back(run: Replay) -> Replay:
+    return _written(run, "offsets", lambda data: b"0", last=True)
+
+
+def _owned_under_another_s_name(run: Replay) -> Replay:
+    return _written(run, "owners", lambda data: b"somebody_else-0", last=False)
+
+
+def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
+    """ZooKeeper's log with another payload in one of the writes to a room of the group."""
+    found = [
+        number for number, one in enumerate(run.writes)
+        if one.change and f"/{room}/" in one.change.path
+        and isinstance(one.change.write, rq.SetData if room == "offsets" else rq.Create)
+        and one.change.path.rpartition("/")[2].isdigit()
+    ]  # fmt: skip
+    writes, at = list(run.writes), found[-1 if last else 0]
+    change = writes[at].change
+    assert change is not None
+    other = replace(change.write, data=data(change.write.data))
+    writes[at] = writes[at]._replace(change=change._replace(write=other))
+    return run.again(writes=writes)
+
+
+def _released_while_delivered(run: Replay) -> Replay:
+    """The first member's owner znodes go before anything else that it does."""
+    joined = run.records[1].steps()[0].t
+    early = round((joined + run.ahead_s) * 1000)
+    writes = [
+        one._replace(t_ms=early)
+        if one.change and "/owners/" in one.change.path and isinstance(one.change.write, rq.Delete)
+        else one
+        for one in run.writes
+    ]
+    writes.sort(key=lambda one: one.t_ms)
+    return run.again(writes=writes)
+
+
+@pytest.mark.parametrize(
+    ("plant", "number"),
+    [
+        (_a_message_is_lost, "I5"),
+        (_a_message_comes_twice, "I4"),
+        (_the_old_owner_goes_on, "I2"),
+        (_nothing_was_finished, "I6"),
+        (_an_offset_goes_back, "I7"),
+        (_owned_under_another_s_name, "I1"),
+        (_released_while_delivered, "I9"),
+    ],
+)
+def test_a_planted_violation_is_caught(run: Replay, plant: Plant, number: str) -> None:
+    """The run as it was is good; with one thing changed in what was written down it is not."""
+    run.again().run()
+    with pytest.raises(InvariantViolation) as caught:
+        plant(run.again()).run()
+    assert caught.value.invariant == number
+
+
+def test_a_trace_that_does_not_conform(run: Replay, tmp_path: Path) -> None:
+    """A line of a trace that the machine would not write is found."""
+    lines = run.records[0].trace.read_text().splitlines(keepends=True)
+    path = tmp_path / "trace"
+    path.write_text("".join(lines[:5] + lines[6:]))
+    with pytest.raises(TraceError):
+        run.again(records=[replace(run.records[0], trace=path), run.records[1]])
+
+
+def test_a_group_that_has_not_converged(run: Replay) -> None:
+    """Rest is looked for where it is claimed: there is none amid the second member's join."""
+    joining = run.records[1].steps()[3].t
+    with pytest.raises(InvariantViolation, match="I12"):
+        run.again().run(rest_at=joining)
+
+
+def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
+    """What a frozen process had in hand is excused by its freeze alone."""
+    assert crew.counts == {topic: 8}
+    first, second = crew.join(), crew.join(work_s=0.0003)
+    crew.settle(first, second)
+    for partition in sorted(second.owned):
+        crew.traffic.burst(partition, 500)
+    crew.flowing(first, second)
+    with frozen(second):
+        crew.settle(first)
+        crew.flowing(first)
+    crew.settle(first, second)
+    evidence = crew.finish()
+    assert len([one for one in evidence.late if one.overlap_s > 0]) <= 1
+    # The same run, with one message of the frozen member's more, behind what it had in hand.
+    run = crew.replay()
+    frozen_at, thawed_at = second.frozen[0]
+    own = next(
+        one for entry in reversed(second.of("delivered")) for one in entry["runs"]
+        if entry["t"] < frozen_at
+    )  # fmt: skip
+    topic_, number, token, offsets = own
+    more = [
+        {"event": "delivered", "t": thawed_at + 0.001 * n,
+         "runs": [[topic_, number, token, [offsets[-1] + n]]]}
+        for n in (1, 2)
+    ]  # fmt: skip
+    records = [replace(one) for one in run.records]
+    records[1].logged = sorted([*records[1].logged, *more], key=lambda one: one["t"])
+    with pytest.raises(InvariantViolation, match=r"I2|I4"):
+        run.again(records=records).run()
+
+
+def test_strangers_acts_are_seen(crew: Crew, topic: str, admin: KazooClient) -> None:
+    """Whose session wrote tells strangers from members, whose acts nobody need confess."""
+    member = crew.join()
+    crew.settle(member)
+    crew.flowing(member)
+    tp = min(member.owned)
+    admin.delete(paths.owner(crew.group, tp))
+    crew.settle(member)
+    crew.flowing(member)
+    crew.finish()
+    run = crew.replay()
+    run.run()
+    assert run.monitor.by_hand == {tp}
+    assert run.monitor.harmed
+
+
+def test_all_of_a_record_counts(run: Replay) -> None:
+    """What the monitor has counted is what the users have logged."""
+    run = run.again()
+    run.run()
+    logged = sum(_count(one) for one in run.records)
+    assert run.monitor.deliveries == logged > 0
+    assert run.monitor.rebalances >= 3
+
+
+def _count(record: Record) -> int:
+    return sum(len(handed.messages) for handed in record.handed())

@@ -1,0 +1,176 @@
+"""What a ZooKeeper server has written: its transaction log, read from the file.
+
+It is an observer that misses nothing and that no member can mislead: every write in the leader's
+order, with the session that made it. The format is that of `FileTxnLog` and of the records in
+`zookeeper.jute` (3.4 to 3.9).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zkconsumer.sim.znodes import Change, End
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Node, Stat
+
+CREATES = (1, 15)  # create, create2
+DELETE, SET_DATA, MULTI, SESSION, CLOSE, ERROR = 2, 5, 14, -10, -11, -1
+FILE_HEADER = 16  # bytes: magic, version, id of the database
+CHECKSUM = 8  # bytes before the length of each entry
+
+
+class Entry(NamedTuple):
+    """One transaction: `t_ms` is the server's wall clock, `call` 0 where no client asked for it."""
+
+    zxid: int
+    session: int
+    call: int
+    t_ms: int
+    kind: int
+    body: bytes
+
+
+class _Fields:
+    """Reads the fields of a record one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def number(self) -> int:
+        return self._take(4)
+
+    def _take(self, size: int) -> int:
+        part = self._data[self._at : self._at + size]
+        self._at += size
+        return int.from_bytes(part, "big", signed=True)
+
+    def flag(self) -> bool:
+        return self._take(1) != 0
+
+    def block(self) -> bytes:
+        size = max(0, self.number())  # -1 is null
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def text(self) -> str:
+        return self.block().decode()
+
+
+def entries(directories: Sequence[Path]) -> list[Entry]:
+    """The transactions that stand, of one server or of the servers of an ensemble, in their order.
+
+    What only a minority of an ensemble's servers has written may have been given up by a new
+    leader, and is left out.
+    """
+    found: dict[int, Entry] = {}
+    seen: Counter[int] = Counter()
+    for directory in directories:
+        own = {entry.zxid: entry for file in directory.glob("log.*") for entry in _file(file)}
+        found |= own
+        seen.update(own.keys())
+    quorum = len(directories) // 2 + 1
+    return [found[zxid] for zxid in sorted(found) if seen[zxid] >= quorum]
+
+
+def _file(path: Path) -> Iterator[Entry]:
+    with path.open("rb") as file:
+        file.seek(FILE_HEADER)
+        while len(head := file.read(CHECKSUM + 4)) == CHECKSUM + 4:
+            size = int.from_bytes(head[CHECKSUM:], "big")
+            if not size:
+                return  # the rest was reserved
+            data = file.read(size + 1)
+            if len(data) <= size:
+                return  # it is being written
+            session, call, zxid, t_ms, kind = struct.unpack_from(">qiqqi", data)
+            yield Entry(zxid, session, call, t_ms, kind, data[32:])
+
+
+class Written(NamedTuple):
+    """One change, or the beginning of a session (None), and the moment on the wall clock.
+
+    `forced`: a client asked for the end of the session, its own or another.
+    """
+
+    t_ms: int
+    zxid: int
+    session: int
+    change: Change | None
+    forced: bool = False
+
+
+class Tree:
+    """The znodes below `root` as the log makes them; `apply` every transaction in order."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._nodes: dict[str, Node] = {}
+
+    def apply(self, entry: Entry) -> Iterator[Written]:
+        """What a transaction changes below the root, and the begin or end of its session."""
+        if entry.kind == SESSION:
+            yield Written(entry.t_ms, entry.zxid, entry.session, None)
+        elif entry.kind == CLOSE:
+            yield from self._end(entry)
+        elif entry.kind == MULTI:
+            fields = _Fields(entry.body)
+            parts = [(fields.number(), fields.block()) for _ in range(fields.number())]
+            if all(kind != ERROR for kind, _ in parts):
+                for kind, body in parts:
+                    yield from self._write(entry, kind, body)
+        else:
+            yield from self._write(entry, entry.kind, entry.body)
+
+    def _end(self, entry: Entry) -> Iterator[Written]:
+        end = End.CLOSED if entry.call else End.EXPIRED
+        owned = [p for p, node in self._nodes.items() if node.stat.owner == entry.session]
+        for path in owned:
+            yield self._changed(entry, end, path, None)
+        change = Change(entry.zxid, entry.session, end, "", None, None)
+        yield Written(entry.t_ms, entry.zxid, entry.session, change, forced=bool(entry.call))
+
+    def _write(self, entry: Entry, kind: int, body: bytes) -> Iterator[Written]:
+        if kind not in (*CREATES, DELETE, SET_DATA):
+            return
+        fields = _Fields(body)
+        path = fields.text()
+        if not path.startswith(self._root):
+            return
+        old = self._nodes.get(path)
+        if kind == DELETE:
+            yield self._changed(entry, rq.Delete(path), path, None)
+            return
+        data = fields.block()
+        if kind == SET_DATA:
+            version = fields.number()
+            assert old is not None, path
+            stat = old.stat._replace(mzxid=entry.zxid, version=version)
+            yield self._changed(entry, rq.SetData(path, data, version - 1), path, Node(data, stat))
+            return
+        for _ in range(fields.number()):  # its access control list: rights, scheme, identity
+            fields.number(), fields.text(), fields.text()
+        ephemeral = fields.flag()
+        stat = Stat(entry.zxid, entry.zxid, 0, entry.session if ephemeral else 0)
+        yield self._changed(entry, rq.Create(path, data, ephemeral), path, Node(data, stat))
+
+    def _changed(self, entry: Entry, write: Any, path: str, new: Node | None) -> Written:
+        old = self._nodes.pop(path, None)
+        if new is not None:
+            self._nodes[path] = new
+        change = Change(entry.zxid, entry.session, write, path, old, new)
+        return Written(entry.t_ms, entry.zxid, entry.session, change)
+
+
+def history(directories: Sequence[Path], *, root: str, since_ms: int = 0) -> list[Written]:
+    """All that was written below `root` since a moment, and every session's begin and end."""
+    tree = Tree(root)
+    return [
+        written
+        for entry in entries(directories)
+        if entry.t_ms >= since_ms
+        for written in tree.apply(entry)
+    ]
