@@ -13,7 +13,6 @@ _HORIZONTAL = r"\t\u0020\u00A0\u1680\u180E\u2000-\u200A\u202F\u205F\u3000"
 _VERTICAL = r"\n-\r\u0085\u2028\u2029"
 _ASCII_SPACE = r"\t-\r\u0020"
 _SPACE = r"\p{Z}\t-\r\u0085"
-_CASED = r"\p{Lowercase}\p{Uppercase}\p{Lt}"
 _IGNORABLE = r"\u0000-\u0008\u000E-\u001B\u007F-\u009F\p{Cf}"
 _UNICODE_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D"
 _HEX_DIGIT = r"\p{Nd}0-9A-Fa-f\uFF10-\uFF19\uFF21-\uFF26\uFF41-\uFF46"
@@ -63,12 +62,11 @@ _BINARY = {
     "NONCHARACTER_CODE_POINT": r"\p{Noncharacter_Code_Point}",
     "PUNCTUATION": r"\p{P}", "WHITESPACE": _SPACE, "WHITE_SPACE": _SPACE, "WORD": _UNICODE_WORD,
 }  # fmt: skip
-_CASED_NAMES = frozenset({"LOWER", "UPPER", "LOWERCASE", "UPPERCASE", "TITLECASE"})
-_IN_ANY_CASE = {
-    **dict.fromkeys(["Lower", "Upper"], _ASCII_CLASSES["Alpha"]),
-    **dict.fromkeys(["Lu", "Ll", "Lt"], _JAVA["LC"]),
-    **dict.fromkeys(["javaLowerCase", "javaUpperCase", "javaTitleCase"], _CASED),
-}
+# Java 11.0.13 and 17 differ in what these are in any case of letters.
+_CASED_NAMES = frozenset({
+    "lower", "upper", "lowercase", "uppercase", "titlecase", "lu", "ll", "lt",
+    "javalowercase", "javauppercase", "javatitlecase",
+})
 
 # letter -> (set, set under (?U)); the capital letter is the negation
 _PREDEFINED = {
@@ -91,29 +89,32 @@ def predefined(letter: str, mode: Mode) -> CharSet | None:
 def family(name: str, mode: Mode) -> CharSet:
     """The set of \\p{name}; InvalidFilterError or UnsupportedFilterError if there is none."""
     key, equals, value = name.partition("=")
+    bare = value if equals else name.removeprefix("Is")
+    if Mode.CASE_INSENSITIVE in mode and bare.lower() in _CASED_NAMES:
+        raise UnsupportedFilterError(f"releases of Java differ in what {name} is in any case")
     body: str | None = None
     if equals:
-        body = _keyed(key.lower(), value, mode=mode)
+        body = _keyed(key.lower(), value)
     elif name.startswith("In"):
         body = _block(name[2:])
     elif name.startswith("Is"):
-        rest = name[2:]
-        body = _binary(rest.upper(), mode=mode) or _property(rest, mode=mode) or _script(rest)
+        body = _BINARY.get(bare.upper()) or _POSIX.get(bare.upper())
+        body = body or _property(bare) or _script(bare)
     else:
         if Mode.UNICODE_CLASSES in mode:
-            body = _posix(name.upper(), mode=mode)
-        body = body or _property(name, mode=mode)
+            body = _POSIX.get(name.upper())
+        body = body or _property(name)
     if body is None:
         raise InvalidFilterError(f"Java knows no characters named {name}")
     return Text(body)
 
 
-def _keyed(key: str, value: str, *, mode: Mode) -> str | None:
+def _keyed(key: str, value: str) -> str | None:
     if key in ("sc", "script"):
         return _script(value)
     if key in ("blk", "block"):
         return _block(value)
-    return _property(value, mode=mode) if key in ("gc", "general_category") else None
+    return _property(value) if key in ("gc", "general_category") else None
 
 
 def _block(name: str) -> str:
@@ -128,26 +129,12 @@ def _script(name: str) -> str:
     return rf"\p{{Script={SCRIPTS[name.upper()]}}}"
 
 
-def _posix(name: str, *, mode: Mode) -> str | None:
-    return _CASED if name in _CASED_NAMES and _folds(mode) else _POSIX.get(name)
-
-
-def _binary(name: str, *, mode: Mode) -> str | None:
-    return _posix(name, mode=mode) or _BINARY.get(name)
-
-
-def _property(name: str, *, mode: Mode) -> str | None:
+def _property(name: str) -> str | None:
     if name in _MOVING:
         raise UnsupportedFilterError(f"releases of Java differ in what {name} is")
-    if _folds(mode) and name in _IN_ANY_CASE:
-        return _IN_ANY_CASE[name]
     if name in _CATEGORIES:
         return rf"\p{{{name}}}"
     return _JAVA.get(name, _ASCII_CLASSES.get(name))
-
-
-def _folds(mode: Mode) -> bool:
-    return Mode.CASE_INSENSITIVE in mode
 
 
 def known_character(name: str) -> bool:

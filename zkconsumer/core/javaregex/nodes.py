@@ -257,6 +257,8 @@ def unsettled(node: Node) -> frozenset[int]:
     """Capturing groups of which Java and `regex` need not keep the same match."""
     if isinstance(node, Look) and node.sign != "?=":
         return _captured(node)
+    if isinstance(node, Repeat) and _can_be_empty(node.inner):
+        return _captured(node)
     return frozenset().union(*(unsettled(child) for child in children(node)))
 
 
@@ -271,3 +273,37 @@ def rounds(node: Node) -> int:
     if not isinstance(node, Repeat):
         return inner
     return inner * max(node.least if node.most == ENDLESS else node.most, 1)
+
+
+def out_of_step(node: Node) -> bool:
+    """Whether a repetition ends early in Java because one of its rounds can match nothing.
+
+    After an empty round Java's `Loop` leaves, even below the minimum. That shows only where a round
+    is empty in some places and not in others, and is due at least twice.
+    """
+    if isinstance(node, Repeat) and isinstance(node.inner, Group) and node.least > 1:
+        loops = node.greed is not Greed.POSSESSIVE and not extent(node.inner, Extent()).fixed
+        if loops and _can_be_empty(node.inner) and _asserts(node.inner):
+            return True
+    return any(out_of_step(child) for child in children(node))
+
+
+def _can_be_empty(node: Node) -> bool:
+    match node:
+        case Chars() | LineEnd():
+            return False
+        case Sequence(items):
+            return all(map(_can_be_empty, items))
+        case Alternation(branches):
+            return any(map(_can_be_empty, branches))
+        case Group(inner) | Atomic(inner):
+            return _can_be_empty(inner)
+        case Repeat(inner, least):
+            return least == 0 or _can_be_empty(inner)
+    return True
+
+
+def _asserts(node: Node) -> bool:
+    if isinstance(node, Assertion):
+        return bool(node.text)
+    return isinstance(node, Look | Reference) or any(map(_asserts, children(node)))

@@ -20,6 +20,7 @@ from zkconsumer.core.javaregex.nodes import (
     Repeat,
     Sequence,
     extent,
+    out_of_step,
     refuse_in_look_behind,
     unsettled,
 )
@@ -69,6 +70,8 @@ class Parser(ClassParser):
         except IndexError:
             self.refuse("it ends too early")
         self._check_references(whole)
+        if out_of_step(whole):
+            raise UnsupportedFilterError("rounds of a repetition that may match nothing or not")
         return whole
 
     def _check_references(self, whole: Node) -> None:
@@ -76,7 +79,7 @@ class Parser(ClassParser):
         if any(number <= self.groups for number in self.early):
             raise UnsupportedFilterError("a reference to a group before its end")
         if self.referenced & unsettled(whole):
-            raise UnsupportedFilterError("a reference to a group in a look-behind or a (?!")
+            raise UnsupportedFilterError("a reference to a group whose last match is in doubt")
 
     def _alternation(self) -> Node:
         branches = [self._sequence()]
