@@ -1,0 +1,216 @@
+"""`zkconsumer assign`: files of cases, and a group on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.core import paths
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.computing import Group, compute
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.releases import profile
+from zkconsumer.sandbox import ZooKeeperServer
+
+Run = Callable[..., tuple[int, str, str]]
+GOLDEN = Path(__file__).parents[1] / "golden" / "assignor"
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """One object per line; line feeds only end a line."""
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+# ---- cases --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", "1.1.1"])
+def test_captured_cases(run: Run, release: str) -> None:
+    """The captures' own format, gzipped, gives the captured results, errors included, in order."""
+    path = GOLDEN / "documented_and_failures.jsonl.gz"
+    code, out, err = run(
+        "assign", "--cases", str(path), "--release", release, "--output", "jsonl"
+    )
+    assert (code, err) == (0, "")
+    cases = documents(gzip.decompress(path.read_bytes()).decode())
+    for case, found in zip(cases, documents(out), strict=True):
+        (result,) = (r for r in case["results"] if release in r["releases"])
+        expected = {
+            one: error["class"] for one, error in (result.get("errors") or {}).items()
+            if one in case["registrations"]
+        }
+        assert found.keys() == {"case", "name", "release", "assignment", "errors"}
+        assert (found["case"], found["name"]) == (case["case"], case["name"])
+        assert found["release"] == release
+        assert found["assignment"] == result["assignment"]
+        assert {one: error["error"] for one, error in found["errors"].items()} == expected
+        assert all(error["message"] for error in found["errors"].values())
+
+
+def case(**fields: object) -> str:
+    """A line of a file of cases."""
+    registration = encode_registration(Registration({"t": 1}, timestamp_ms=1)).decode()
+    defaults = {
+        "case": 7,
+        "strategy": "range",
+        "registrations": {"g_a": registration, "g_b": registration},
+        "topics": {"t": '{"partitions":{"0":[0],"1":[0]}}'},
+    }
+    return json.dumps(defaults | fields)
+
+
+def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
+    """Plain files are read too; results are ignored, and what is missing has the default."""
+    path = tmp_path / "cases.jsonl"
+    path.write_text(case(results="x", exclude_internal_topics=None) + "\n\n")
+    code, out, _ = run("assign", "--cases", str(path), "--release", "0.9")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["case", "7"],
+        ["TOPIC", "PARTITION", "THREAD", "OWNER"],
+        ["t", "0", "g_a-0", "-"],
+        ["t", "1", "g_b-0", "-"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", case(strategy="sticky"), case(registrations=[]), case(topics={"t": 1}),
+     case(ids_child_order="g_a")],
+)
+def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
+    """A line that is no case is a named error, with file and line, and exit code 2."""
+    path = tmp_path / "cases.jsonl"
+    path.write_text(f"{case()}\n{line}\n")
+    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    assert code == 2
+    assert f"{path}:2" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--cases", "x", "--group", "g"),
+        ("--zookeeper", "127.0.0.1:1"),
+        ("--cases", "does-not-exist", "--release", "1.1.1"),
+        ("--cases", "does-not-exist"),
+        ("--cases", "does-not-exist", "--release", "2.0.0"),
+    ],
+)
+def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+    """Neither or both of the two ways, a release that is none, or a file that is not there: 2."""
+    code, out, err = run("assign", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("zkconsumer: ")
+
+
+# ---- a live group -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """The hand that makes the group."""
+    one = KazooClient(zookeeper.connect)
+    one.start()
+    yield one
+    one.stop()
+    one.close()
+
+
+@pytest.fixture
+def topic(client: KazooClient) -> Iterator[str]:
+    """A topic of eleven partitions, by whose name the releases differ in round-robin."""
+    name = "goldrr-t"
+    partitions = {"partitions": {str(n): [0] for n in range(11)}}
+    client.create(paths.topic(name), json.dumps(partitions).encode(), makepath=True)
+    yield name
+    client.delete(paths.topic(name))
+
+
+@pytest.fixture
+def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
+    """Two members of 1.1.1 that have settled in a round-robin group."""
+    name = unique("group")
+    payload = encode_registration(Registration({topic: 1}, Pattern.STATIC, 1))
+    members = {f"{name}_a": payload, f"{name}_b": payload}
+    for member, registration in members.items():
+        client.create(paths.member(name, member), registration, ephemeral=True, makepath=True)
+    topics = {topic: client.get(paths.topic(topic))[0]}
+    parts = compute(Group(Strategy.ROUND_ROBIN, members, topics), profile("1.1.1"))
+    for part in parts.values():
+        assert isinstance(part, dict)
+        for tp, thread in part.items():
+            client.create(paths.owner(name, tp), thread.encode(), ephemeral=True, makepath=True)
+    return name
+
+
+@pytest.fixture
+def ask(zookeeper: ZooKeeperServer, group: str, run: Run) -> Run:
+    """`zkconsumer assign` of that group."""
+    return lambda *arguments: run(
+        "assign", "--zookeeper", zookeeper.connect, "--group", group, *arguments
+    )
+
+
+def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> None:
+    """Without a release it is found out, and said why; then everybody keeps what he has."""
+    code, out, err = ask("--strategy", "roundrobin")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()][1:]
+    assert [row[:2] for row in rows] == [[topic, str(n)] for n in range(11)]
+    assert all(thread == owner for *_, thread, owner in rows)
+    assert "as 1.0-1.1: the owner nodes are those of 1.0-1.1" in err
+
+
+def test_what_if(ask: Run, group: str, topic: str) -> None:
+    """Members that would leave and join are counted; the result is one object."""
+    code, out, _ = ask(
+        "--leave", f"{group}_b", "--join", f"{group}_c:{topic}=2", "--release", "0.11",
+        "--output", "jsonl",
+    )
+    assert code == 0
+    (found,) = documents(out)
+    assert (found["release"], found["reason"]) == ("0.11.0.3", "as asked")
+    counts = {member: len(topics[topic]) for member, topics in found["assignment"].items()}
+    assert counts == {f"{group}_a": 4, f"{group}_c": 7}
+
+
+def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
+    """A registration that nobody can read fails all: each is named, and the exit code is 1."""
+    client.create(paths.member(group, "x"), b"hello", ephemeral=True)
+    code, out, err = ask("--release", "1.1.1")
+    assert code == 1
+    assert len(out.splitlines()) == 1 + 11, "the owners are shown all the same"
+    assert err.count("would fail: kafka.common.KafkaException") == 3
+
+
+def test_quarrels_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
+    """A member that gave up since it deals by another order is named."""
+    for n in range(11):
+        tp = TopicPartition(topic, n)
+        if client.get(paths.owner(group, tp))[0].startswith(f"{group}_b-".encode()):
+            client.delete(paths.owner(group, tp))
+    code, _, err = ask("--strategy", "roundrobin")
+    assert code == 0
+    assert f"member {group}_b: it leaves free" in err
+
+
+@pytest.mark.parametrize("what", [("--leave", "nobody"), ("--join", "x"), ("--join", "x:t=0")])
+def test_members_that_cannot_be(ask: Run, what: tuple[str, str]) -> None:
+    """Who leaves must be there, and who joins must say what it wants: else 2."""
+    assert ask(*what)[0] == 2
+
+
+def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
+    """A group that does not exist is a named error and exit code 1."""
+    code, out, err = run("assign", "--zookeeper", zookeeper.connect, "--group", "nobody")
+    assert (code, out) == (1, "")
+    assert err.startswith("zkconsumer: group nobody does not exist")
