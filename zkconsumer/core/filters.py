@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zkconsumer.core.javaregex import compile_java
+from zkconsumer.core.paths import shown
 from zkconsumer.core.records import Pattern
 from zkconsumer.errors import FilterTooCostlyError
 
@@ -81,7 +82,7 @@ def matching(
         found = compiled.matches(candidates, timeout_s=MATCHING_BUDGET_S)
     except TimeoutError as error:
         raise FilterTooCostlyError(
-            f"{topic_filter.regex} takes more than {MATCHING_BUDGET_S:g} s on"
+            f"the regex {shown(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
             f" {len(candidates)} topics",
             remedy="write a filter without repetitions inside repetitions",
         ) from error

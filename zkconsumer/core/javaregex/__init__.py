@@ -19,6 +19,7 @@ import regex
 from zkconsumer.core.javaregex.nodes import rounds, text_of
 from zkconsumer.core.javaregex.parser import Parser
 from zkconsumer.core.javaregex.sets import SEPARATOR
+from zkconsumer.core.paths import shown
 from zkconsumer.errors import (
     FilterTooCostlyError,
     InvalidFilterError,
@@ -76,16 +77,21 @@ def compile_java(pattern: str) -> JavaPattern:
         return JavaPattern(text, regex.compile(_for_many(text), regex.V1))
     except InvalidFilterError as error:
         raise InvalidFilterError(
-            f"{pattern} is an invalid regex", where=f"{error.what}, {error.where}"
+            f"{_short(pattern)} is an invalid regex", where=f"{error.what}{error.where and f', {error.where}'}"
         ) from error
     except UnsupportedFilterError as error:
         raise type(error)(
-            f"the regex {pattern} cannot be evaluated", where=error.what, remedy=error.remedy
+            f"the regex {_short(pattern)} cannot be evaluated", where=error.what, remedy=error.remedy
         ) from error
     except (regex.error, RecursionError, MemoryError) as error:
         raise UnsupportedFilterError(
-            f"the regex {pattern} cannot be evaluated", where=str(error)
+            f"the regex {_short(pattern)} cannot be evaluated", where=str(error)
         ) from error
+
+
+def _short(pattern: str) -> str:
+    """As it stands, if it can be printed in a line; else its beginning, quoted."""
+    return pattern if len(pattern) <= 80 and pattern.isprintable() else shown(pattern)
 
 
 def _translated(pattern: str) -> str:

@@ -144,19 +144,24 @@ class ClassParser(Scanner):
     def _members(self) -> CharSet:
         """Read up to the closing ], which stays; the cursor is one before the first member."""
         bits, whole, latest, used = Bits(), None, None, False
-        char, negated = self.next(), False
+        char, negated, compound = self.next(), False, False
         if char == "^" and self.at(-1) == "[":
             char, negated = self.next(), True
         while True:
             if char == "[":
-                latest = self.char_class()
+                latest, compound = self.char_class(), True
                 whole = latest if whole is None else Union(whole, latest)
             elif char == "&" and self.next() == "&":
                 whole, latest = self._intersected(_joined(whole, bits, used), latest)
-                used = False
+                used, compound = False, True
             elif char == "]" and (whole is not None or used):
                 found = _joined(whole, bits, used)
                 assert found is not None
+                if negated and compound:
+                    raise UnsupportedFilterError(
+                        "Java 8 and Java 9 read [^...] differently when there is a class or && in it",
+                        remedy="write [...&&[^...]]",
+                    )
                 return Negation(found) if negated else found
             else:
                 if char == "\0" and self.ended():

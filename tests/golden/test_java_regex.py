@@ -1,0 +1,70 @@
+"""Topic for topic what `java.util.regex` matched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.core import records
+from zkconsumer.core.filters import TopicFilter, matching, normalise
+from zkconsumer.core.javaregex import compile_java
+from zkconsumer.errors import FilterTooCostlyError, InvalidFilterError, UnsupportedFilterError
+
+
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    with gzip.open(Path(__file__).with_name(name), "rt", encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+CONSUMERS = list(_lines("java_regex.jsonl.gz"))
+
+
+@pytest.mark.parametrize("case", CONSUMERS, ids=[str(n) for n in range(len(CONSUMERS))])
+def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, Any]) -> None:
+    """A registration's white or black list gives the topics that five releases gave it."""
+    registration = records.decode_registration(case["registration"].encode(), where="ids")
+    regex = normalise(next(iter(registration.subscription)))
+    topic_filter = TopicFilter(registration.pattern, regex)
+    if case["matched"] is None:
+        with pytest.raises(InvalidFilterError):
+            matching(topic_filter, case["topics"], internal=frozenset())
+    else:
+        found = matching(topic_filter, case["topics"], internal=frozenset())
+        assert sorted(found) == case["matched"]
+
+
+def test_all_captures_are_here() -> None:
+    """None of the captured filters was left out."""
+    assert len(CONSUMERS) == 92
+
+
+ENGINE = list(_lines("java_engine.jsonl.gz"))
+
+
+def _matched(case: dict[str, Any]) -> list[str] | None:
+    """What Java matched, by us; None for an error of syntax."""
+    try:
+        hits = compile_java(case["regex"]).matches(case["topics"], timeout_s=10.0)
+    except InvalidFilterError:
+        return None
+    return [topic for topic, hit in zip(case["topics"], hits, strict=True) if hit]
+
+
+def test_patterns_match_what_java_matches() -> None:
+    """Hand-made and random patterns: matches and errors of syntax are those of Java 11 and 17."""
+    refused = 0
+    for case in ENGINE:
+        try:
+            assert _matched(case) == case["matched"], case["regex"]
+        except FilterTooCostlyError:
+            raise
+        except UnsupportedFilterError:
+            refused += 1
+    assert len(ENGINE) == 667
+    assert refused < 50
