@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.core.paths import znode_fault
 from zkconsumer.core.records import Broker, Pattern, Registration
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.topics import thread_ids
@@ -57,10 +58,12 @@ def needed_topics(
     """The topics that the assignment depends on.
 
     Range looks at our own; round-robin, from 0.10.2 on (KAFKA-2434), at every topic of the group.
+    Names that ZooKeeper refuses, which a registration may hold before 0.10.2, are left out.
     """
     if strategy is Strategy.RANGE:
         return tuple(sorted(own))
-    return tuple(sorted({*own, *(topic for of_member in counts for topic in of_member)}))
+    theirs = {topic for of_member in counts for topic in of_member if topic not in own}
+    return tuple(sorted({*own, *(topic for topic in theirs if not znode_fault(topic))}))
 
 
 def undecidable(view: GroupView) -> tuple[str, str]:
