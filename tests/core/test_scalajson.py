@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core import scalajson
+from zkconsumer.core import jackson, scalajson
 
 TEXT = st.text(st.characters(exclude_characters="\n\x1a\ud800", exclude_categories=["Cs"]))
 
@@ -64,3 +64,53 @@ def test_strings_come_through(document: dict[str, str]) -> None:
     """Any string without line feed and U+001A survives, even with its control characters raw."""
     text = ",".join(f"{_write(key)}:{_write(value)}" for key, value in document.items())
     assert scalajson.parse(f"{{{text}}}") == document
+
+
+# ---- with int32 alone, and as Jackson does ------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e0", "99999999999", "-2147483649", "9" * 5000])
+def test_numbers_that_scala_would_not_convert(number: str) -> None:
+    """In 0.8-0.11 one such number spoils the text wherever it stands; elsewhere it is a number."""
+    text = f'{{"a": [{number}]}}'
+    with pytest.raises(scalajson.NotInt32Error):
+        scalajson.parse_int32(text)
+    assert scalajson.parse(text) == jackson.parse(text)
+
+
+def test_int32_is_what_scala_converts() -> None:
+    """Numbers of 32 bits are read, with whatever blanks."""
+    assert scalajson.parse_int32('{"a": - 2147483648, "b":\x012147483647}') == {
+        "a": -(2**31), "b": 2**31 - 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", {}), (" \n[1]", [1]), ("5", 5), ('"x"', "x"), ('{"a":1} x', {"a": 1}),
+        ("{}{", {}), ('{"a":"\\u0001","a":2}', {"a": 2}),
+    ],
+)
+def test_what_jackson_takes(text: str, value: object) -> None:
+    """Any value may stand at the top, and anything behind it."""
+    assert jackson.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", '{"a":1,}', '{"\\d":1}', '{"a\x01":1}', '{"a":NaN}', "\x0b{}", "{'a':1}"]
+)
+def test_what_jackson_cannot_parse(text: str) -> None:
+    """Unknown escapes, raw control characters and other blanks are faults."""
+    with pytest.raises(ValueError):
+        jackson.parse(text)
+
+
+def test_jackson_twice() -> None:
+    """What does not parse is read again with every backslash doubled, good escapes included."""
+    assert jackson.parse_twice('{"t\\d":1}') == {"t\\d": 1}
+    assert jackson.parse_twice('{"\\.\\\\d":1}') == {"\\.\\\\d": 1}
+    assert jackson.parse_twice('{"\\\\d":1}') == {"\\d": 1}
+    for parse in (jackson.parse, jackson.parse_twice):
+        with pytest.raises(RecursionError):
+            parse("[" * 100 + "]" * 100)

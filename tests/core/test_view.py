@@ -32,7 +32,7 @@ def test_round_robin_needs_every_topic_of_the_group() -> None:
 
 
 def test_names_that_zookeeper_refuses_are_not_read() -> None:
-    """A peer's topic that cannot be a path, as one may name it before 0.10.2, is never asked for."""
+    """A topic that cannot be a path, as a peer may name before 0.10.2, is never asked for."""
     assert needed_topics([{"": 1, "\ud800": 1, "u": 1}], OWN, Strategy.ROUND_ROBIN) == ("t", "u")
 
 
