@@ -200,7 +200,7 @@ def test_quarrels_are_named(ask: Run, client: KazooClient, group: str, topic: st
             client.delete(paths.owner(group, tp))
     code, _, err = ask("--strategy", "roundrobin")
     assert code == 0
-    assert f"member {group}_b: it leaves free" in err
+    assert f"member {group}_b: " in err
 
 
 @pytest.mark.parametrize("what", [("--leave", "nobody"), ("--join", "x"), ("--join", "x:t=0")])

@@ -128,6 +128,13 @@ def test_round_robin_unlike_ours() -> None:
     assert "0.8.2-0.11" in found.quarrels["g_b"]
 
 
+def test_the_profile_that_we_deal_by() -> None:
+    """Asked by a member of 1.1.1, its own kind is no stranger, and the other order is."""
+    assert not detect(TWO, all_parts(TWO, NEW), own=NEW).quarrels
+    found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
+    assert "where ours is roundrobin of 1.1.1" in found.quarrels["g_a"]
+
+
 def test_unequal_exclusion_of_internal_topics() -> None:
     """A member that takes internal topics where the rest leave them out is named."""
     one = group(RANGE, {"g_a": wildcard(".*"), "g_b": wildcard("t|_.*")}, {"t": 2, INTERNAL: 2})

@@ -7,7 +7,7 @@ less. Range without wildcards is the same in all releases, and then there is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,12 +59,14 @@ class _Rules:
         return f"{rules} with internal topics (exclude.internal.topics=false, or 0.8.0-0.8.1)"
 
 
-def detect(group: Group, owners: Mapping[TopicPartition, ThreadId]) -> Finding:
+def detect(
+    group: Group, owners: Mapping[TopicPartition, ThreadId], *, own: Profile = DEFAULT
+) -> Finding:
     """Find the rules that explain the owner nodes, and the members that go by others.
 
-    `group` says our own settings and holds everybody's registration, ours as well if we have one.
-    Where the nodes do not tell, the profile is DEFAULT. A group that is not at rest may look like
-    one that cannot agree: ask again before you say so.
+    `group` says our own settings and holds everybody's registration, ours as well if we have one;
+    `own` is how we deal now, if we do. Where the nodes do not tell, the profile is DEFAULT. A group
+    that is not at rest may look like one that cannot agree: ask again before you say so.
     """
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
@@ -78,19 +80,26 @@ def detect(group: Group, owners: Mapping[TopicPartition, ThreadId]) -> Finding:
     elif sum(map(len, held.values())) < len(owners):
         unknown = "some owners are not registered"
     else:
-        return _explained(group, held, registered.values(), quarrels)
+        return _explained(group, held, _forms(own), registered.values(), quarrels)
     return Finding(DEFAULT, f"default: {unknown}", quarrels)
+
+
+def _forms(own: Profile) -> Sequence[Profile]:
+    """How members may deal, we first."""
+    mine = own.key_form, own.internal_topics
+    return own, *(one for one in _FORMS if (one.key_form, one.internal_topics) != mine)
 
 
 def _explained(
     group: Group,
     held: Mapping[ConsumerId, Part],
+    forms: Sequence[Profile],
     registered: Iterable[Registration | None],
     quarrels: dict[ConsumerId, str],
 ) -> Finding:
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
-    rules = list(_all_rules(group, has_patterns))
-    ours = rules[: len(_FORMS)]
+    rules = list(_all_rules(group, forms, has_patterns))
+    ours = rules[: len(forms)]
     fitting = [one for one in ours if one.parts == held]
     if len(fitting) == len(ours):
         return Finding(DEFAULT, "default: all releases would own the same", quarrels)
@@ -101,13 +110,13 @@ def _explained(
     return Finding(DEFAULT, "default: no release explains all owner nodes", quarrels)
 
 
-def _all_rules(group: Group, has_patterns: bool) -> Iterator[_Rules]:
+def _all_rules(group: Group, forms: Sequence[Profile], has_patterns: bool) -> Iterator[_Rules]:
     """All there are, those of our own settings first; without patterns nothing internal counts."""
     mine = group.exclude_internal
     for strategy in (group.strategy, *(one for one in Strategy if one is not group.strategy)):
-        for exclude in (mine, not mine) if has_patterns else (mine,):
+        for exclude in (mine, not mine) if has_patterns else (True,):
             changed = replace(group, strategy=strategy, exclude_internal=exclude)
-            for profile in _FORMS:
+            for profile in forms:
                 yield _Rules(profile, strategy, exclude, compute(changed, profile))
 
 
@@ -116,12 +125,14 @@ def _quarrels(
 ) -> Iterator[tuple[ConsumerId, str]]:
     """Members whose nodes other rules explain than the rest's.
 
-    The rest is what most members go by, of several rules the nearest to ours. A member that owns
-    nothing is suspect if it lets free partitions lie that the rest's rules give it, and other rules
-    give it what others hold: it tried, and gave up.
+    The rest is what most members go by, of several rules the nearest to ours. A member may hold a
+    part of its share alone (`rebalance.mode=incremental`), which tells only where another holds all
+    of its own. One that owns nothing is suspect if it lets free partitions lie that the rest's
+    rules give it, and other rules give it what others hold: it tried, and gave up.
     """
     owning = [consumer for consumer, part in held.items() if part]
     common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))
+    known = any(common.parts[one] == held[one] for one in owning)
     taken = {tp for part in held.values() for tp in part}
     if common is not own and common.parts != own.parts:
         for consumer in owning:
@@ -135,13 +146,14 @@ def _quarrels(
             wanted = other.parts[consumer]
             if isinstance(wanted, Failure) or wanted == due:
                 continue
-            if part and part == wanted:
+            partly = known and part.items() <= wanted.items() and not part.items() <= due.items()
+            if part and (part == wanted or partly):
                 yield consumer, f"it owns what {other} gives it, where others go by {common}"
                 break
             if not part and taken.isdisjoint(due) and not taken.isdisjoint(wanted):
                 yield consumer, (
-                    f"it leaves free what {common} gives it, by which others go;"
-                    f" {other} would give it what others own"
+                    f"it claims nothing of what {common} gives it, by which others go; if it goes"
+                    f" by {other}, others own what it wants"
                 )
                 break
 
