@@ -20,11 +20,13 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: golden traces are written as they are now. `--brokers`: see tests/brokers."""
+    """`--rewrite`: golden traces, as they are now. `--brokers`, `--mixed`: those rooms."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
     which = "releases that tests/brokers run on: three of them, all, or the one of this number"
     choices = ("some", "all", *RELEASES)
     parser.addoption("--brokers", choices=choices, default="some", help=which)
+    which = "scenarios of tests/mixed: those of each run, or all"
+    parser.addoption("--mixed", choices=("some", "all"), default="some", help=which)
 
 
 @pytest.hookimpl(wrapper=True)

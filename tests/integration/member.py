@@ -10,9 +10,11 @@ leases are measured with, which is the same in all processes of a machine:
 - `delivered` (runs: [topic, partition, fencing token, offsets]), and `finished` (ends: [topic,
   partition, next offset]) before the next message is asked for, so that nothing counts as finished
   that is not written down;
-- `error` (kind, text): what a stream or a commit raised; `committed`; `metrics` (values); `left`.
+- `error` (kind, text): what a stream or a commit raised; `committed`; `metrics` (values);
+  `jumped`; `left`.
 
-Commands are words on standard input, one a line: `commit`, `metrics`, `leave`. Its end is `leave`.
+Commands are words on standard input, one a line: `commit`, `metrics`, `jump` with the seconds by
+which the wall clock is set, `leave`. Its end is `leave`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
@@ -43,7 +45,8 @@ COMMIT_LIMIT_S = 60.0
 class Request:
     """What kind of member: `settings` are keyword arguments of ConsumerConfig.
 
-    `work_s` is what the user does with each message (iterate) or batch (poll), in seconds.
+    `work_s` is what the user does with each message (iterate) or batch (poll), in seconds. A
+    `white_list` is a regex in place of topics, with one stream.
     """
 
     zookeeper: str
@@ -52,6 +55,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     take: Literal["iterate", "poll"] = "iterate"
     work_s: float = 0.0
+    white_list: str = ""
 
     def config(self) -> ConsumerConfig:
         return ConsumerConfig(
@@ -76,11 +80,10 @@ class Member:
     def start(self) -> None:
         """Register, and begin to consume."""
         self._run(self._look)
-        streams = self.connector.create_message_streams(self.request.topics)
+        streams = self._streams()
         self._emit("joined", consumer=self.consumer)
-        for listed in streams.values():
-            for stream in listed:
-                self._run(self._consume, stream)
+        for stream in streams:
+            self._run(self._consume, stream)
 
     def obey(self, word: str) -> None:
         if word == "commit":
@@ -92,6 +95,9 @@ class Member:
                 self._emit("committed")
         elif word == "metrics":
             self._emit("metrics", values=self.connector.metrics())
+        elif word.startswith("jump "):
+            _jump(float(word.removeprefix("jump ")))
+            self._emit("jumped")
         else:
             self._emit("error", kind="Command", text=f"no command {word!r}")
 
@@ -104,6 +110,12 @@ class Member:
         for thread in self._threads:
             thread.join()
         self._emit("left", metrics=self.connector.metrics())
+
+    def _streams(self) -> list[Stream[bytes, bytes]]:
+        if regex := self.request.white_list:
+            return self.connector.create_message_streams_by_filter(white_list(regex))
+        streams = self.connector.create_message_streams(self.request.topics)
+        return [stream for listed in streams.values() for stream in listed]
 
     # ---- its threads -----------------------------------------------------------------------------
 
@@ -173,6 +185,12 @@ class Member:
     def _emit(self, event: str, **more: Any) -> None:
         with self._lock:
             self._tell({"event": event, "t": boottime(), **more})
+
+
+def _jump(by_s: float) -> None:
+    """Set the wall clock of this process; all Python in it has but the one."""
+    real = time.time
+    time.time = lambda: real() + by_s
 
 
 def _write(event: dict[str, Any]) -> None:

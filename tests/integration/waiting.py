@@ -12,12 +12,13 @@ LOOK_S = 0.02
 
 
 def wait_for(
-    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S
-) -> None:
+    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S,
+    *, look_s: float = LOOK_S,
+) -> None:  # fmt: skip
     """Wait until `condition()` is true; fail with `what` after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {limit_s:g} s: {said}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)

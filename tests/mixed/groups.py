@@ -1,0 +1,276 @@
+"""A group of our members and real JVM consumers, or of JVM consumers alone; both do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crew import MemberProcess, expire
+from evidence import Delivery
+from jvmmember import PROPERTIES, JvmMember
+from member import Request
+from traffic import Traffic
+from waiting import LIMIT_S, wait_for
+
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.core.assignors import Strategy, assign
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern
+from zkconsumer.core.releases import DEFAULT, Profile, profile
+from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.zk.observer import ALL, Observer
+
+SESSION_S = int(PROPERTIES["zookeeper.session.timeout.ms"]) / 1000
+# The same for our members as `PROPERTIES` for the JVM's.
+SETTINGS: Mapping[str, Any] = {
+    "auto_offset_reset": "smallest",
+    "auto_commit_interval_s": int(PROPERTIES["auto.commit.interval.ms"]) / 1000,
+    "rebalance_backoff_s": int(PROPERTIES["rebalance.backoff.ms"]) / 1000,
+    "zookeeper_session_timeout_s": SESSION_S,
+    "zookeeper_connection_timeout_s": LIMIT_S,
+}
+# Rebalances come in twos and threes; after so many seconds of silence no more is expected.
+QUIET_S = 0.7
+# Between two looks at a group, in seconds: each is a dozen requests.
+LOOK_S = 0.1
+
+NEWEST_BROKER = "3.9.1"
+
+Someone = MemberProcess | JvmMember
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What a scenario is played with: the JVM members take these releases in turn."""
+
+    releases: tuple[str, ...]
+    strategy: Strategy = Strategy.RANGE
+    pattern: Pattern = Pattern.STATIC
+    broker: str = NEWEST_BROKER
+
+    def __str__(self) -> str:
+        words = ["-and-".join(self.releases), self.strategy.value]
+        words += ["wildcard"] * (self.pattern is not Pattern.STATIC)
+        words += [f"on-{self.broker}"] * (self.broker != NEWEST_BROKER)
+        return "-".join(words)
+
+    @property
+    def profile(self) -> Profile:
+        """What these releases have in common, or what holds of an unknown one."""
+        return profile(self.releases[0]) if self.strategy is Strategy.ROUND_ROBIN else DEFAULT
+
+
+class Flow(Traffic):
+    """Many messages: to every partition five, ten times a second."""
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(0.1):
+                for partition in list(self.partitions):
+                    self.burst(partition, 5)
+                self._producer.poll(0)
+        except Exception as error:  # noqa: BLE001 - a thread's boundary; `stop` shows it
+            self._failures.append(error)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.produced.values()))
+
+
+class Stage:
+    """The topics that all groups of a scenario consume, and the messages for them."""
+
+    def __init__(self, sandbox: Sandbox, topics: Iterable[str], stack: ExitStack) -> None:
+        self.sandbox, self.topics = sandbox, tuple(topics)
+        self.counts: dict[str, int] = {}
+        self.flow = Flow(client_settings(sandbox.zookeeper_connect))
+        stack.callback(self.flow.stop)
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.sandbox.create_topic(topic, partitions=partitions)
+        self._feed(topic, partitions)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.sandbox.add_partitions(topic, partitions=partitions)
+        self._feed(topic, partitions)
+
+    def _feed(self, topic: str, partitions: int) -> None:
+        self.counts[topic] = partitions
+        self.flow.partitions = [
+            TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
+        ]
+        self.flow.start()
+
+
+class Group:
+    """One group; `ours` are the names of those of its members that are ours."""
+
+    def __init__(
+        self, stage: Stage, cast: Cast, name: str, *, ours: Iterable[str], directory: Path,
+        stack: ExitStack,
+    ) -> None:  # fmt: skip
+        self.stage, self.cast, self.name = stage, cast, name
+        self.ours = frozenset(ours)
+        self.members: dict[str, Someone] = {}
+        self.live: set[str] = set()
+        self.settled: dict[str, float] = {}
+        self._directory, self._stack = directory / name, stack
+        self._directory.mkdir()
+        self.observer = stack.enter_context(
+            Observer(stage.sandbox.zookeeper_connect, name, follow=ALL)
+        )
+
+    # ---- what happens to it ----------------------------------------------------------------------
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Start the JVMs that are to join some time."""
+        jvms = [name for name in names if name not in self.ours]
+        for number, name in enumerate(jvms):
+            release = self.cast.releases[number % len(self.cast.releases)]
+            self._add(name, self._jvm(name, release))
+
+    def prepared(self) -> None:
+        for member in self.members.values():
+            member.wait("booted")
+
+    def join(self, name: str) -> None:
+        if name in self.ours:
+            self._add(name, self._our(name))
+        else:
+            self.members[name].tell("join")
+        self.live.add(name)
+
+    def leave(self, name: str) -> None:
+        member = self.members[name]
+        if isinstance(member, JvmMember):
+            wait_for(lambda: member.quiet_s > QUIET_S, f"{name} of {self.name} to have settled")
+        member.leave()
+        self.live.remove(name)
+
+    def kill(self, name: str) -> None:
+        self.members[name].kill()
+        self.live.remove(name)
+
+    def expire(self, name: str) -> None:
+        """End its session for real; it comes back by itself."""
+        member = self.members[name]
+        if isinstance(member, JvmMember):
+            known = len(member.of("session"))
+            member.tell("session")
+            member.wait("session", after=known)
+        session = member.last("session")
+        identity = (session["id"], bytes.fromhex(session["password"]))
+        expire(self.stage.sandbox.zookeeper_connect, identity)
+
+    def freeze(self, name: str) -> None:
+        self.members[name].freeze()
+        self.live.remove(name)
+
+    def thaw(self, name: str) -> None:
+        self.members[name].thaw()
+        self.live.add(name)
+
+    # ---- how it is -------------------------------------------------------------------------------
+
+    def consumer(self, name: str) -> str:
+        return f"{self.name}_{name}"
+
+    def is_settled(self) -> bool:
+        """Those who live, and no others, are registered, and own what is assigned to them."""
+        try:
+            seen = self.observer.snapshot()
+        except ZooKeeperUnreachableError:
+            return False
+        if set(seen.members) != {self.consumer(name) for name in self.live}:
+            return False
+        owners = {tp: info.thread_id for tp, info in seen.owners.items()}
+        return owners == self._wanted() and all(
+            self._serves(name, owners) for name in self.live & self.ours
+        )
+
+    def _wanted(self) -> dict[TopicPartition, str]:
+        counts = dict.fromkeys(self.stage.topics, 1)
+        return assign(
+            self.cast.strategy,
+            subscriptions={self.consumer(name): counts for name in self.live},
+            partitions={topic: range(n) for topic, n in self.stage.counts.items()},
+            key_form=self.cast.profile.key_form,
+            variant=self.cast.profile.variant,
+        )
+
+    def _serves(self, name: str, owners: Mapping[TopicPartition, str]) -> bool:
+        mine = {tp for tp, who in owners.items() if who == f"{self.consumer(name)}-0"}
+        return self.members[name].owned == mine
+
+    def settle(self, after: str) -> None:
+        """Wait until it is settled, and all that was produced till then is consumed and committed.
+
+        Notes how long the first of these took.
+        """
+        since = boottime()
+        what = f"{self.name} to settle, {after}: {sorted(self.live)}"
+        wait_for(self.is_settled, what, look_s=LOOK_S)
+        self.settled[after] = boottime() - since
+        produced = {tp: len(known) for tp, known in self.stage.flow.produced.items()}
+        wait_for(lambda: self._has_committed(produced), f"all consumed, {what}", look_s=LOOK_S)
+
+    def _has_committed(self, wanted: Mapping[TopicPartition, int]) -> bool:
+        try:
+            stored = self.observer.snapshot().offsets
+        except ZooKeeperUnreachableError:
+            return False
+        return all(stored.get(tp, 0) >= offset for tp, offset in wanted.items())
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """All of them, in the order of time."""
+        return sorted(one for member in self.members.values() for one in member.delivered)
+
+    def trouble(self) -> dict[str, list[str]]:
+        """The failed rebalances that its JVM members logged."""
+        jvms = {n: m for n, m in self.members.items() if isinstance(m, JvmMember)}
+        return {name: found for name, member in jvms.items() if (found := member.trouble())}
+
+    # ---- its members -----------------------------------------------------------------------------
+
+    @property
+    def _regex(self) -> str:
+        """What matches the topics of the stage; empty for a static subscription."""
+        return "" if self.cast.pattern is Pattern.STATIC else "|".join(self.stage.topics)
+
+    def _add(self, name: str, member: Someone) -> None:
+        self.members[name] = member
+        self._stack.callback(member.end)
+
+    def _our(self, name: str) -> MemberProcess:
+        request = Request(
+            zookeeper=self.stage.sandbox.zookeeper_connect,
+            group=self.name,
+            topics={} if self._regex else dict.fromkeys(self.stage.topics, 1),
+            white_list=self._regex,
+            settings={
+                **SETTINGS,
+                "consumer_id": name,
+                "partition_assignment_strategy": self.cast.strategy.value,
+                "peers_release": self.cast.profile.release,
+            },
+        )
+        return MemberProcess(name, request, self._directory)
+
+    def _jvm(self, name: str, release: str) -> JvmMember:
+        return JvmMember(
+            release,
+            self.stage.sandbox.zookeeper_connect,
+            self.name,
+            name=name,
+            directory=self._directory,
+            topics=() if self._regex else self.stage.topics,
+            pattern=("Whitelist", self._regex) if self._regex else None,
+            properties={"partition.assignment.strategy": self.cast.strategy.value},
+            starts="booted",
+        )

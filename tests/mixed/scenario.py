@@ -1,0 +1,226 @@
+"""Everything that happens to a group, while messages flow, to two groups side by side.
+
+One has members of ours and real JVM consumers, in the other the JVM plays ours, too. What the
+second does is the measure for the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from evidence import Delivery
+from mixed.groups import Cast, Group, Stage
+from transactionlog import history
+from waiting import wait_for
+
+from zkconsumer.consumer.gate import boottime
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+
+# In the order in which assignors sort them: ours stand between the JVM's.
+FIRST, OURS, SECOND, OURS_TOO, THIRD = NAMES = ("a-jvm", "b-ours", "c-jvm", "d-ours", "e-jvm")
+ALL_OURS = frozenset({OURS, OURS_TOO})
+
+EXPIRES, GOES_ON = "its session expires", "it goes on"
+
+STANDSTILL_S = 10.0  # how long a JVM member is stopped: over three sessions
+MESSAGES = 20_000  # at least so many flow during a scenario
+
+
+@dataclass(frozen=True)
+class MoveBack:
+    """An offset node that was given a lower value."""
+
+    partition: TopicPartition
+    consumer: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What there is to judge of one group.
+
+    A member without a session delivers on until it knows, if it is a JVM's, and then reads again
+    what it has delivered: messages that it was given meanwhile are counted apart.
+
+    Attributes:
+        undelivered: messages that nobody was given.
+        uncommitted: messages that the stored offsets did not cover when all had left.
+        repeated: messages that were given more than once, by (after which event, who had been given
+            it, who was given it again).
+        zombie: the same, of messages that a member without a session was given.
+        between_ours: those of `repeated` that one of ours had and another of ours, all alive.
+        moves_back: of offset nodes.
+        trouble: the failed rebalances that a JVM member logged, by name.
+        settled: seconds from an event until the group had settled.
+    """
+
+    undelivered: int
+    uncommitted: int
+    repeated: Counter[tuple[str, str, str]]
+    zombie: Counter[tuple[str, str, str]]
+    between_ours: int
+    moves_back: list[MoveBack]
+    trouble: dict[str, list[str]]
+    settled: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one scenario: the two groups, how many messages each consumed, and in how many seconds."""
+
+    messages: int
+    duration_s: float
+    mixed: Record
+    jvm: Record
+
+
+class Scenario:
+    """Two groups on one stage; every step happens to both."""
+
+    def __init__(
+        self, cast: Cast, sandbox: Sandbox, name: str, directory: Path, stack: ExitStack
+    ) -> None:
+        self._sandbox, self._pool = sandbox, stack.enter_context(ThreadPoolExecutor(2))
+        self._first, self._created = f"{name}-a", f"{name}-b"
+        self.stage = Stage(sandbox, (self._first, self._created), stack)
+        self.mixed = Group(
+            self.stage, cast, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
+        )
+        self.jvm = Group(
+            self.stage, cast, f"{name}-jvm", ours=(), directory=directory, stack=stack
+        )
+        # In seconds of `boottime`: when THIRD may have had no session, and the end of OURS_TOO.
+        self._without_session: list[tuple[float, float]] = []
+        self._killed_at = 0.0
+        self._events: list[tuple[float, str]] = []
+
+    def play(self) -> Outcome:
+        """All of it, to the last message."""
+        self._both(lambda group: group.prepare(NAMES))
+        began = boottime()
+        self.stage.create(self._first, 8)
+        self._both(Group.prepared)
+        for title, step in self._steps():
+            since = boottime()
+            self._events.append((since, title))
+            step()
+            self._both(lambda group, name=title: group.settle(name))
+            if title in (EXPIRES, GOES_ON):
+                self._without_session.append((since, boottime()))
+        flow = self.stage.flow
+        wait_for(lambda: flow.count >= MESSAGES, "enough messages", limit_s=120)
+        flow.stop()
+        duration_s = boottime() - began
+        self._both(self._drained)
+        return Outcome(flow.count, duration_s, self._record(self.mixed), self._record(self.jvm))
+
+    def _steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        def each(act: Callable[[Group, str], None], *names: str) -> Callable[[], object]:
+            def step(group: Group) -> None:
+                for name in names:
+                    act(group, name)
+
+            return lambda: self._both(step)
+
+        yield "two join", each(Group.join, FIRST, OURS)
+        yield "a JVM member joins", each(Group.join, SECOND)
+        yield "one of ours joins", each(Group.join, OURS_TOO)
+        yield "a JVM member leaves", each(Group.leave, SECOND)
+        yield "a JVM member is killed", each(Group.kill, FIRST)
+        yield "another JVM member joins", each(Group.join, THIRD)
+        yield EXPIRES, each(Group.expire, THIRD)
+        yield "partitions are added", lambda: self.stage.grow(self._first, 12)
+        yield "a topic is created", lambda: self.stage.create(self._created, 5)
+        self._killed_at = boottime()
+        yield "one of ours is killed", each(Group.kill, OURS_TOO)
+        began = boottime()
+        yield "a JVM member stands still", each(Group.freeze, THIRD)
+        wait_for(lambda: boottime() > began + STANDSTILL_S, "the time to pass")
+        yield GOES_ON, each(Group.thaw, THIRD)
+        yield "the last of ours leaves", each(Group.leave, OURS)
+
+    def _both(self, act: Callable[[Group], object]) -> None:
+        for done in [self._pool.submit(act, group) for group in (self.mixed, self.jvm)]:
+            done.result()
+
+    # ---- the evidence ----------------------------------------------------------------------------
+
+    def _missing(self, group: Group) -> dict[TopicPartition, list[int]]:
+        seen: dict[TopicPartition, set[int]] = defaultdict(set)
+        for one in group.deliveries:
+            seen[one.partition].add(one.offset)
+        produced = self.stage.flow.produced
+        missing = {tp: sorted(offsets - seen[tp]) for tp, offsets in produced.items()}
+        return {tp: offsets for tp, offsets in missing.items() if offsets}
+
+    def _drained(self, group: Group) -> None:
+        """Everything is delivered; the offsets that go with it are written when all are gone."""
+        wait_for(lambda: not self._missing(group), f"all delivered to {group.name}", look_s=0.5)
+        for name in list(group.live):
+            group.leave(name)
+
+    def _record(self, group: Group) -> Record:
+        given: dict[tuple[TopicPartition, int], list[Delivery]] = defaultdict(list)
+        for one in group.deliveries:
+            given[one.partition, one.offset].append(one)
+        repeated: Counter[tuple[str, str, str]] = Counter()
+        zombie: Counter[tuple[str, str, str]] = Counter()
+        between_ours = 0
+        for ones in given.values():
+            is_zombie = any(map(self._is_zombie, ones))
+            counter = zombie if is_zombie else repeated
+            for first, again in itertools.pairwise(ones):
+                event = max((since, name) for since, name in self._events if since <= again.t)[1]
+                counter[event, first.member, again.member] += 1
+                both_ours = {first.member, again.member} == group.ours
+                between_ours += both_ours and not is_zombie and again.t < self._killed_at
+        offsets, moves_back = self._offsets(group)
+        produced = self.stage.flow.produced.items()
+        return Record(
+            undelivered=sum(map(len, self._missing(group).values())),
+            uncommitted=sum(len(known) - offsets.get(tp, 0) for tp, known in produced),
+            repeated=repeated,
+            zombie=zombie,
+            between_ours=between_ours,
+            moves_back=moves_back,
+            trouble=group.trouble(),
+            settled=group.settled,
+        )
+
+    def _is_zombie(self, one: Delivery) -> bool:
+        windows = self._without_session
+        return one.member == THIRD and any(begin <= one.t <= end for begin, end in windows)
+
+    def _offsets(self, group: Group) -> tuple[dict[TopicPartition, int], list[MoveBack]]:
+        """What is stored in the end, and how it went back on the way."""
+        log = self._sandbox.zookeeper.directory / "data" / "version-2"
+        written = [
+            (one, one.change.new, paths.locate(one.change.path))
+            for one in history([log], root=f"{paths.CONSUMERS}/{group.name}/")
+            if one.change is not None
+        ]
+        # A JVM member may write offsets in a new session before it registers in it.
+        consumers = {
+            one.session: where.name.removeprefix(f"{group.name}_")
+            for one, node, where in written
+            if node is not None and where.kind is paths.Kind.MEMBER
+        }
+        offsets: dict[TopicPartition, int] = {}
+        moves = []
+        for one, node, where in written:
+            if node is not None and where.kind is paths.Kind.OFFSET:
+                tp, value = TopicPartition(where.name, where.partition), int(node.data)
+                if value < offsets.get(tp, 0):
+                    who = consumers.get(one.session, hex(one.session))
+                    moves.append(MoveBack(tp, who, offsets[tp], value))
+                offsets[tp] = value
+        return offsets, moves

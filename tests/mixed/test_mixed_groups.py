@@ -1,0 +1,69 @@
+"""Our members in one group with real JVM consumers, judged beside a group of JVM consumers alone.
+
+What happens is in `scenario.py`: joins, clean leaves, SIGKILL on either side, an expired session, a
+process that stands still for ten seconds and comes back, added partitions, a created topic. After
+each of these both groups own what the assignor says, and everybody is given messages again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from mixed.groups import SETTINGS, Cast
+from mixed.scenario import ALL_OURS, MESSAGES, THIRD, Outcome
+
+# A JVM member without a session stores its old offsets anew when it has one again, and did so
+# twice in a scenario: after its expiry, and after it stood still. That is nobody else's doing, and
+# whether the write comes before the next owner's is chance, with JVM members alone, too.
+STALE_COMMITS = 2
+# In a scenario two members are killed, and one is stopped. What each was given since its last
+# commit comes again; when in the interval it happened is chance.
+STOPPED = 3
+
+
+@pytest.fixture(scope="module")
+def outcome(cast: Cast, plays: Callable[[Cast], Outcome]) -> Outcome:
+    """The scenario of this cast, played to its end."""
+    return plays(cast)
+
+
+def test_nothing_is_lost(outcome: Outcome) -> None:
+    """Every message is delivered, and is covered by the stored offsets when all have left."""
+    assert outcome.messages >= MESSAGES
+    assert outcome.mixed.undelivered == 0
+    assert outcome.mixed.uncommitted == 0
+
+
+def test_nothing_is_repeated_between_ours(outcome: Outcome) -> None:
+    """A partition that goes from one of ours to another: no message comes twice."""
+    assert outcome.mixed.between_ours == 0
+
+
+def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
+    """As few messages come twice as in the other group; the moment of a signal is chance."""
+    interval_s = SETTINGS["auto_commit_interval_s"]
+    chance = STOPPED * interval_s * outcome.messages / outcome.duration_s
+    repeated, of_jvm = outcome.mixed.repeated, outcome.jvm.repeated
+    assert repeated.total() <= of_jvm.total() + chance, (repeated, of_jvm)
+
+
+def test_none_of_ours_moves_an_offset_back(outcome: Outcome) -> None:
+    """Whatever moves an offset back is a JVM member's write, and stale."""
+    moves, of_jvm = outcome.mixed.moves_back, outcome.jvm.moves_back
+    assert [move for move in moves if move.consumer in ALL_OURS] == []
+    assert {move.consumer for move in moves} <= {THIRD, *(move.consumer for move in of_jvm)}
+    partitions = {move.partition for move in moves}
+    assert len(moves) <= max(len(of_jvm), STALE_COMMITS * len(partitions))
+
+
+def test_no_jvm_member_is_troubled_by_us(outcome: Outcome) -> None:
+    """No JVM member fails to rebalance in a way that it does not among its own kind."""
+    assert _kinds(outcome.mixed.trouble) <= _kinds(outcome.jvm.trouble)
+
+
+def _kinds(trouble: dict[str, list[str]]) -> set[str]:
+    """What was logged, without names and numbers."""
+    said = {line for lines in trouble.values() for line in lines}
+    return {re.sub(r"/consumers/\S+/|\[\S*\]|\d+", "", line) for line in said}
