@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
+    from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
     from zkconsumer.consumer.message import Batch, Message
     from zkconsumer.consumer.status import Status
     from zkconsumer.consumer.stream import Stream
@@ -34,6 +35,8 @@ __all__ = [
     "Batch",
     "Status",
     "TopicPartition",
+    "ConsumerRebalanceListener",
+    "ConsumerThreadId",
     "OffsetAndMetadata",
     "TopicFilter",
     "white_list",
@@ -55,6 +58,8 @@ _HOMES = {
     "Message": "zkconsumer.consumer.message",
     "Batch": "zkconsumer.consumer.message",
     "TopicPartition": "zkconsumer.core.model",
+    "ConsumerRebalanceListener": "zkconsumer.consumer.listener",
+    "ConsumerThreadId": "zkconsumer.consumer.listener",
     "OffsetAndMetadata": "zkconsumer.core.model",
     "TopicFilter": "zkconsumer.core.filters",
     "white_list": "zkconsumer.core.filters",

@@ -238,6 +238,14 @@ class ConsumerConfig:
     exclude_internal_topics: bool = setting(
         "exclude.internal.topics", Flag(), True, f"{_NONE}: it concerns wildcard subscriptions."
     )
+    metrics_port: int | None = setting(
+        "metrics.port", Whole(1), None,
+        "Ours. Answer Prometheus here; needs `zkconsumer[metrics]` ([metrics.md](metrics.md)).",
+    )
+    metrics_host: str = setting(
+        "metrics.host", Text("an address of this machine", bool), "127.0.0.1",
+        "Ours. Where metrics.port listens; 0.0.0.0 lets others ask, without any authentication.",
+    )
     trace_file: str | None = setting(
         "trace.file", Text("a path"), None,
         "Ours. Write one JSON line per event of the group to this file.",

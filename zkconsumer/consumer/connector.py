@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import socket
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.consumer import commits, making, steering
+from zkconsumer.consumer import commits, making, metrics, steering
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.coordinator import Coordinator, Streams
+from zkconsumer.consumer.exporter import Exports
 from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.metrics import Figures
 from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import topics
@@ -31,6 +31,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ZooKeeperSession
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
@@ -51,19 +54,28 @@ class ConsumerConnector:
         """Connect to ZooKeeper; nothing is registered before streams are created.
 
         Raises:
-            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`.
+            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`, `Exports`.
         """
         self.config = config
-        self.consumer_id = topics.consumer_id(config.group_id, config.consumer_id or _suffix())
+        suffix = config.consumer_id or making.suffix()
+        self.consumer_id = topics.consumer_id(config.group_id, suffix)
         self._gate = LeaseGate()
         self._coordinator: Coordinator | None = None
         self._streams: Streams = {}
+        self._listener: ConsumerRebalanceListener | None = None
+        self._exports = Exports(self._figures)
         self._closed = False
         self._latest: Any = None  # the connection, for the coordinator that comes later
         self._session = ZooKeeperSession(
             config, on_state=self._session_changed, on_watch=self._watch_fired
         )
-        self._session.start()
+        if config.metrics_port is not None:
+            self._exports.serve(config.metrics_host, config.metrics_port)
+        try:
+            self._session.start()
+        except BaseException:
+            self._exports.end()
+            raise
 
     def _session_changed(self, session: Any) -> None:
         self._latest = session
@@ -75,6 +87,22 @@ class ConsumerConnector:
             self._coordinator.watch_fired(kind, path)
 
     # ---- streams ---------------------------------------------------------------------------------
+
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
+        """Have it told of every rebalance (JVM: `setConsumerRebalanceListener`, 0.9.0.0).
+
+        It runs on a thread of its own and is waited for, each time, for `release.grace.ms`.
+
+        Raises:
+            MessageStreamsExistError: streams were created before.
+        """
+        self._require_open()
+        if self._coordinator is not None:
+            raise MessageStreamsExistError(
+                "ConsumerConnector can only set consumer rebalance listener before creating "
+                "streams", where=self.consumer_id, remedy="set it first",
+            )
+        self._listener = listener
 
     @overload
     def create_message_streams(
@@ -177,8 +205,11 @@ class ConsumerConnector:
                 where=self.consumer_id, remedy="create another connector, or ask for all at once",
             )
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
-        settings = making.settings(self.config, self.consumer_id, subscription, pattern)
-        coordinator = Coordinator(settings, gate=self._gate, trace=trace)
+        settings = making.settings(
+            self.config, self.consumer_id, subscription, pattern, self._listener
+        )
+        gate, listener = self._gate, self._listener
+        coordinator = Coordinator(settings, gate=gate, trace=trace, listener=listener)
         self._streams = {
             (topic, thread): making.stream(
                 self.config, topic, thread, number, codec,
@@ -307,15 +338,21 @@ class ConsumerConnector:
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and gauges of the moment; names are stable."""
+        figures = self._figures()
+        return figures.flat() if figures else {}
+
+    def _figures(self) -> Figures | None:
         if self._coordinator is None:
-            return {}
-        state, executor = self._coordinator.state, self._coordinator.requests
-        return {
-            **{name: float(count) for name, count in self._coordinator.counters.items()},
-            "owned_partitions": float(len(state.owned)),
-            "blocked_partitions": float(len(state.blocked)),
-            "zookeeper_requests": float(executor),
-        }
+            return None
+        return metrics.figures(self.config, self._coordinator, self._gate, self._streams)
+
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """Export them in a registry of prometheus-client, until the shutdown.
+
+        Raises ConfigError without prometheus-client, ConnectorClosedError after the shutdown.
+        """
+        self._require_open()
+        self._exports.register(registry)
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -330,6 +367,7 @@ class ConsumerConnector:
         if self._closed:
             return
         self._closed = True
+        self._exports.end()
         for stream in self._streams.values():
             stream.close()
         if self._coordinator is None:
@@ -339,10 +377,8 @@ class ConsumerConnector:
         limit_s = self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S
         self._coordinator.join(limit_s)
         if self._coordinator.is_alive():
-            logger.error(
-                "%s has not ended within %g s; its znodes go with its session",
-                self.consumer_id, limit_s,
-            )
+            text = "%s has not ended within %g s; its znodes go with its session"
+            logger.error(text, self.consumer_id, limit_s)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -361,11 +397,3 @@ class ConsumerConnector:
         trace: TracebackType | None,
     ) -> None:
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)
-
-
-def _suffix() -> str:
-    return topics.default_suffix(
-        hostname=socket.gethostname(),
-        epoch_ms=int(time.time() * 1000),
-        uuid_msb=uuid.uuid4().int >> 64,
-    )

@@ -20,7 +20,10 @@ from zkconsumer.consumer import commits
 from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.holdings import Grant, Which
-from zkconsumer.consumer.notices import error_for, level_of
+from zkconsumer.consumer.journal import Journal
+from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.consumer.metrics import Tally
+from zkconsumer.consumer.notices import NO_SHARE, error_for, held_by, level_of
 from zkconsumer.consumer.stream import Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
@@ -63,18 +66,25 @@ class Coordinator(threading.Thread):
     Attributes:
         state: the machine's state, a frozen value: any thread may read it.
         counters: how often what happened; names as in `ConsumerConnector.metrics`.
+        tally: what is counted of its transitions.
         joined: done when the member is registered; holds the error when it cannot be.
     """
 
     def __init__(
-        self, settings: Settings, *, gate: LeaseGate, trace: TraceFile | None = None
+        self, settings: Settings, *, gate: LeaseGate, trace: TraceFile | None = None,
+        listener: ConsumerRebalanceListener | None = None,
     ) -> None:
         super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
         self.state = State(settings)
         self.counters: Counter[str] = Counter()
         self.joined: Future[None] = Future()
+        self.tally = Tally(lambda: self._positions(Which.DELIVERED))
+        self._observers = (Journal(settings.consumer).observe, self.tally.observe)
         self._settings, self._gate, self._trace = settings, gate, trace
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._listener = None if listener is None else ListenerThread(
+            listener, settings.consumer, post=self._inbox.put, clock=gate.clock
+        )
         self._streams: Streams = {}
         self._answers: dict[int, Future[None]] = {}
         self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
@@ -200,6 +210,8 @@ class Coordinator(threading.Thread):
         before = self.state
         self.state, commands = step(before, event)
         self._write_trace(before, event, commands)
+        for observe in self._observers:
+            observe(before, event, self.state, commands)
         if before.phase is not self.state.phase:
             self._entered(before.phase, self.state.phase)
         for command in commands:
@@ -244,6 +256,9 @@ class Coordinator(threading.Thread):
                 self._notice(command)
             case cmd.CloseSession():
                 pass  # `_finish` ends the session
+            case cmd.CallListener():
+                assert self._listener is not None
+                self._listener.call(command)
             case _:
                 assert self._executor is not None and self.state.session is not None
                 self._executor.start(command, self.state.session.id)
@@ -282,13 +297,14 @@ class Coordinator(threading.Thread):
     def _collected(
         self, purpose: Purpose, only: frozenset[TopicPartition] | None, request: int
     ) -> events.PositionsCollected:
-        positions: dict[TopicPartition, Any] = {}
-        for stream in self._streams.values():
-            positions |= stream.positions(_WHICH[purpose])
-        chosen: Positions = {tp: at for tp, at in positions.items() if only is None or tp in only}
+        found = self._positions(_WHICH[purpose])
+        chosen = {tp: at for tp, at in found.items() if only is None or tp in only}
         return events.PositionsCollected(
             now=self._gate.clock(), purpose=purpose, positions=chosen, request=request
         )
+
+    def _positions(self, which: Which) -> Positions:
+        return {tp: at for one in self._streams.values() for tp, at in one.positions(which).items()}
 
     def _answer(self, request: int, failures: Mapping[TopicPartition, str]) -> None:
         answer = self._answers.pop(request)
@@ -347,17 +363,10 @@ class Coordinator(threading.Thread):
 
     def _explain_idle(self) -> None:
         """A stream without a partition says why in its time-outs."""
-        state = self.state
-        wanted = self._streams_for(state.wanted.items())
+        wanted = self._streams_for(self.state.wanted.items())
+        waiting, held = self.state.waiting_for, held_by(self.state)
         for stream in self._streams.values():
-            if state.waiting_for:
-                reason = state.waiting_for
-            elif stream in wanted:
-                holders = sorted({who.thread for who in state.blocked.values()})
-                reason = f"its partitions are held by {', '.join(holders)}" if holders else ""
-            else:
-                reason = "the group has more consumer threads than the topic has partitions"
-            stream.explain(reason)
+            stream.explain(waiting or (held if stream in wanted else NO_SHARE))
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -383,6 +392,8 @@ class Coordinator(threading.Thread):
             self._store.stop()
         if self._trace is not None:
             self._trace.close()
+        if self._listener is not None:
+            self._listener.close()
 
 
 _FOR_IDLE = frozenset({cmd.NoticeKind.UNSUPPORTED_PEER, cmd.NoticeKind.MALFORMED_TOPIC})

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.stream import Stream, StreamReport
+from zkconsumer.core import topics
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.model import ConsumerId, RebalanceMode, Storage, ThreadId
 from zkconsumer.core.records import Broker, Pattern
@@ -29,6 +34,7 @@ def settings(
     consumer: ConsumerId,
     subscription: Mapping[str, int],
     pattern: Pattern,
+    listener: ConsumerRebalanceListener | None,
 ) -> Settings:
     """What the machine decides by."""
     return Settings(
@@ -44,6 +50,8 @@ def settings(
         backoff_s=config.rebalance_backoff_s,
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
+        # Nothing of the user's holds a release for longer: a JVM joiner gives up in the end.
+        listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
         commit_retries=config.offsets_commit_max_retries,
@@ -102,4 +110,13 @@ def stream(
         retry_s=config.refresh_leader_backoff_s,
         codec=codec,
         report=report,
+    )
+
+
+def suffix() -> str:
+    """Of a consumer id, where `consumer.id` gives none."""
+    return topics.default_suffix(
+        hostname=socket.gethostname(),
+        epoch_ms=int(time.time() * 1000),
+        uuid_msb=uuid.uuid4().int >> 64,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from zkconsumer.core.commands import Notice, NoticeKind
+from zkconsumer.core.state import State
 from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,
@@ -36,10 +37,19 @@ _GRAVE = frozenset(
 )
 
 
+NO_SHARE = "the group has more consumer threads than the topic has partitions"
+
+
 def error_for(notice: Notice) -> ZkConsumerError:
     """The notice as the error that names it; its text is what is logged, too."""
     kind = _ERRORS.get(notice.kind, ZkConsumerError)
     return kind(notice.text, where=notice.where, remedy=notice.remedy)
+
+
+def held_by(state: State) -> str:
+    """Why a stream does not have what it should have; empty if it will in a moment."""
+    holders = sorted({who.thread for who in state.blocked.values()})
+    return f"its partitions are held by {', '.join(holders)}" if holders else ""
 
 
 def level_of(kind: NoticeKind) -> int:

@@ -274,6 +274,14 @@ class Stream(Generic[K, V]):
         reasons = self._feed.unplaced.copy()
         return "; ".join(f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons))
 
+    @property
+    def queued(self) -> int:
+        """Messages taken from the broker client and not yet handed out; what it holds is not known.
+
+        The JVM's FetchQueueSize counts chunks.
+        """
+        return length_hint(self._feed.rest)
+
     def explain(self, idle_reason: str) -> None:
         """Why the thread has no partition; shown in time-outs and by `waiting_for`."""
         self._holdings.idle_reason = idle_reason

@@ -1,0 +1,202 @@
+"""The rebalance listener on live members: what it hears, as the JVM's does, and what it cannot do.
+
+`rebalance_listener.jsonl.gz` is what listeners of real JVM consumers were told.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+import pytest
+from members import LIMIT_S, Group, One, eventually
+
+from zkconsumer import ConsumerThreadId
+from zkconsumer.errors import MessageStreamsExistError
+from zkconsumer.sandbox import Sandbox
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "rebalance_listener.jsonl.gz"
+
+
+class Heard:
+    """A listener that notes what it is told, and can do more before it returns."""
+
+    def __init__(self, *, then: Callable[[str], None] = lambda callback: None) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.ids: set[str] = set()
+        self._then = then
+
+    def before_releasing_partitions(self, partitions: Mapping[str, Set[int]]) -> None:
+        self.calls.append(("released", {topic: set(them) for topic, them in partitions.items()}))
+        self._then("released")
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
+    ) -> None:
+        self.ids.add(consumer_id)
+        self.calls.append(("assigned", {topic: dict(them) for topic, them in assignment.items()}))
+        self._then("assigned")
+
+
+def join(group: Group, suffix: str, listener: Heard, threads: int = 1, **settings: Any) -> One:
+    one = group.member(suffix, **settings)
+    one.connector.set_consumer_rebalance_listener(listener)
+    one.subscribe(group.topic, threads)
+    return one
+
+
+def told(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Without the repetitions: the JVM calls in every attempt, we once for each assignment."""
+    return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
+
+
+@pytest.mark.parametrize(("mode", "given_up"), [("eager", {0, 1}), ("incremental", {1})])
+def test_consumer_rebalance_listener(
+    group: Group, sandbox: Sandbox, unique: Callable[[str], str], mode: str, given_up: set[int]
+) -> None:
+    """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener, and as incremental has it."""
+    group.topic = unique("topic1")
+    sandbox.create_topic(group.topic, partitions=2)
+    first, second = Heard(), Heard()
+    one = join(group, "consumer1", first, rebalance_mode=mode)
+    one.settled(0, 1)
+    mine, theirs = (ConsumerThreadId(f"{group.name}_consumer{n}", 0) for n in (1, 2))
+    assert first.calls == [("released", {}), ("assigned", {group.topic: {0: mine, 1: mine}})]
+    assert first.ids == {f"{group.name}_consumer1"}
+    first.calls.clear()
+    two = join(group, "consumer2", second, rebalance_mode=mode)
+    one.settled(0)
+    two.settled(1)
+    together = ("assigned", {group.topic: {0: mine, 1: theirs}})
+    assert first.calls == [("released", {group.topic: given_up}), together]
+    assert (told(second.calls)[0], second.calls[-1]) == (("released", {}), together)
+    assert second.ids == {f"{group.name}_consumer2"}
+
+
+def captured(release: str, member: str) -> list[tuple[str, Any]]:
+    """What a JVM member's listener was told."""
+    calls: list[tuple[str, Any]] = []
+    with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
+        for entry in map(json.loads, lines):
+            if (entry["release"], entry["member"]) != (release, member):
+                continue
+            if entry["ev"] == "beforeReleasingPartitions":
+                owned = {
+                    topic: set(map(int, re.findall(r"\d+", text.partition("Set(")[2])))
+                    for topic, text in entry["owned"].items()
+                }
+                calls.append(("released", owned))
+            elif entry["ev"] == "beforeStartingFetchers":
+                pairs = re.findall(r"(\d+)=lis_([AB]-\d)", entry["global"])
+                calls.append(("assigned", {"seq": {int(p): thread for p, thread in pairs}}))
+    return calls
+
+
+@pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
+def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -> None:
+    """A joins with two threads, B with one, A leaves: call for call as captured, `eager`."""
+    first, second = Heard(), Heard()
+    a = join(group, "A", first, threads=2, rebalance_mode="eager")
+    a.settled(0, 1, 2, 3)
+    b = join(group, "B", second, rebalance_mode="eager")
+    b.settled(3)
+    a.settled(0, 1, 2)
+    a.close()
+    b.settled(0, 1, 2, 3)
+
+    def plain(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        cut = len(f"{group.name}_")
+        return [
+            (
+                kind,
+                {
+                    topic.replace(group.topic, "seq"): them
+                    if kind == "released"
+                    else {p: str(thread)[cut:] for p, thread in them.items()}
+                    for topic, them in what.items()
+                },
+            )
+            for kind, what in told(calls)
+        ]
+
+    assert plain(first.calls) == told(captured(release, "A"))
+    assert plain(second.calls) == told(captured(release, "B"))
+
+
+def test_a_commit_in_it_is_the_last_word_of_what_moves(group: Group) -> None:
+    """Without auto-commit, committing before the release repeats nothing (as MirrorMaker does)."""
+    member: list[One] = []
+
+    def commit(callback: str) -> None:
+        if callback == "released" and member:
+            member[0].connector.commit_offsets()
+
+    one = join(group, "a", Heard(then=commit), auto_commit_enable=False)
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    member.append(one)
+    assert group.stored(3) is None
+    other = group.join("b")
+    other.settled(2, 3)
+    assert {group.stored(2), group.stored(3)} == {"10"}
+    for partition in (2, 3):
+        group.sandbox.produce(group.topic, 1, partition=partition)
+    other.read(2)
+    assert other.readers[0].offsets(2) + other.readers[0].offsets(3) == [10, 10]
+    one.settled(0, 1)
+    assert "listener_failed" not in one.counted
+
+
+@pytest.mark.parametrize("callback", ["released", "assigned"])
+def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
+    """It never returns: after `release.grace.ms` the rebalance goes on, and so does a shutdown."""
+    free, hangs = threading.Event(), threading.Event()
+
+    def hang(called: str) -> None:
+        if hangs.is_set() and called == callback:
+            free.wait(LIMIT_S)
+
+    try:
+        one = join(group, "a", Heard(then=hang), release_grace_s=0.3)
+        one.settled(0, 1, 2, 3)
+        hangs.set()
+        other = group.join("b")
+        other.settled(2, 3)
+        one.settled(0, 1)
+        assert one.counted["listener_late"] >= 1
+        group.sandbox.produce(group.topic, 1, partition=0)
+        eventually(lambda: 10 in one.readers[0].offsets(0))
+        one.close()
+        other.settled(0, 1, 2, 3)
+    finally:
+        free.set()
+
+
+def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Both calls raise: counted and logged with their traceback, and the group goes on."""
+
+    def fail(callback: str) -> None:
+        raise ValueError(f"no {callback}")
+
+    one = join(group, "a", Heard(then=fail))
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    assert one.counted["listener_failed"] == 2
+    other = group.join("b")
+    other.settled(2, 3)
+    one.settled(0, 1)
+    assert one.counted["listener_failed"] == 4
+    texts = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert any("before_releasing_partitions raised" in text for text in texts)
+
+
+def test_it_is_set_before_the_streams(group: Group) -> None:
+    """Afterwards it is refused, in the JVM's words."""
+    one = group.join("a")
+    with pytest.raises(MessageStreamsExistError, match="rebalance listener before creating"):
+        one.connector.set_consumer_rebalance_listener(Heard())

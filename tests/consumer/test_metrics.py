@@ -1,0 +1,167 @@
+"""Figures: counted, scraped over HTTP by a real scraper's parser, and gone with the connector."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from members import Group, eventually
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.exporter import LABELS
+from zkconsumer.errors import ConfigError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import free_port
+
+Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""By a sample's name and its labels, ours and the connector's left out."""
+
+
+def page(text: str) -> Page:
+    """Fails where two samples of the page are the same."""
+    found: Page = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def of(text: str, name: str, consumer: str, **labels: str) -> float:
+    """One sample of one consumer."""
+    for (sample, labelled), value in page(text).items():
+        given = dict(labelled)
+        if sample == name and given["consumer_id"] == consumer and labels.items() <= given.items():
+            return value
+    raise AssertionError(f"no {name} of {consumer} with {labels}:\n{text}")
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
+    """`metrics.port`: owned partitions, messages, commits, rebalances, over HTTP, then nothing."""
+    port = free_port()
+    one = group.join("a", metrics_port=port, client_id="me")
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    one.connector.commit_offsets()
+    text, consumer = scrape(port), f"{group.name}_a"
+    assert of(text, "zkconsumer_owned_partitions", consumer, topic=group.topic) == 4
+    assert of(text, "zkconsumer_messages_total", consumer, topic=group.topic) == 40
+    assert of(text, "zkconsumer_zookeeper_commits_total", consumer) == 4
+    assert of(text, "zkconsumer_rebalance_seconds_count", consumer) >= 1
+    assert of(text, "zkconsumer_rebalance_seconds_sum", consumer) > 0
+    assert of(text, "zkconsumer_zookeeper_connected", consumer) == 1
+    assert of(text, "zkconsumer_lease_seconds", consumer) > 0
+    assert of(text, "zkconsumer_phase", consumer, phase="settled") == 1
+    assert of(text, "zkconsumer_events_total", consumer, event="position_reset") == 4
+    assert of(text, "zkconsumer_owned_partitions", consumer, client_id="me", group_id=group.name)
+    one.close()
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+
+
+def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
+    """A hand-over in between: what two members count together is what was delivered."""
+    one = group.join("a")
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    two = group.join("b")
+    two.settled(2, 3)
+    one.settled(0, 1)
+    for partition in range(4):
+        group.sandbox.produce(group.topic, 5, partition=partition)
+    two.read(10)
+    one.read(50)
+    assert (one.counted["messages"], two.counted["messages"]) == (50, 10)
+
+
+def test_the_user_s_registry_has_the_same_figures(group: Group) -> None:
+    """Two connectors in one registry, each under its own labels; each goes with its connector."""
+    registry = CollectorRegistry()
+    members = [group.member(suffix) for suffix in ("a", "b")]
+    for one in members:
+        one.connector.register_metrics(registry)
+        one.subscribe(group.topic)
+    one, two = members
+    one.settled(0, 1)
+    two.settled(2, 3)
+    one.read(20)
+    text = generate_latest(registry).decode()
+    figures = one.counted
+    for name in ("rebalances", "position_reset"):
+        counted = of(text, "zkconsumer_events_total", f"{group.name}_a", event=name)
+        assert counted == figures[name]
+    owned = [
+        of(text, "zkconsumer_owned_partitions", f"{group.name}_{suffix}") for suffix in ("a", "b")
+    ]
+    assert owned == [2, 2]
+    one.close()
+    consumers = {
+        dict(labels)["consumer_id"] for _, labels in page(generate_latest(registry).decode())
+    }
+    assert consumers == {f"{group.name}_b"}
+    two.close()
+    assert generate_latest(registry) == b""
+
+
+def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """MetricsTest.testMetricsLeak: six rounds of connectors leave no metric behind."""
+    topic, port, registry = unique("leak"), free_port(), CollectorRegistry()
+    sandbox.create_topic(topic, partitions=1)
+    before = list(registry.collect())
+    for _ in range(6):
+        for group_id, suffix in (("group0", "consumer0"), ("group1", "consumer1")):
+            config = ConsumerConfig(
+                group_id=f"{topic}-{group_id}", consumer_id=suffix, metrics_port=port,
+                zookeeper_connect=sandbox.zookeeper_connect,
+            )
+            with ConsumerConnector(config) as connector:
+                connector.register_metrics(registry)
+                connector.create_message_streams({topic: 1})
+                eventually(lambda: list(registry.collect()))
+    assert list(registry.collect()) == before
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", port))
+
+
+def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
+    """Two connectors with the same `metrics.port`: one page; it ends with the second."""
+    port = free_port()
+    one, two = (group.join(suffix, metrics_port=port) for suffix in ("a", "b"))
+    one.settled(0, 1)
+    text = scrape(port)
+    assert of(text, "zkconsumer_owned_partitions", f"{group.name}_a") == 2
+    assert of(text, "zkconsumer_phase", f"{group.name}_b") == 1
+    one.close()
+    assert f"{group.name}_a" not in scrape(port)
+    two.close()
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+
+
+def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
+    """Somebody else listens there: said at once, and nothing is left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = ConsumerConfig(
+            group_id="g", zookeeper_connect=sandbox.zookeeper_connect,
+            metrics_port=taken.getsockname()[1],
+        )
+        with pytest.raises(ConfigError, match="metrics cannot be served"):
+            ConsumerConnector(config)
+
+
+def test_the_labels_are_the_jvm_s_and_the_consumer_s() -> None:
+    """clientId and groupId as in the MBeans' tags; the consumer's id tells siblings apart."""
+    assert LABELS == ("client_id", "group_id", "consumer_id")
