@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from zkconsumer.core.assignors import KeyForm, Strategy
@@ -71,13 +72,15 @@ def detect(
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
     quarrels = {one: why for one, payload in payloads.items() if (why := _misread(payload))}
-    held = {consumer: _held(consumer, owners) for consumer in registered}
+    held: dict[ConsumerId, Part] = {consumer: {} for consumer in registered}
+    for tp, thread in owners.items():
+        held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
     if not owners:
         unknown = "nobody owns a partition"
     elif None in registered.values():
         unreadable = (shown(one) for one, found in registered.items() if found is None)
         unknown = f"the registration of {', '.join(unreadable)} cannot be read"
-    elif sum(map(len, held.values())) < len(owners):
+    elif len(held) > len(registered):
         unknown = "some owners are not registered"
     else:
         return _explained(group, held, _forms(own), registered.values(), quarrels)
@@ -98,15 +101,15 @@ def _explained(
     quarrels: dict[ConsumerId, str],
 ) -> Finding:
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
-    rules = list(_all_rules(group, forms, has_patterns))
-    ours = rules[: len(forms)]
+    rules = _all_rules(group, forms, has_patterns)
+    ours = list(islice(rules, len(forms)))
     fitting = [one for one in ours if one.parts == held]
     if len(fitting) == len(ours):
         return Finding(DEFAULT, "default: all releases would own the same", quarrels)
     if fitting:
         releases = " and ".join(one.profile.release for one in fitting)
         return Finding(fitting[0].profile, f"the owner nodes are those of {releases}", quarrels)
-    quarrels |= _quarrels(ours[0], rules, held)
+    quarrels |= _quarrels(ours[0], [*ours, *rules], held)
     return Finding(DEFAULT, "default: no release explains all owner nodes", quarrels)
 
 
@@ -178,7 +181,3 @@ def _read(payload: bytes | None, parser: Parser) -> Registration | None:
         return read_registration(payload, where="", profile=replace(DEFAULT, parser=parser))
     except MalformedZnodeError:
         return None
-
-
-def _held(consumer: ConsumerId, owners: Mapping[TopicPartition, ThreadId]) -> Part:
-    return {tp: thread for tp, thread in owners.items() if thread.rpartition("-")[0] == consumer}

@@ -130,7 +130,7 @@ def decode_registration(
     raw = Payload(payload, where=where, remedy=_REMEDY)
     for name, count in found.subscription.items():
         if count < 1:
-            raise raw.malformed(f"{shown(name)} has {count} streams", Thrown.ASSERTION)
+            raise raw.malformed(f"{shown(name)} has no streams", Thrown.ASSERTION)
         fault = znode_fault(name) if found.pattern is Pattern.STATIC else ""
         if fault and profile.variant is Variant.SKIPPING:
             raise raw.malformed(f"{shown(name)} cannot be a topic: {fault}", Thrown.ARGUMENT)
@@ -170,15 +170,16 @@ def read_registration(
 
 
 def _counts(raw: Payload, subscription: dict[str, object], pattern: Pattern) -> dict[str, int]:
-    order = scala_map_order(subscription)
     if pattern is not Pattern.STATIC:
         # `Map.head`: nobody looks at the others.
-        return {name: _count(raw, name, subscription[name]) for name in order[:1]}
-    for name in order:
-        count = _count(raw, name, subscription[name])
-        if count < 1:
-            raise raw.malformed(f"{shown(name)} has {count} streams", Thrown.ASSERTION)
-    counts = {name: _count(raw, name, count) for name, count in subscription.items()}
+        head = scala_map_order(subscription)[0]
+        return {head: _count(raw, head, subscription[head])}
+    counts = {name: count for name, count in subscription.items() if type(count) is int}
+    if len(counts) < len(subscription) or not all(0 < n <= MAX_INT32 for n in counts.values()):
+        # Of several faults the JVM meets the first in its map's order.
+        for name in scala_map_order(subscription):
+            if _count(raw, name, subscription[name]) < 1:
+                raise raw.malformed(f"{shown(name)} has no streams", Thrown.ASSERTION)
     if sum(counts.values()) > MAX_STREAMS:
         raise raw.malformed(f"a registration asks for more than {MAX_STREAMS} streams")
     return counts
