@@ -99,3 +99,16 @@ def test_multi_threaded_interrupted(sandbox: Sandbox, topic: str) -> None:
     values = [line.split()[3] for line in (*lines, *out.splitlines())]
     assert set(values) == {f"m{number}" for number in range(MESSAGES)}
     assert len(values) <= MESSAGES + 2  # at most one in hand for each thread
+
+
+def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
+    """Every message once, over the tasks of one loop, and all are committed."""
+    arguments = (sandbox.zookeeper_connect, topic, topic, "2")
+    with _running("asynchronous.py", *arguments) as process:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+    assert sorted(line.split()[3] for line in out.splitlines()) == sorted(
+        f"m{number}" for number in range(MESSAGES)
+    )
+    assert err.endswith(f"{MESSAGES} messages\n")
+    assert _committed(sandbox, topic) == MESSAGES

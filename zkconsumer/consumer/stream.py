@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import length_hint
 from typing import Final, Generic, TypeVar
 
@@ -70,7 +70,7 @@ class Stream(Generic[K, V]):
         self.thread_id = thread_id
         self.number = number
         self._gate = gate
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._report = report
         self._holdings = Holdings(codec)
         self._feed = Feed(
@@ -85,53 +85,34 @@ class Stream(Generic[K, V]):
         self._inside = threading.Lock()  # held while the feed is touched; never waited for
         # An exception that is not ours may have swallowed messages: fetch anew at the next ask.
         self._disturbed = False
-        self._generator: Generator[Message[K, V], None, None] | None = None
+        self._iterator: Iterator[Message[K, V]] | None = None
 
     def __repr__(self) -> str:
         return f"Stream({self.topic!r}, {self.thread_id!r})"
 
     # ---- the user's side -------------------------------------------------------------------------
 
-    def __iter__(self) -> Generator[Message[K, V], None, None]:
+    def __iter__(self) -> Iterator[Message[K, V]]:
         """The fast way: no call per message but the generator's own.
 
         Ends when the connector is shut down. Raises ConsumerTimeoutError after
         `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
         RebalanceBlockedError and others; iterate anew to go on.
         """
-        index, key_of = self._feed.index, self._feed.key_of
-        gate, holdings = self._gate, self._holdings
-        clock = gate.clock
-        state: PartitionState | None = None
-        try:
-            while self._wait(self._timeout_s, BUFFER_MESSAGES):
-                for raw in self._feed.rest:
-                    if state is not None:
-                        state.in_hand = None  # u1
-                    if holdings.attention or clock() >= gate.deadline:  # u2
-                        self._feed.rest = iter([raw, *self._feed.rest])
-                        break
-                    state = index[key_of(raw)]
-                    state.in_hand = raw  # u3
-                    if not state.granted:  # u4
-                        state.in_hand = None
-                        continue
-                    state.last = raw
-                    yield Message(raw, state)
-        except (GeneratorExit, ZkConsumerError):
-            raise
-        except BaseException:
-            self._hold_back()
-            raise
+        return itertools.chain.from_iterable(self._rounds())
+
+    def _rounds(self) -> Generator[Iterator[Message[K, V]], None, None]:
+        while self.wait(self.timeout_s, BUFFER_MESSAGES):
+            yield self.ready()
 
     def __next__(self) -> Message[K, V]:
         """The next message; StopIteration after the shutdown. Any error leaves it usable."""
-        if self._generator is None:
-            self._generator = iter(self)
+        if self._iterator is None:
+            self._iterator = iter(self)
         try:
-            return next(self._generator)
+            return next(self._iterator)
         except BaseException:
-            self._generator = None
+            self._iterator = None
             raise
 
     def poll(self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5) -> Batch[K, V]:
@@ -140,54 +121,22 @@ class Stream(Generic[K, V]):
         Returns as soon as there is one. The whole batch is finished when the next is asked for.
         Raises as iterating does, but for the timeout, and ConnectorClosedError after the shutdown.
         """
-        if not self._wait_quietly(timeout_s, max_messages):
-            return Batch([], {}, self._feed.key_of)
         try:
-            raws = list(itertools.islice(self._feed.rest, max_messages))
-            return self._hand_out(raws)
-        except BaseException:
-            self._hold_back()
-            raise
-
-    def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
-        key_of = self._feed.key_of
-        keys = list(map(key_of, raws))
-        if keys.count(keys[0]) == len(keys):
-            first, last = {keys[0]: raws[0]}, {keys[0]: raws[-1]}
-        else:
-            # The first and the last message of each partition, without a loop in Python.
-            last = dict(zip(keys, raws, strict=True))
-            first = dict(zip(reversed(keys), reversed(raws), strict=True))
-        held = {key: self._feed.index[key] for key in last}
-        for key, state in held.items():
-            state.in_hand = first[key]  # u3
-        gone = {key for key, state in held.items() if not state.granted}  # u4
-        for key in gone:
-            held.pop(key).in_hand = None
-        for key, state in held.items():
-            state.last = last[key]
-        if gone:
-            raws = [raw for raw in raws if key_of(raw) not in gone]
-        return Batch(raws, held, key_of)
-
-    # ---- the user's thread, between two messages -------------------------------------------------
-
-    def _wait_quietly(self, timeout_s: float, max_messages: int) -> bool:
-        try:
-            if self._wait(timeout_s, max_messages):
-                return True
+            if self.wait(timeout_s, max_messages):
+                return self.take(max_messages)
         except ConsumerTimeoutError:
-            return False
-        raise ConnectorClosedError(
-            "the connector was shut down", where=self.thread_id, remedy="leave the loop"
-        )
+            return self.take(0)
+        raise self.closed_error()
 
-    def _wait(self, timeout_s: float | None, max_messages: int) -> bool:
+    # ---- waiting and handing out, one after the other and by nobody else meanwhile ---------------
+
+    def wait(self, timeout_s: float | None, max_messages: int) -> bool:
         """Wait until there is something to hand out; False when the stream is closed.
 
         When it returns True the lease held an instant ago and nothing is in the user's hands.
+        Whoever handed messages out before is through with them.
         """
-        if self._inside.locked() and not self._holdings.closed:
+        if self._inside.locked() and not self.closed:
             raise ZkConsumerError(
                 "a stream was asked for messages by two threads at once",
                 where=self.thread_id,
@@ -206,8 +155,70 @@ class Stream(Generic[K, V]):
             self._disturbed = True
             raise
         finally:
-            if self._holdings.closed:
+            if self.closed:
                 self._let_go()
+
+    def ready(self) -> Generator[Message[K, V], None, None]:
+        """What is there, one by one, until it is all or something must be looked at again."""
+        index, key_of = self._feed.index, self._feed.key_of
+        gate, holdings = self._gate, self._holdings
+        clock = gate.clock
+        state: PartitionState | None = None
+        try:
+            for raw in self._feed.rest:
+                if state is not None:
+                    state.in_hand = None  # u1
+                if holdings.attention or clock() >= gate.deadline:  # u2
+                    self._feed.rest = iter([raw, *self._feed.rest])
+                    break
+                state = index[key_of(raw)]
+                state.in_hand = raw  # u3
+                if not state.granted:  # u4
+                    state.in_hand = None
+                    continue
+                state.last = raw
+                yield Message(raw, state)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._hold_back()
+            raise
+
+    @property
+    def unchanged(self) -> bool:
+        """Does the lease still hold, and does nobody want anything, since `wait` returned?"""
+        return self._gate.is_open and not self._holdings.attention
+
+    def take(self, max_messages: int) -> Batch[K, V]:
+        """What is there, at most so many."""
+        try:
+            return self._hand_out(list(itertools.islice(self._feed.rest, max_messages)))
+        except BaseException:
+            self._hold_back()
+            raise
+
+    def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
+        key_of = self._feed.key_of
+        if not raws:
+            return Batch([], {}, key_of)
+        keys = list(map(key_of, raws))
+        if keys.count(keys[0]) == len(keys):
+            first, last = {keys[0]: raws[0]}, {keys[0]: raws[-1]}
+        else:
+            # The first and the last message of each partition, without a loop in Python.
+            last = dict(zip(keys, raws, strict=True))
+            first = dict(zip(reversed(keys), reversed(raws), strict=True))
+        held = {key: self._feed.index[key] for key in last}
+        for key, state in held.items():
+            state.in_hand = first[key]  # u3
+        gone = {key for key, state in held.items() if not state.granted}  # u4
+        for key in gone:
+            held.pop(key).in_hand = None
+        for key, state in held.items():
+            state.last = last[key]
+        if gone:
+            raws = [raw for raw in raws if key_of(raw) not in gone]
+        return Batch(raws, held, key_of)
 
     def _turns(self, timeout_s: float | None, max_messages: int) -> bool:
         holdings, gate = self._holdings, self._gate
@@ -233,7 +244,7 @@ class Stream(Generic[K, V]):
             else:
                 return True
             if left == 0.0:
-                raise self._timed_out(timeout_s)
+                raise self.timeout_error(timeout_s)
 
     def _hold_back(self) -> None:
         """An exception came while messages were being handed out: hand them out again."""
@@ -252,13 +263,23 @@ class Stream(Generic[K, V]):
             finally:
                 self._inside.release()
 
-    def _timed_out(self, timeout_s: float | None) -> ConsumerTimeoutError:
+    def timeout_error(self, timeout_s: float | None) -> ConsumerTimeoutError:
         of = f" of {self.topic}" if self.topic is not None else ""
         return ConsumerTimeoutError(
             f"no message{of} within {timeout_s:g} s",
             where=f"thread {self.thread_id}",
             remedy=self.waiting_for or "ask again; consumer.timeout.ms=-1 waits for ever",
         )
+
+    def closed_error(self) -> ConnectorClosedError:
+        return ConnectorClosedError(
+            "the connector was shut down", where=self.thread_id, remedy="leave the loop"
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Has the connector been shut down?"""
+        return self._holdings.closed
 
     # ---- the coordinator's side: any thread, never blocks ----------------------------------------
 

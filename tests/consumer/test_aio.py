@@ -1,0 +1,373 @@
+"""The face for asyncio: what streams promise holds in a loop, too, past every cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from members import SETTINGS, Group
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+
+from zkconsumer import ConsumerConfig, TopicPartition, aio
+from zkconsumer.errors import (
+    ConnectorClosedError,
+    ConsumerTimeoutError,
+    RebalanceBlockedError,
+    ZkConsumerError,
+    ZooKeeperUnreachableError,
+)
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of three partitions with 3,000 messages in the first."""
+    topic = unique("aio")
+    log: Log
+    if request.param == "memory":
+        log = MemoryLog(topic)
+    else:
+        sandbox: Sandbox = request.getfixturevalue("sandbox")
+        sandbox.create_topic(topic, partitions=3)
+        log = KafkaLog(topic, sandbox)
+    log.append(0, map(str, range(3000)))
+    return log
+
+
+class Both(Reader):
+    """A reader whose stream is asked in a loop."""
+
+    def __init__(self, log: Log, **settings: Any) -> None:
+        super().__init__(log, **settings)
+        self.aio = aio.Stream(self.stream)
+
+    def close(self) -> None:
+        self.stream.close()
+        self.aio.stop()
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[Both]:
+    reader = Both(log, timeout_s=None)
+    yield reader
+    reader.close()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """As asyncio.run, but it ends also if the test is wrong."""
+    asyncio.run(asyncio.wait_for(main, 3 * PATIENCE_S))
+
+
+# ---- a stream -----------------------------------------------------------------------------------
+
+
+def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> None:
+    """A message is finished when the next is asked for, though a thousand were fetched at once."""
+    reader.grant(0, 0)
+
+    async def main() -> None:
+        count = 0
+        async for message in reader.aio:
+            assert message.offset == count
+            assert (reader.finished(0), reader.delivered(0)) == (count, count + 1)
+            count += 1
+            if count == 3000:
+                break
+        assert (await reader.aio.poll(timeout_s=0.05)).__len__() == 0
+        assert reader.finished(0) == 3000
+
+    run(main())
+
+
+def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
+    """Cancelled at any moment, before, while and after messages come: each comes once, in order."""
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    log.append(1, ["a"])
+
+    async def main() -> None:
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        cancelled = 0
+        while len(seen[0]) < 3000:
+            try:
+                async with asyncio.timeout(0.0005 * (cancelled % 4)):
+                    async for message in reader.aio:
+                        seen[message.partition].append(message.offset)
+                        if message.offset % 100 == 0:
+                            await asyncio.sleep(0)
+            except TimeoutError:
+                cancelled += 1
+        assert seen == {0: list(range(3000)), 1: [0]}
+        assert cancelled > 0
+        waiting = asyncio.ensure_future(anext(reader.aio))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        log.append(0, ["late"])
+        assert (await anext(reader.aio)).offset == 3000
+
+    run(main())
+
+
+def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
+    """The loop is never blocked: another task produces what this one waits for."""
+    reader.grant(2, 0)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            message = tasks.create_task(reader.aio.__anext__())
+            await asyncio.sleep(0.05)
+            assert not message.done()
+            tasks.create_task(asyncio.to_thread(log.append, 2, ["x"]))
+        assert message.result().value == b"x"
+
+    run(main())
+
+
+def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
+    """A batch is finished with the next; none within the time is empty; it can be mixed."""
+    reader.grant(0, 0)
+
+    async def main() -> None:
+        seen: list[int] = []
+        while len(seen) < 2000:
+            batch = await reader.aio.poll(max_messages=300, timeout_s=PATIENCE_S)
+            assert 0 < len(batch) <= 300
+            assert reader.finished(0) == len(seen)
+            seen += [message.offset for message in batch]
+            seen.append((await anext(reader.aio)).offset)
+        while batch := await reader.aio.poll(timeout_s=1.0):
+            seen += [message.offset for message in batch]
+        assert seen == list(range(3000))
+
+    run(main())
+
+
+def test_a_poll_without_patience_gets_what_is_there(reader: Both) -> None:
+    """`timeout_s=0` delivers what earlier asks have brought in."""
+    reader.grant(0, 0)
+
+    async def main() -> None:
+        seen = 0
+        while seen < 3000:
+            seen += len(await reader.aio.poll(timeout_s=0.0))
+
+    run(main())
+
+
+def test_the_time_out_can_be_repeated(log: Log) -> None:
+    """ConsumerTimeoutError again and again, and then a message."""
+    reader = Both(log, timeout_s=0.05)
+    reader.grant(1, 0)
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(ConsumerTimeoutError, match=rf"no message of {log.topic}"):
+                await anext(reader.aio)
+        with pytest.raises(ConsumerTimeoutError):
+            async for _ in reader.aio:
+                pass
+        log.append(1, ["a"])
+        while True:
+            try:
+                assert (await anext(reader.aio)).value == b"a"
+                return
+            except ConsumerTimeoutError:
+                pass
+
+    run(main())
+    reader.close()
+
+
+def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
+    """What a wait met after nobody waited for it any more is told to whoever asks next."""
+    reader.grant(1, 0)
+
+    async def main() -> None:
+        assert not await reader.aio.poll(timeout_s=0.01)
+        reader.stream.fail(RebalanceBlockedError("blocked", where="here"))
+        assert reader.aio._waiting is not None
+        eventually(reader.aio._waiting.done)
+        gc.collect()
+        with pytest.raises(RebalanceBlockedError):
+            await anext(reader.aio)
+        assert not await reader.aio.poll(timeout_s=0.01)
+
+    run(main())
+
+
+def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) -> None:
+    """A pause, a withdrawal or the lease's end after the wait: nothing stale is handed out."""
+    reader.grant(0, 0)
+
+    async def main() -> None:
+        async def fetched() -> None:
+            assert not await reader.aio.poll(timeout_s=0.0)
+            assert reader.aio._waiting is not None
+            eventually(reader.aio._waiting.done)
+
+        await fetched()
+        reader.stream.pause([reader.tp(0)])
+        assert not await reader.aio.poll(timeout_s=0.1)
+        reader.stream.resume([reader.tp(0)])
+        assert (await reader.aio.poll(max_messages=10, timeout_s=PATIENCE_S))[0].offset == 0
+        reader.gate.shut()
+        assert not await reader.aio.poll(timeout_s=0.1)
+        reader.gate.open(reader.gate.clock() + 3600)
+        reader.withdraw(0)
+        reader.grant(0, 100)
+        assert (await anext(reader.aio)).offset == 100
+
+    run(main())
+
+
+def test_two_tasks_at_once_are_told(log: Log, reader: Both) -> None:
+    """The second task gets an error; the first is not disturbed."""
+    reader.grant(1, 0)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(anext(reader.aio))
+        await asyncio.sleep(0)
+        with pytest.raises(ZkConsumerError, match="two tasks"):
+            await reader.aio.poll()
+        await asyncio.to_thread(log.append, 1, ["a"])
+        assert (await first).value == b"a"
+
+    run(main())
+
+
+def test_closing_ends_it_for_good(reader: Both) -> None:
+    """A wait ends, loops do nothing, `poll` raises, and no thread of the stream's is left."""
+    reader.grant(1, 0)
+
+    async def main() -> None:
+        async def use() -> None:
+            async for _ in reader.aio:
+                pass
+
+        user = asyncio.ensure_future(use())
+        await asyncio.sleep(0.05)
+        reader.close()
+        await user
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader.aio)
+        with pytest.raises(ConnectorClosedError):
+            await reader.aio.poll()
+
+    run(main())
+    assert reader.aio._worker._thread is not None
+    reader.aio._worker._thread.join(PATIENCE_S)
+    assert not reader.aio._worker._thread.is_alive()
+
+
+def test_a_release_waits_for_what_a_task_has_in_hand(reader: Both) -> None:
+    """The hand-over's question is answered when the task asks for the next message."""
+    reader.grant(0, 0)
+    done: list[int | None] = []
+
+    async def main() -> None:
+        assert (await anext(reader.aio)).offset == 0
+        reader.stream.ask_release([reader.tp(0)], lambda: done.append(reader.finished(0)))
+        await asyncio.sleep(0.02)
+        assert done == []
+        assert not await reader.aio.poll(timeout_s=0.05)
+        assert done == [1]
+
+    run(main())
+
+
+# ---- a connector --------------------------------------------------------------------------------
+
+
+def config_of(group: Group, **settings: Any) -> ConsumerConfig:
+    return ConsumerConfig(
+        group_id=group.name,
+        zookeeper_connect=group.sandbox.zookeeper_connect,
+        **{**SETTINGS, "consumer_timeout_s": None, **settings},
+    )
+
+
+def test_a_member_in_a_loop(group: Group) -> None:
+    """It joins, reads, commits what it has handed out and no more, seeks, and leaves."""
+
+    async def main() -> None:
+        async with aio.ConsumerConnector(config_of(group)) as connector:
+            made = await connector.create_message_streams(
+                {group.topic: 1}, value_decoder=bytes.decode
+            )
+            (stream,) = made[group.topic]
+            seen: list[tuple[int, int]] = []
+            async for message in stream:
+                seen.append((message.partition, message.offset))
+                if len(seen) == 15:
+                    await connector.commit_offsets()
+                    stored = [int(group.stored(number) or 0) for number in range(4)]
+                    assert sum(stored) == 15
+                if len(seen) == 40:
+                    break
+            assert sorted(seen) == [(number, at) for number in range(4) for at in range(10)]
+            connector.seek(TopicPartition(group.topic, 3), 5)
+            again = [await anext(stream) for _ in range(5)]
+            assert [(m.partition, m.offset) for m in again] == [(3, at) for at in range(5, 10)]
+            assert connector.status().phase == "settled"
+            assert connector.metrics()["seeks"] == 1
+        assert [group.stored(number) for number in range(4)] == ["10"] * 4
+        with pytest.raises(ConnectorClosedError):
+            await connector.commit_offsets()
+
+    run(main())
+    assert not [one for one in threading.enumerate() if f"{group.name}_" in one.name]
+
+
+def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> None:
+    """As after any exception: what was not finished is delivered to the next owner."""
+
+    async def main() -> None:
+        in_hand = asyncio.Event()
+
+        async def use() -> None:
+            async with aio.ConsumerConnector(config_of(group)) as connector:
+                (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
+                count = 0
+                async for _ in stream:
+                    count += 1
+                    if count == 40:
+                        in_hand.set()
+                        await asyncio.sleep(3600)
+
+        user = asyncio.ensure_future(use())
+        await in_hand.wait()
+        user.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await user
+
+    run(main())
+    assert sum(int(group.stored(number) or 0) for number in range(4)) == 39
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
+    """The connection that comes too late is closed; one that cannot come is an error."""
+
+    async def main() -> None:
+        connector = aio.ConsumerConnector(config_of(group))
+        with pytest.raises(ConnectorClosedError, match="not started"):
+            connector.status()
+        starting = asyncio.ensure_future(connector.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        while connector._core is None or not connector._core._closed:
+            await asyncio.sleep(0.01)
+        nowhere = ConsumerConfig(
+            group_id="g", zookeeper_connect="127.0.0.1:1", zookeeper_connection_timeout_s=0.2
+        )
+        with pytest.raises(ZooKeeperUnreachableError):
+            await aio.ConsumerConnector(nowhere).start()
+
+    run(main())
