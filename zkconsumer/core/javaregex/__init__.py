@@ -16,7 +16,8 @@ from typing import Any
 
 import regex
 
-from zkconsumer.core.javaregex.nodes import rounds, text_of
+from zkconsumer.core.javaregex.checks import rounds
+from zkconsumer.core.javaregex.nodes import text_of
 from zkconsumer.core.javaregex.parser import Parser
 from zkconsumer.core.javaregex.sets import SEPARATOR
 from zkconsumer.core.paths import shown
@@ -76,13 +77,11 @@ def compile_java(pattern: str) -> JavaPattern:
         text = _translated(pattern)
         return JavaPattern(text, regex.compile(_for_many(text), regex.V1))
     except InvalidFilterError as error:
-        raise InvalidFilterError(
-            f"{_short(pattern)} is an invalid regex", where=f"{error.what}{error.where and f', {error.where}'}"
-        ) from error
+        where = ", ".join(filter(None, [error.what, error.where]))
+        raise InvalidFilterError(f"{_short(pattern)} is an invalid regex", where=where) from error
     except UnsupportedFilterError as error:
-        raise type(error)(
-            f"the regex {_short(pattern)} cannot be evaluated", where=error.what, remedy=error.remedy
-        ) from error
+        what = f"the regex {_short(pattern)} cannot be evaluated"
+        raise type(error)(what, where=error.what, remedy=error.remedy) from error
     except (regex.error, RecursionError, MemoryError) as error:
         raise UnsupportedFilterError(
             f"the regex {_short(pattern)} cannot be evaluated", where=str(error)

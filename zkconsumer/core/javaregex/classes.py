@@ -13,6 +13,7 @@ from zkconsumer.core.javaregex.sets import (
     between,
     in_class,
 )
+from zkconsumer.core.paths import shown
 from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError
 
 # Groups and classes within each other. The parser, and that of `regex`, call themselves once for
@@ -109,7 +110,7 @@ class ClassParser(Scanner):
                 self.refuse("\\N{ without }")
             name += char
         if not known_character(name):
-            self.refuse(f"no character is named {name}")
+            self.refuse(f"no character is named {shown(name)}")
         raise UnsupportedFilterError("\\N{...} is an error in Java 8, not in Java 9")
 
     # ---- families and classes -------------------------------------------------------------------
@@ -159,7 +160,7 @@ class ClassParser(Scanner):
                 assert found is not None
                 if negated and compound:
                     raise UnsupportedFilterError(
-                        "Java 8 and Java 9 read [^...] differently when there is a class or && in it",
+                        "Java 8 and Java 9 differ in what [^...] is with a class or && in it",
                         remedy="write [...&&[^...]]",
                     )
                 return Negation(found) if negated else found

@@ -6,6 +6,7 @@ import unicodedata
 
 from zkconsumer.core.javaregex.names import BLOCKS, SCRIPTS
 from zkconsumer.core.javaregex.sets import CharSet, Mode, Negation, Text, span
+from zkconsumer.core.paths import shown
 from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError
 
 LINE_ENDS = r"\n\r\u0085\u2028\u2029"
@@ -14,7 +15,7 @@ _VERTICAL = r"\n-\r\u0085\u2028\u2029"
 _ASCII_SPACE = r"\t-\r\u0020"
 _SPACE = r"\p{Z}\t-\r\u0085"
 _IGNORABLE = r"\u0000-\u0008\u000E-\u001B\u007F-\u009F\p{Cf}"
-_UNICODE_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D"
+UNICODE_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D"
 _HEX_DIGIT = r"\p{Nd}0-9A-Fa-f\uFF10-\uFF19\uFF21-\uFF26\uFF41-\uFF46"
 # What \b takes for a word, marks aside (until Java 19): not what \w takes.
 BOUND_WORD = r"_\p{L}\p{Nd}"
@@ -60,7 +61,7 @@ _BINARY = {
     "LOWERCASE": r"\p{Lowercase}", "UPPERCASE": r"\p{Uppercase}", "TITLECASE": r"\p{Lt}",
     "NONCHARACTERCODEPOINT": r"\p{Noncharacter_Code_Point}",
     "NONCHARACTER_CODE_POINT": r"\p{Noncharacter_Code_Point}",
-    "PUNCTUATION": r"\p{P}", "WHITESPACE": _SPACE, "WHITE_SPACE": _SPACE, "WORD": _UNICODE_WORD,
+    "PUNCTUATION": r"\p{P}", "WHITESPACE": _SPACE, "WHITE_SPACE": _SPACE, "WORD": UNICODE_WORD,
 }  # fmt: skip
 # Java 11.0.13 and 17 differ in what these are in any case of letters.
 _CASED_NAMES = frozenset({
@@ -74,7 +75,7 @@ _PREDEFINED = {
     "h": (_HORIZONTAL, _HORIZONTAL),
     "s": (_ASCII_SPACE, _SPACE),
     "v": (_VERTICAL, _VERTICAL),
-    "w": ("0-9A-Z_a-z", _UNICODE_WORD),
+    "w": ("0-9A-Z_a-z", UNICODE_WORD),
 }
 
 
@@ -105,7 +106,7 @@ def family(name: str, mode: Mode) -> CharSet:
             body = _POSIX.get(name.upper())
         body = body or _property(name)
     if body is None:
-        raise InvalidFilterError(f"Java knows no characters named {name}")
+        raise InvalidFilterError(f"Java knows no characters named {shown(name)}")
     return Text(body)
 
 
@@ -119,13 +120,13 @@ def _keyed(key: str, value: str) -> str | None:
 
 def _block(name: str) -> str:
     if name.upper() not in BLOCKS:
-        raise UnsupportedFilterError(f"the block of characters {name} is not known here")
+        raise UnsupportedFilterError(f"the block of characters {shown(name)} is not known here")
     return span(*BLOCKS[name.upper()])
 
 
 def _script(name: str) -> str:
     if name.upper() not in SCRIPTS:
-        raise UnsupportedFilterError(f"the script {name} is not known here")
+        raise UnsupportedFilterError(f"the script {shown(name)} is not known here")
     return rf"\p{{Script={SCRIPTS[name.upper()]}}}"
 
 

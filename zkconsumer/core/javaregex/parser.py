@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from zkconsumer.core.javaregex.classes import ClassParser
-from zkconsumer.core.javaregex.families import BOUND_WORD, LINE_ENDS, predefined
-from zkconsumer.core.javaregex.nodes import (
-    ENDLESS,
-    Alternation,
-    Assertion,
-    Atomic,
-    Chars,
+from zkconsumer.core.javaregex.anchors import ASSERTIONS, dot, line_end, line_start
+from zkconsumer.core.javaregex.checks import (
     Extent,
-    Greed,
-    Group,
-    LineEnd,
-    Look,
-    Node,
-    Reference,
-    Repeat,
-    Sequence,
     extent,
     out_of_step,
     refuse_in_look_behind,
     unsettled,
 )
-from zkconsumer.core.javaregex.sets import Mode, Negation, Text, single
+from zkconsumer.core.javaregex.families import predefined
+from zkconsumer.core.javaregex.nodes import (
+    Alternation,
+    Assertion,
+    Atomic,
+    Chars,
+    Group,
+    LineEnd,
+    Look,
+    Node,
+    Reference,
+    Sequence,
+)
+from zkconsumer.core.javaregex.quantifiers import QuantifierParser
+from zkconsumer.core.javaregex.sets import Mode, single
+from zkconsumer.core.paths import shown
 from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError
-
-# Rounds of one counted repetition. `regex` lays some of them out one by one: a{99999999} takes
-# 1.9 GB. No topic is longer than 249 characters. More raise FilterTooCostlyError.
-MAX_COUNT = 1_000
 
 # Alternatives of a whole pattern; each is tried in turn. More raise FilterTooCostlyError.
 MAX_ALTERNATIVES = 2_000
@@ -44,12 +41,8 @@ _FLAGS = {
     "U": Mode.UNICODE_CLASSES | Mode.UNICODE_CASE,
 }
 
-# Topics are matched side by side, each with a separator behind it.
-_START = r"(?<![^\uDFFF])"
-_END = r"(?=\uDFFF)"
 
-
-class Parser(ClassParser):
+class Parser(QuantifierParser):
     """Reads one pattern; `parse` may be called once."""
 
     def __init__(self, pattern: str) -> None:
@@ -104,7 +97,7 @@ class Parser(ClassParser):
                 if group is not None:
                     items.append(group)
             else:
-                items.append(self._quantified(self._atom(char)))
+                items.append(self.quantified(self._atom(char)))
 
     # ---- atoms ----------------------------------------------------------------------------------
 
@@ -117,30 +110,12 @@ class Parser(ClassParser):
             return Assertion()
         self.next()
         if char == "^":
-            return Assertion(self._line_start())
+            return Assertion(line_start(self.mode))
         if char == "$":
-            return Assertion(self._line_end(several=Mode.MULTILINE in self.mode))
+            return Assertion(line_end(self.mode))
         if char == ".":
-            return Chars(Negation(Text(self._dot_excepts())))
+            return Chars(dot(self.mode))
         return Chars(single(ord(char), self.mode))
-
-    def _dot_excepts(self) -> str:
-        if Mode.DOT_ALL in self.mode:
-            return r"\uDFFF"
-        return r"\n" if Mode.UNIX_LINES in self.mode else LINE_ENDS
-
-    def _line_start(self) -> str:
-        if Mode.MULTILINE not in self.mode:
-            return _START
-        if Mode.UNIX_LINES in self.mode:
-            return rf"(?:(?!{_END})(?:{_START}|(?<=\n)))"
-        return rf"(?:(?!{_END})(?:{_START}|(?<=[{LINE_ENDS}])(?<!\r(?=\n))))"
-
-    def _line_end(self, *, several: bool) -> str:
-        final = "" if several else _END
-        if Mode.UNIX_LINES in self.mode:
-            return rf"(?:{_END}|(?=\n{final}))"
-        return rf"(?:{_END}|(?=\r\n{final}|[\r\u0085\u2028\u2029]{final})|(?<!\r)(?=\n{final}))"
 
     def _escape(self) -> Node:
         letter = self.at(1)
@@ -150,21 +125,14 @@ class Parser(ClassParser):
         self.skip()
         if letter in "123456789":
             return self._numbered(int(letter))
-        match letter:
-            case "A" | "G":
-                return Assertion(_START)
-            case "z":
-                return Assertion(_END)
-            case "Z":
-                return Assertion(self._line_end(several=False))
-            case "b" | "B":
-                return self._boundary(letter)
-            case "R":
-                return LineEnd()
-            case "X":
-                raise UnsupportedFilterError("releases of Java differ in what \\X matches")
-            case "k":
-                return self._named_reference()
+        if letter == "X" or (letter == "b" and self.peek() == "{"):
+            raise UnsupportedFilterError("releases of Java differ in what one character looks like")
+        if letter in ASSERTIONS:
+            return Assertion(ASSERTIONS[letter](self.mode))
+        if letter == "R":
+            return LineEnd()
+        if letter == "k":
+            return self._named_reference()
         chars = predefined(letter, self.mode)
         if chars is not None:
             return Chars(chars)
@@ -172,20 +140,6 @@ class Parser(ClassParser):
         if code is None:
             self.refuse(f"Java has no \\{letter}")
         return Chars(single(code, self.mode))
-
-    def _boundary(self, letter: str) -> Assertion:
-        """A word's end or start. A mark belongs to the word if its base does."""
-        if letter == "b" and self.peek() == "{":
-            raise UnsupportedFilterError("\\b{...} depends on the release of Java")
-        word, base = BOUND_WORD, r"[\p{L}\p{Nd}]"
-        if Mode.UNICODE_CLASSES in self.mode:
-            chars = predefined("w", self.mode)
-            assert isinstance(chars, Text)
-            word = chars.body
-        left = rf"(?:(?<=[{word}])|(?<={base}\p{{Mn}}+))"
-        right = rf"(?:(?=[{word}])|(?=\p{{Mn}})(?<={base}\p{{Mn}}*))"
-        differ = rf"(?:{left}(?!{right})|(?!{left}){right})"
-        return Assertion(differ if letter == "b" else f"(?!{differ})")
 
     # ---- references -----------------------------------------------------------------------------
 
@@ -199,7 +153,7 @@ class Parser(ClassParser):
             self.refuse("\\k without <")
         name = self._group_name(self.read())
         if name not in self.names:
-            self.refuse(f"no group is named {name} before \\k<{name}>")
+            self.refuse(f"no group is named {shown(name)} before this")
         return self._reference(self.names[name])
 
     def _reference(self, number: int) -> Node:
@@ -235,7 +189,7 @@ class Parser(ClassParser):
             self.refuse("a group without )")
         self.mode = before
         self.depth -= 1
-        return self._quantified(found)
+        return self.quantified(found)
 
     def _capturing(self) -> Node:
         self.groups += 1
@@ -271,7 +225,7 @@ class Parser(ClassParser):
             return Look(Group(inner), f"?<{char}")
         name = self._group_name(char)
         if name in self.names:
-            self.refuse(f"two groups are named {name}")
+            self.refuse(f"two groups are named {shown(name)}")
         self.names[name] = self.groups + 1
         return self._capturing()
 
@@ -298,51 +252,3 @@ class Parser(ClassParser):
             else:
                 self.mode &= ~_FLAGS[char]
             char = self.next()
-
-    # ---- quantifiers ----------------------------------------------------------------------------
-
-    def _quantified(self, node: Node) -> Node:
-        match self.peek():
-            case "?":
-                return Repeat(node, 0, 1, self._greed())
-            case "*":
-                return Repeat(node, 0, ENDLESS, self._greed())
-            case "+":
-                return Repeat(node, 1, ENDLESS, self._greed())
-            case "{":
-                least, most = self._counts()
-                self.cursor -= 1
-                return Repeat(node, least, most, self._greed(), braces=True)
-        return node
-
-    def _greed(self) -> Greed:
-        """Leave out one character and read the sign behind it."""
-        try:
-            greed = Greed(self.next())
-        except ValueError:
-            return Greed.GREEDY
-        self.next()
-        return greed
-
-    def _counts(self) -> tuple[int, int]:
-        if self.at(1) not in "0123456789":
-            self.refuse("a { that repeats nothing")
-        self.cursor += 1
-        least = self._number()
-        most = least
-        if self.peek() == ",":
-            self.next()
-            most = ENDLESS if self.peek() == "}" else self._number()
-        if self.read() != "}":
-            self.refuse("a { without }")
-        if most < least:
-            self.refuse("a repetition whose maximum is below its minimum")
-        return least, most
-
-    def _number(self) -> int:
-        digits = ""
-        while self.peek() in "0123456789":
-            digits += self.read()
-        if len(digits.lstrip("0")) > len(str(MAX_COUNT)) or int(digits or "0") > MAX_COUNT:
-            raise FilterTooCostlyError(f"a repetition of more than {MAX_COUNT} rounds")
-        return int(digits or "0")
