@@ -30,7 +30,7 @@ WITHOUT_STORY = {
     "a peer's registration is malformed",
     "a topic's znode is malformed",
     "an offset's znode is malformed",
-    "a peer subscribes by a wildcard",
+    "a peer's filter cannot be evaluated here",
     "your code raises",
     "a decoder raises",
     "our consumer id is taken",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 import uuid
@@ -9,21 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.config_kinds import AUTO_RELEASE
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.stream import Stream, StreamReport
 from zkconsumer.core import topics
 from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.computing import Group
+from zkconsumer.core.detecting import detect
 from zkconsumer.core.model import ConsumerId, RebalanceMode, Storage, ThreadId
-from zkconsumer.core.records import Broker, Pattern
-from zkconsumer.core.releases import DEFAULT
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Pattern, Registration, validate_registration
+from zkconsumer.core.releases import Profile, profile
 from zkconsumer.core.state import Settings
 from zkconsumer.kafka.brokers import broker_settings
 from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
 from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.settings import Settings as KafkaSettings
 from zkconsumer.kafka.settings import fetch_settings
+from zkconsumer.zk.observer import Observer
+
+logger = logging.getLogger(__name__)
 
 # `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
 NUDGE_S: Final = 60.0
@@ -36,13 +44,20 @@ def settings(
     pattern: Pattern,
     listener: ConsumerRebalanceListener | None,
 ) -> Settings:
-    """What the machine decides by."""
+    """What the machine decides by.
+
+    Raises ConfigError when members of the peers' release would misread our registration, and with
+    `peers.release=auto` what `Observer` raises.
+    """
+    release = _profile(config)
+    validate_registration(Registration(subscription, pattern), profile=release)
     return Settings(
         group=config.group_id,
         consumer=consumer,
         subscription=subscription,
         pattern=pattern,
-        internal=DEFAULT.internal_topics if config.exclude_internal_topics else frozenset(),
+        internal=release.internal_topics if config.exclude_internal_topics else frozenset(),
+        profile=release,
         strategy=Strategy(config.partition_assignment_strategy),
         mode=RebalanceMode(config.rebalance_mode),
         auto_commit_s=config.auto_commit_interval_s if config.auto_commit_enable else None,
@@ -56,6 +71,23 @@ def settings(
         channel_backoff_s=config.offsets_channel_backoff_s,
         commit_retries=config.offsets_commit_max_retries,
     )
+
+
+def _profile(config: ConsumerConfig) -> Profile:
+    """What `peers.release` names; for `auto`, what the group's owner nodes show at this moment."""
+    if config.peers_release != AUTO_RELEASE:
+        return profile(config.peers_release)
+    with Observer(config.zookeeper_connect, config.group_id) as observer:
+        found = observer.survey()
+    group = Group(
+        Strategy(config.partition_assignment_strategy),
+        dict(sorted(found.registrations.items())),
+        found.topics,
+        exclude_internal=config.exclude_internal_topics,
+    )
+    finding = detect(group, found.owners)
+    logger.info("peers.release=auto: as %s (%s)", finding.profile.release, finding.reason)
+    return finding.profile
 
 
 def storage(config: ConsumerConfig) -> Storage:

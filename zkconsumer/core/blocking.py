@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core.commands import Notice, NoticeKind
+from zkconsumer.core.commands import Command, Diagnose, Notice, NoticeKind
+from zkconsumer.core.events import Diagnosed
 from zkconsumer.core.model import UNNAMED
 from zkconsumer.core.state import State, Step
 
@@ -35,7 +36,7 @@ def report(state: State, now: float) -> Step:
         if persistent
         else "stop that consumer, or wait for its session to end",
     )
-    return replace(state, blocked_reported=True), (notice,)
+    return replace(state, blocked_reported=True), (notice, Diagnose())
 
 
 def keep(state: State) -> Step:
@@ -49,3 +50,18 @@ def keep(state: State) -> Step:
         else ()
     )
     return replace(state, blocked={}, blocked_since=None, blocked_reported=False), said
+
+
+def diagnosed(state: State, event: Diagnosed) -> Step:
+    """Members that will not agree with us however long we wait are named."""
+    notices: tuple[Command, ...] = tuple(
+        Notice(
+            NoticeKind.DISAGREEMENT,
+            f"ids/{consumer}",
+            reason,
+            "give all members one partition.assignment.strategy and exclude.internal.topics;"
+            " set peers.release to the release of the JVM members; see zkconsumer assign",
+        )
+        for consumer, reason in sorted(event.quarrels.items())
+    )
+    return state, notices

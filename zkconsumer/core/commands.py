@@ -91,6 +91,11 @@ class RearmTopic(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnose(Command):
+    """Find out whether members go by other rules than ours, which would never agree with us."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartFetching(Command):
     """Give partitions to their threads' streams, from the stored offset or by the reset policy."""
 
@@ -174,6 +179,7 @@ class NoticeKind(Enum):
     COMMIT_RETRIED = "commit_retried"
     COMMIT_FAILED = "commit_failed"
     IDLE_PEER = "idle_peer"
+    DISAGREEMENT = "disagreement"
     LISTENER_FAILED = "listener_failed"
     LISTENER_LATE = "listener_late"
 

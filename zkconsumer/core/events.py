@@ -13,6 +13,7 @@ from enum import Enum
 from zkconsumer.core.commands import Callback
 from zkconsumer.core.model import (
     Blocker,
+    ConsumerId,
     OffsetAndMetadata,
     Ownership,
     Positions,
@@ -238,6 +239,13 @@ class PositionReset(Event):
 
     partition: TopicPartition
     offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed(Event):
+    """`quarrels`: member -> by which other rules it goes, as its owner znodes show."""
+
+    quarrels: Mapping[ConsumerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

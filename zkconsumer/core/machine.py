@@ -244,6 +244,7 @@ TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.ReleaseReady): _release_ready,
     (None, events.PositionsCollected): _positions_collected,
     (None, events.PositionReset): _position_reset,
+    (None, events.Diagnosed): blocking.diagnosed,
     (None, events.CloseRequested): _close_requested,
     (Phase.LEAVING, events.Triggered): lambda s, _: (s, ()),
     (Phase.LEAVING, events.OwnerNodeChanged): lambda s, _: (s, ()),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core.commands import ListOwners, Notice, NoticeKind, Nudge
+from zkconsumer.core.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.core.events import OwnersListed
 from zkconsumer.core.state import State, Step, own_topics, start_op
 from zkconsumer.core.view import assignment_of_others
@@ -47,14 +47,15 @@ def looked(state: State, outcome: OwnersListed, now: float) -> Step:
         for tp, thread in sorted(idle.items())
         if tp not in state.idle_peers
     )
+    diagnose: tuple[Command, ...] = (Diagnose(),) if notices else ()
     state = replace(state, idle_peers=frozenset(idle))
     nudge_s = state.settings.nudge_s
     if nudge_s is None:
-        return replace(state, peers_at=now + patience_s(state)), notices
+        return replace(state, peers_at=now + patience_s(state)), notices + diagnose
     if now < state.nudged_at + nudge_s:
-        return replace(state, peers_at=state.nudged_at + nudge_s), notices
+        return replace(state, peers_at=state.nudged_at + nudge_s), notices + diagnose
     state, op = start_op(replace(state, nudged_at=now))
-    return state, (*notices, Nudge(op, state.wall_ms))
+    return state, (*notices, *diagnose, Nudge(op, state.wall_ms))
 
 
 def patience_s(state: State) -> float:

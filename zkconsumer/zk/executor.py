@@ -18,7 +18,7 @@ from zkconsumer.core.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Settings
-from zkconsumer.zk import claiming, committing, operations, viewing
+from zkconsumer.zk import claiming, committing, diagnosing, operations, viewing
 from zkconsumer.zk.operations import Member
 from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Operation, Reply, SyncLeader
 from zkconsumer.zk.session import ZooKeeperSession
@@ -124,14 +124,20 @@ def operation(command: commands.Command, me: Member, now: float) -> tuple[int, O
             return op, operations.nudge(me, wall_ms)
         case commands.Sync(op):
             return op, _sync(me, now)
-        case commands.RearmTopic(topic):
-            return 0, _topic_back(topic)
+        case commands.RearmTopic() | commands.Diagnose():
+            return 0, _aside(command, me)
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
 
 def _sync(me: Member, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
     (reply,) = yield [SyncLeader(me.path)]
     return Synced(sent_at) if reply.code is Code.OK else Interrupted()
+
+
+def _aside(command: commands.RearmTopic | commands.Diagnose, me: Member) -> Operation:
+    if isinstance(command, commands.Diagnose):
+        return diagnosing.diagnose(me)
+    return _topic_back(command.topic)
 
 
 def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:

@@ -1,0 +1,107 @@
+"""Members that go by the rules of different releases, and members that find out the group's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from crew import wait_for
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
+from zkconsumer.core.assignors import Strategy, assign
+from zkconsumer.core.releases import profile
+from zkconsumer.errors import ConfigError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import Observer
+
+Join = Callable[..., ConsumerConnector]
+TOPIC_PARTITIONS = 11  # of which one has two digits: two members tell by it, and three
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic whose partitions the two forms of round-robin deal out differently."""
+    base = unique("topic")
+    numbers = range(TOPIC_PARTITIONS)
+    names = (f"{base}.{n}" for n in itertools.count())
+    # The one with two digits comes before or behind the others, by the hash of the name.
+    name = next(n for n in names if dealt(n, "0.11.0.3", numbers) != dealt(n, "1.1.1", numbers))
+    sandbox.create_topic(name, partitions=TOPIC_PARTITIONS)
+    return name
+
+
+def dealt(topic: str, release: str, numbers: range, members: str = "abc") -> dict[int, str]:
+    """Who gets which partition as members of the release deal."""
+    rules = profile(release)
+    found = assign(
+        Strategy.ROUND_ROBIN,
+        subscriptions={member: {topic: 1} for member in members},
+        partitions={topic: numbers},
+        key_form=rules.key_form,
+    )
+    return {tp.partition: thread for tp, thread in found.items()}
+
+
+@pytest.fixture
+def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
+    """Makes a round-robin member, with the properties given, of a group named as the topic."""
+
+    def make(consumer: str, **properties: Any) -> ConsumerConnector:
+        config = ConsumerConfig(
+            zookeeper_connect=sandbox.zookeeper_connect,
+            group_id=topic,
+            consumer_id=consumer,
+            partition_assignment_strategy="roundrobin",
+            rebalance_backoff_s=0.3,
+            zookeeper_session_timeout_s=6.0,
+            **properties,
+        )
+        member = stack.enter_context(ConsumerConnector(config))
+        member.create_message_streams({topic: 1})
+        return member
+
+    return make
+
+
+def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
+    with Observer(sandbox.zookeeper_connect, topic) as observer:
+        found = observer.snapshot().owners
+    return {tp.partition: owner.thread_id[len(topic) + 1 :] for tp, owner in found.items()}
+
+
+def test_members_that_cannot_agree_are_named(sandbox: Sandbox, topic: str, join: Join) -> None:
+    """A member of 1.1 and two of 0.11 never settle in round-robin: the odd one out is named."""
+    for consumer in ("a", "b"):
+        join(consumer)
+    wait_for(lambda: len(owners(sandbox, topic)) == TOPIC_PARTITIONS, "the first two to settle")
+    odd = join("c", peers_release="1.1.1")
+    wait_for(lambda: odd.metrics().get("disagreement", 0) > 0, "the disagreement to be named")
+
+
+def test_auto_finds_the_groups_release(sandbox: Sandbox, topic: str, join: Join) -> None:
+    """A member with peers.release=auto joins a group of 1.1 by its rules, and all settle."""
+    members = [join(consumer, peers_release="1.1.1") for consumer in ("a", "b")]
+    numbers = range(TOPIC_PARTITIONS)
+    due = dealt(topic, "1.1.1", numbers, "ab")
+    wait_for(lambda: owners(sandbox, topic) == due, "the first two to settle")
+    members.append(join("c", peers_release="auto"))
+    due = dealt(topic, "1.1.1", numbers)
+    wait_for(lambda: owners(sandbox, topic) == due, "all three to settle")
+    wait_for(lambda: {one.status().phase for one in members} == {"settled"}, "rest")
+
+
+def test_a_registration_that_would_be_misread_is_refused(sandbox: Sandbox) -> None:
+    """As 1.1 writes it, this regex would match nothing for anybody; it is never registered."""
+    config = ConsumerConfig(
+        zookeeper_connect=sandbox.zookeeper_connect, group_id="g", peers_release="1.1.1"
+    )
+    with (
+        ConsumerConnector(config) as connector,
+        pytest.raises(ConfigError, match=r"Kafka 1\.1\.1 writes"),
+    ):
+        connector.create_message_streams_by_filter(white_list(r"test\d+"))
+
+
