@@ -31,6 +31,9 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from zkconsumer.consumer.listener import ConsumerRebalanceListener
     from zkconsumer.core.filters import TopicFilter
 
 K = TypeVar("K")
@@ -266,6 +269,14 @@ class ConsumerConnector:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Deliver `offset` next."""
         self._started.seek(partition, offset)
+
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
+        """Before there are streams. It is called in a thread, never in the loop."""
+        self._started.set_consumer_rebalance_listener(listener)
+
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """Show this member's figures in a registry of prometheus-client."""
+        self._started.register_metrics(registry)
 
     def status(self) -> Status:
         """What this member owns, what blocks it, and what it waits for."""

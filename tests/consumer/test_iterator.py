@@ -1,0 +1,76 @@
+"""What upstream's ConsumerIteratorTest asks of an iterator, and what its fetches may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from topiclogs import KafkaLog, Reader, settings_for
+
+from zkconsumer.consumer.codec import Codec
+from zkconsumer.errors import ConnectorClosedError, DecodeError
+from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture
+def log(sandbox: Sandbox, unique: Callable[[str], str]) -> KafkaLog:
+    """A topic of one empty partition."""
+    topic = unique("iterator")
+    sandbox.create_topic(topic, partitions=1)
+    return KafkaLog(topic, sandbox)
+
+
+def append_set(log: KafkaLog, codec: str) -> None:
+    """Ten messages, "0" to "9", as one set."""
+    producer = Producer(
+        {"bootstrap.servers": log.sandbox.bootstrap, "compression.type": codec, "linger.ms": 500}
+    )
+    for number in range(10):
+        producer.produce(log.topic, str(number).encode(), partition=0)
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_set_that_begins_before_the_position(log: KafkaLog, codec: str) -> None:
+    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: 5 to 9, then the end."""
+    append_set(log, codec)
+    reader = Reader(log)
+    reader.grant(0, 5)
+    assert [next(reader.stream).value for _ in range(5)] == [b"5", b"6", b"7", b"8", b"9"]
+    reader.stream.close()
+    assert list(reader.stream) == []
+    with pytest.raises(StopIteration):
+        next(reader.stream)
+    with pytest.raises(ConnectorClosedError):
+        reader.stream.poll()
+
+
+def test_decoders_that_always_fail(log: KafkaLog) -> None:
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: only the value itself fails."""
+
+    def fail(raw: bytes) -> object:
+        raise NotImplementedError("This decoder does not work.")
+
+    append_set(log, "none")
+    reader = Reader(log, codec=Codec(value=fail))
+    reader.grant(0, 5)
+    for offset in range(5, 10):
+        message = next(reader.stream)
+        assert message.offset == offset
+        with pytest.raises(DecodeError, match="This decoder does not work"):
+            message.value  # noqa: B018
+    reader.stream.close()
+
+
+def test_messages_larger_than_a_fetch_come_all_the_same(log: KafkaLog) -> None:
+    """Where the JVM fails for good (MessageSizeTooLargeException), the fetch grows."""
+    sizes = [0, 1_000_000, 1, 900_000, 10]
+    for size in sizes:
+        log.append(0, [b"x" * size])
+    settings = settings_for(log.sandbox.bootstrap, fetch_message_max_bytes=1000)
+    reader = Reader(log, connect=lambda: KafkaFetcher(settings))
+    reader.grant(0, 0)
+    assert [len(next(reader.stream).value or b"") for _ in sizes] == sizes  # type: ignore[arg-type]
+    reader.stream.close()
