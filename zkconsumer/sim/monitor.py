@@ -255,6 +255,9 @@ class Monitor(Watcher):
         if at.kind is Kind.OFFSET:
             if isinstance(write, rq.SetData | rq.Create):
                 self._offset_written(world, who, tp, write.data)
+            elif isinstance(write, rq.Delete):
+                self.lowered.add(tp)
+                self.stored.pop(tp, None)
         elif at.kind is not Kind.OWNER or who < 0:
             return
         elif isinstance(write, rq.Delete):
@@ -281,7 +284,10 @@ class Monitor(Watcher):
 
     def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         member = world.members[who]
-        if entry.old is not None and entry.old.stat.owner != entry.session:
+        foreign = entry.old is not None and entry.old.stat.owner != entry.session
+        # No request to ZooKeeper deletes a znode only if it is still the one that was read: what a
+        # hand takes away between the two, and another claims, goes with what was to be released.
+        if foreign and tp not in self.by_hand:
             raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
         if tp in member.feeds:
             raise InvariantViolation("I9", f"{tp} released by {who} while it is delivered")
@@ -324,7 +330,10 @@ class Monitor(Watcher):
             partitions.setdefault(tp.topic, []).append(tp.partition)
         wanted = assign(
             live[0].settings.strategy,
-            subscriptions={m.name: m.settings.subscription for m in live},
+            # By name or by pattern, all mean the one topic.
+            subscriptions={
+                m.name: dict.fromkeys(partitions, *m.settings.subscription.values()) for m in live
+            },
             partitions=partitions,
         )
         owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
