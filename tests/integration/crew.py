@@ -370,7 +370,9 @@ def _log_of(server: str) -> Path:
 
 def expire(zookeeper: str, identity: tuple[int, bytes]) -> None:
     """End a session for real: a second client takes it over and closes it."""
-    thief = KazooClient(zookeeper, client_id=identity, timeout=10.0)
+    # The session's own client comes back at once, and may take the connection from the thief.
+    again = {"max_tries": -1, "delay": 0.01, "max_delay": 0.1}
+    thief = KazooClient(zookeeper, client_id=identity, timeout=10.0, connection_retry=again)
     thief.start(timeout=LIMIT_S)
     thief.stop()
     thief.close()

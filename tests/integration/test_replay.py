@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from replay import Record, Replay
 
 from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import TraceError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.monitor import InvariantViolation
@@ -193,8 +194,10 @@ def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
         if entry["t"] < frozen_at
     )  # fmt: skip
     topic_, number, token, offsets = own
+    tp = TopicPartition(topic_, number)
+    newer = min(one.t for one in evidence.deliveries if one.partition == tp and one.token > token)
     more = [
-        {"event": "delivered", "t": thawed_at + 0.001 * n,
+        {"event": "delivered", "t": max(thawed_at, newer) + 0.001 * n,
          "runs": [[topic_, number, token, [offsets[-1] + n]]]}
         for n in (1, 2)
     ]  # fmt: skip

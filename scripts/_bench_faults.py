@@ -1,0 +1,363 @@
+"""What faults cost a group on real servers: time, messages twice, requests to ZooKeeper.
+
+`kill`: how long after SIGKILL the partitions of a member are read again. `freeze`: what a process
+that stood still beyond its session delivers after the next owner. `faults`: messages lost and
+messages twice, by fault. `requests`: what one join costs ZooKeeper as the group grows. Every run is
+judged by the monitor that judges the simulator; a broken promise ends the bench with its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration"), str(ROOT)]
+
+from _bench import Result, at_least, at_most, show  # noqa: E402
+from crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
+from evidence import Evidence  # noqa: E402
+from proxy import Proxy, Wire  # noqa: E402
+from trap import Trap  # noqa: E402
+from waiting import wait_for  # noqa: E402
+
+from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
+from zkconsumer.consumer.gate import boottime  # noqa: E402
+from zkconsumer.core.model import TopicPartition  # noqa: E402
+from zkconsumer.sandbox import Sandbox  # noqa: E402
+from zkconsumer.zk.observer import Observer, Part  # noqa: E402
+
+PARTITIONS = 8
+# Seconds beyond the session's timeout within which its partitions must be read again: the server's
+# tick, a rebalance, and a first message (docs/verification.md).
+BEYOND_S = 1.0
+SIZES = (2, 4, 8, 16, 32)
+WIDE = 64  # partitions, so that each of 32 members has two
+QUIET_S = 1.0  # without a request but pings and leases, a rebalance has ended
+
+
+class Bench:
+    """The servers, and groups that never meet."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.sandbox = sandbox
+        self._directory, self._numbers = directory, count()
+
+    def topic(self, partitions: int) -> str:
+        name = f"bench-{next(self._numbers)}"
+        self.sandbox.create_topic(name, partitions=partitions)
+        return name
+
+    @contextmanager
+    def crew(self) -> Iterator[tuple[Crew, Trap]]:
+        """A group with messages all the time, and a proxy for those that shall have trouble."""
+        topic = self.topic(PARTITIONS)
+        directory = self._directory / topic
+        directory.mkdir()
+        with ExitStack() as stack:
+            crew = Crew(
+                self.sandbox.zookeeper_connect, self.sandbox.bootstrap, topic, directory, stack
+            )
+            crew.feed(topic, PARTITIONS)
+            yield crew, stack.enter_context(Trap(self.sandbox.zookeeper_connect))
+
+
+def pair(crew: Crew, **second: object) -> tuple[MemberProcess, MemberProcess]:
+    """Two members that are given messages."""
+    members = crew.join(), crew.join(**second)
+    crew.settle(*members)
+    crew.flowing(*members)
+    return members
+
+
+# ---- SIGKILL -------------------------------------------------------------------------------------
+
+
+def kill(bench: Bench, rounds: int) -> list[Result]:
+    took: list[float] = []
+    with bench.crew() as (crew, _):
+        first = crew.join()
+        for number in range(rounds):
+            second = crew.join()
+            crew.settle(first, second)
+            crew.flowing(first, second)
+            lost = second.owned
+            second.kill()
+            killed_at = second.gone_at
+            assert killed_at is not None
+            crew.settle(first)
+            crew.flowing(first)
+            took += _read_again(first, lost, killed_at)
+            print(f"kill {number + 1}: {max(took[-len(lost):]):.3f} s", flush=True)
+        evidence = crew.finish()
+    hundredths = statistics.quantiles(took, n=100, method="inclusive")
+    limit = SESSION_S + BEYOND_S
+    print(f"{len(took)} partitions of {rounds} killed members, session timeout {SESSION_S} s")
+    return [
+        at_most("kill", "takeover_p50", hundredths[49], "s", limit),
+        at_most("kill", "takeover_p99", hundredths[98], "s", limit),
+        at_most("kill", "takeover_max", max(took), "s", limit),
+        *_lost("kill", evidence),
+    ]
+
+
+def _read_again(
+    member: MemberProcess, partitions: set[TopicPartition], after: float
+) -> list[float]:
+    """Seconds from a moment to the first message of each partition."""
+
+    def first() -> dict[TopicPartition, float]:
+        given = [one for one in reversed(member.delivered) if one.t > after]
+        return {one.partition: one.t - after for one in given}
+
+    wait_for(lambda: first().keys() >= partitions, "all to be read again")
+    return [first()[tp] for tp in sorted(partitions)]
+
+
+def _lost(case: str, evidence: Evidence) -> list[Result]:
+    lost = sum(map(len, evidence.undelivered().values()))
+    return [
+        at_most(case, "lost", lost, "messages", 0),
+        at_least(case, "of", len(evidence.deliveries), "messages", 1),
+    ]
+
+
+# ---- SIGSTOP -------------------------------------------------------------------------------------
+
+
+def freeze(bench: Bench, rounds: int) -> list[Result]:
+    return [one for take in ("iterate", "poll") for one in _freeze(bench, take, rounds)]
+
+
+def _freeze(bench: Bench, take: str, rounds: int) -> list[Result]:
+    case = f"freeze {take}"
+    with bench.crew() as (crew, _):
+        first, second = pair(crew, take=take, work_s=0.0003)
+        for number in range(rounds):
+            for partition in sorted(second.owned):
+                crew.traffic.burst(partition, 200)
+            crew.flowing(second)
+            with frozen(second):
+                crew.settle(first)
+                crew.flowing(first)
+            crew.settle(first, second)
+            crew.flowing(first, second)
+            print(f"{case} {number + 1}", flush=True)
+        evidence = crew.finish()
+    # What was logged at one moment was in hand as one: a message, or what one poll gave.
+    hands = {one.t: one.overlap_s for one in evidence.late if one.overlap_s > 0}
+    stops = [stop for stop, _ in second.frozen]
+    by_freeze = Counter(bisect_right(stops, t) for t in hands)
+    print(f"{case}: {len(by_freeze)} of {rounds} processes had something in hand; it was logged up "
+          f"to {max(hands.values(), default=0):.3f} s after the next owner's first message")
+    return [
+        at_most(case, "overlap_max", max(by_freeze.values(), default=0), "in hand", 1),
+        at_most(case, "twice", evidence.duplicates(), "messages", len(evidence.deliveries)),
+        *_lost(case, evidence),
+    ]
+
+
+# ---- messages twice, by fault --------------------------------------------------------------------
+
+
+def _leave(crew: Crew, _trap: Trap) -> None:
+    first, second = pair(crew)
+    second.leave()
+    crew.settle(first)
+    crew.flowing(first)
+
+
+def _kill(crew: Crew, _trap: Trap) -> None:
+    first, second = pair(crew)
+    second.kill()
+    crew.settle(first)
+    crew.flowing(first)
+
+
+def _stop(crew: Crew, _trap: Trap) -> None:
+    first, second = pair(crew)
+    with frozen(second):
+        crew.settle(first)
+        crew.flowing(first)
+    crew.settle(first, second)
+    crew.flowing(first, second)
+
+
+def _expire(crew: Crew, _trap: Trap) -> None:
+    first, second = pair(crew)
+    expire_member(crew, second)
+    wait_for(lambda: len(second.of("session")) > 1, "a new session")
+    crew.settle(first, second)
+    crew.flowing(first, second)
+
+
+def _cut(crew: Crew, trap: Trap) -> None:
+    first, second = pair(crew, zookeeper=trap.address)
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+
+
+def _lose(crew: Crew, trap: Trap, wire: Wire) -> None:
+    first, second = pair(crew, zookeeper=trap.address)
+    trap.wire = wire
+    until = boottime() + 2 * SESSION_S
+    wait_for(lambda: boottime() > until, "two sessions' time to pass")
+    trap.wire = Wire.PASS
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+
+
+def _swallow(crew: Crew, trap: Trap) -> None:
+    """The reply to a commit is lost; the connection breaks a moment later."""
+    first, second = pair(crew, zookeeper=trap.address)
+    trap.set(b"/offsets/")
+    assert trap.sprung.wait(10)
+    trap.cut()
+    crew.settle(first, second)
+    crew.flowing(first, second)
+
+
+FAULTS: dict[str, Callable[[Crew, Trap], None]] = {
+    "join and leave": _leave,
+    "SIGKILL": _kill,
+    "SIGSTOP": _stop,
+    "session expired": _expire,
+    "connection cut": _cut,
+    "reply swallowed": _swallow,
+    "replies lost": lambda crew, trap: _lose(crew, trap, Wire.LOSE_REPLIES),
+    "black hole": lambda crew, trap: _lose(crew, trap, Wire.SILENT),
+}
+CLEAN = ("join and leave", "connection cut", "reply swallowed")
+"""Faults that must not cost a single message twice."""
+
+
+def faults(bench: Bench, rounds: int) -> list[Result]:
+    results = []
+    for name, act in FAULTS.items():
+        found = []
+        for _ in range(rounds):
+            with bench.crew() as (crew, trap):
+                act(crew, trap)
+                found.append(crew.finish())
+        twice = [one.duplicates() for one in found]
+        delivered = sum(len(one.deliveries) for one in found)
+        print(f"{name}: {twice} twice of {delivered} delivered, 0 lost", flush=True)
+        allowed = 0 if name in CLEAN else delivered
+        results += [
+            at_most(name, "twice_max", max(twice), "messages", allowed),
+            *_lost(name, max(found, key=lambda one: len(one.undelivered()))),
+        ]
+    return results
+
+
+# ---- requests to ZooKeeper -----------------------------------------------------------------------
+
+
+class Meter(Proxy):
+    """Counts what members ask ZooKeeper, by kind; pings and the lease's questions do not count."""
+
+    KINDS = MappingProxyType(
+        dict.fromkeys((1, 2, 5, 14), "write") | dict.fromkeys((3, 4, 8, 12), "read")
+    )
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.asked: Counter[str] = Counter()
+        self.last_at = time.monotonic()
+
+    def _requests(self, client: object, server: object) -> None:
+        pending, is_handshake = b"", True
+        while chunk := self._receive(client):
+            pending += chunk
+            while len(pending) >= 4 and len(pending) >= (
+                size := 4 + int.from_bytes(pending[:4], "big")
+            ):
+                kind = self.KINDS.get(int.from_bytes(pending[8:12], "big", signed=True))
+                if kind and not is_handshake:
+                    self.asked[kind] += 1
+                    self.last_at = time.monotonic()
+                pending, is_handshake = pending[size:], False
+            self._send(server, chunk)
+        self._shut(client)
+        self._shut(server)
+
+
+def requests(bench: Bench, _rounds: int) -> list[Result]:
+    topic, results = bench.topic(WIDE), []
+    with ExitStack() as stack:
+        meter = stack.enter_context(Meter(bench.sandbox.zookeeper_connect))
+        observer = stack.enter_context(
+            Observer(bench.sandbox.zookeeper_connect, topic, follow={Part.OWNERS})
+        )
+        members: list[ConsumerConnector] = []
+
+        def join() -> None:
+            config = ConsumerConfig(
+                group_id=topic, zookeeper_connect=meter.address, auto_commit_enable=False,
+                zookeeper_session_timeout_s=10.0,
+            )
+            members.append(stack.enter_context(ConsumerConnector(config)))
+            members[-1].create_message_streams({topic: 1})
+
+        def quiet() -> bool:
+            settled = all(one.status().phase == "settled" for one in members)
+            rested = time.monotonic() > meter.last_at + QUIET_S
+            return settled and rested and len(observer.snapshot().owners) == WIDE
+
+        for size in range(1, max(SIZES) + 1):
+            meter.asked.clear()
+            join()
+            wait_for(quiet, f"{size} members at rest", 120.0)
+            if size in SIZES:
+                results += _of_a_join(size, meter.asked)
+    return results
+
+
+def _of_a_join(size: int, asked: Counter[str]) -> list[Result]:
+    """Each member reads each registration and a dozen of other znodes; each owner is read back."""
+    print(f"the join that makes {size}: {asked['read']} reads, {asked['write']} writes", flush=True)
+    case = f"join of {size}"
+    return [
+        at_most(case, "reads", asked["read"], "", size * size + 12 * size + 3 * WIDE),
+        at_most(case, "writes", asked["write"], "", 2 * size + 4),
+    ]
+
+
+CASES = {"kill": kill, "freeze": freeze, "faults": faults, "requests": requests}
+ROUNDS = {"kill": 25, "freeze": 10, "faults": 3, "requests": 1}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_faults", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--case", choices=sorted(CASES), action="append")
+    parser.add_argument("--rounds", type=int, help=f"of each case; by default {ROUNDS}")
+    parser.add_argument(
+        "--json", action="store_const", const="json", default="table", dest="output"
+    )
+    given = parser.parse_args()
+    results: list[Result] = []
+    directory = tempfile.TemporaryDirectory(prefix="zkconsumer-bench-")
+    with directory as path, Sandbox(tick_time_s=0.1) as sandbox:
+        bench = Bench(sandbox, Path(path))
+        for case in given.case or CASES:
+            results += CASES[case](bench, given.rounds or ROUNDS[case])
+    return show("faults", results, output=given.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
