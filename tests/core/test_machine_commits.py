@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from memberdriver import LATER, TWO, Member, member_in, of, one, tps
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
 from zkconsumer.core.committing import MAX_TRIES
-from zkconsumer.core.model import Purpose, StoredOffset, TopicPartition
+from zkconsumer.core.model import (
+    OffsetAndMetadata,
+    Position,
+    Purpose,
+    Storage,
+    StoredOffset,
+    TopicPartition,
+)
 from zkconsumer.core.state import Phase
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -267,3 +275,164 @@ def test_a_commit_without_positions_is_done() -> None:
     done = member.commit(1)
     assert one(done, cmd.AnswerCommit).failures == {}
     assert not of(done, cmd.CommitOffsets)
+
+
+# ---- offsets in Kafka ---------------------------------------------------------------------------
+
+KAFKA = frozenset(tps(0, 1, 2, 3))
+
+
+def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Committed:
+    """Kafka has stored what is under way, but for what it could not take now."""
+    assert member.state.commit is not None
+    plan = member.state.commit.plan
+    versions = {tp: 0 if v is None else v + 1 for tp, (_, v) in plan.writes.items()}
+    kafka = frozenset(plan.kafka).difference(missing)
+    return ev.Committed(
+        versions, {}, frozenset(), {}, kafka, dict.fromkeys(missing, reason or "no coordinator")
+    )
+
+
+def test_a_commit_to_kafka_sends_all_that_is_owned() -> None:
+    """Everything handed out, changed or not, each time; nothing is written to ZooKeeper."""
+    member = asking(storage=Storage.KAFKA)
+    for _ in range(2):
+        plan = one(member.commit(1), cmd.CommitOffsets).plan
+        assert plan.kafka == dict.fromkeys(KAFKA, OffsetAndMetadata(20))
+        assert (plan.writes, plan.checks) == ({}, {})
+        assert one(member.answer_commit(stored(member)), cmd.AnswerCommit).failures == {}
+
+
+def test_dual_commit_is_one_commit_to_both() -> None:
+    """Both are written by one command, and one answer says it all."""
+    member = asking(storage=Storage.DUAL)
+    plan = one(member.commit(1), cmd.CommitOffsets).plan
+    assert plan.writes.keys() == plan.kafka.keys() == KAFKA
+    done = member.answer_commit(stored(member))
+    assert one(done, cmd.AnswerCommit).failures == {}
+
+
+def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
+    """A foreign write cuts a commit short before Kafka was asked: the next try asks it."""
+    member = asking(storage=Storage.DUAL)
+    member.commit(1)
+    done = member.answer_commit(found(*KAFKA, value=50, version=9))
+    plan = one(done, cmd.CommitOffsets).plan
+    assert (plan.writes, plan.kafka.keys()) == ({}, KAFKA)
+    assert one(member.answer_commit(stored(member)), cmd.AnswerCommit).failures == {}
+
+
+def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
+    """After the back-off, as often as configured, with a notice each time; then it has failed."""
+    member = asking(storage=Storage.KAFKA, commit_retries=2, channel_backoff_s=1.0)
+    member.commit(1)
+    for _ in range(2):
+        done = member.answer_commit(stored(member, T0))
+        assert one(done, cmd.Notice).kind is cmd.NoticeKind.COMMIT_RETRIED
+        assert not of(done, cmd.AnswerCommit)
+        assert not of(member.wait(0.9), cmd.CommitOffsets)
+        assert one(member.wait(0.2), cmd.CommitOffsets).plan.kafka.keys() == KAFKA
+    done = member.answer_commit(stored(member, T0))
+    assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
+    assert member.state.commits_at is None
+
+
+def test_the_user_says_how_often_to_try() -> None:
+    """The call's own number counts instead of the configured one."""
+    member = asking(storage=Storage.KAFKA, commit_retries=2)
+    positions = {T0: Position(member.state.owned[T0].epoch, 20)}
+    member.send(
+        ev.PositionsCollected, purpose=Purpose.EXPLICIT, positions=positions, request=1, retries=0
+    )
+    done = member.answer_commit(stored(member, T0))
+    assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
+
+
+def test_what_kafka_refuses_for_good_is_not_tried_again() -> None:
+    """A refusal is answered at once, with the reason."""
+    member = asking(storage=Storage.KAFKA)
+    member.commit(1)
+    refused = ev.Committed({}, {}, frozenset(), {T0: "another kind"}, KAFKA - {T0})
+    done = member.answer_commit(refused)
+    assert one(done, cmd.AnswerCommit).failures == {T0: "another kind"}
+    assert not of(done, cmd.CommitOffsets)
+
+
+def test_a_hand_over_does_not_wait_for_a_retry() -> None:
+    """Others wait for it: it goes before what is tried again, has one try, and releases then."""
+    member = asking(storage=Storage.KAFKA)
+    member.commit(1)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.read(TWO)
+    member.answer_commit(stored(member, T0))
+    done = member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    assert one(done, cmd.CommitOffsets).plan.kafka.keys() == tps(2, 3)
+    done = member.answer_commit(stored(member, *tps(2, 3)))
+    assert {n.kind for n in of(done, cmd.Notice)} == {cmd.NoticeKind.COMMIT_FAILED}
+    assert one(done, cmd.Release).partitions == tps(2, 3)
+    # What was to be tried again follows.
+    assert one(done, cmd.CommitOffsets).plan.kafka.keys() == KAFKA
+
+
+def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
+    """The back-off ends, nothing can be sent, no tick is due any more; it follows on reconnect."""
+    member = asking(storage=Storage.KAFKA, auto_commit_s=None)
+    member.commit(1)
+    member.answer_commit(stored(member, T0))
+    member.send(ev.Suspended)
+    assert not of(member.wait(5.0), cmd.CommitOffsets)
+    assert member.state.commits_at is None
+    member.connect()
+    assert one(member.verify(), cmd.CommitOffsets).plan.kafka.keys() == KAFKA
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> None:
+    """Lower or higher than before, those partitions alone; and an automatic commit goes on."""
+    member = asking(storage=storage)
+    member.commit(1)
+    member.answer_commit(stored(member))
+    epochs = {tp: member.state.owned[tp].epoch for tp in (T0, T1)}
+    positions = {T0: Position(epochs[T0], 5), T1: Position(epochs[T1], 30)}
+    done = member.send(
+        ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=2,
+        metadata={T1: "note"},
+    )
+    plan = one(done, cmd.CommitOffsets).plan
+    if storage is not Storage.KAFKA:
+        assert plan.writes == {T0: (5, 4), T1: (30, 4)}
+    if storage is not Storage.ZOOKEEPER:
+        assert plan.kafka == {T0: (5, ""), T1: (30, "note")}
+    assert one(member.answer_commit(stored(member)), cmd.AnswerCommit).failures == {}
+
+
+def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
+    """Before its stored offset is known, nothing is written over it."""
+    member = member_in(Phase.LOADING)
+    positions = {T0: Position(member.state.owned[T0].epoch, 5)}
+    done = member.send(
+        ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1
+    )
+    assert "just claimed" in one(done, cmd.AnswerCommit).failures[T0]
+
+
+def test_where_kafka_does_not_tell_the_offsets_the_group_is_still_heeded() -> None:
+    """What was claimed waits for the back-off; what must go meanwhile goes."""
+    member = member_in(Phase.LOADING, storage=Storage.KAFKA, channel_backoff_s=1.0)
+    done = member.answer(ev.StoreUnavailable("no coordinator"))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSETS_UNAVAILABLE
+    assert member.state.phase is Phase.WAITING
+    assert "no coordinator" in member.state.waiting_for
+    assert not of(member.wait(0.9), cmd.ReadView)
+    assert of(member.wait(0.2), cmd.ReadView)
+    assert one(member.read(TWO), cmd.Release).partitions == tps(2, 3)
+    done = member.answer(ev.Released({}))
+    asked = one(done, cmd.LoadOffsets)
+    assert (asked.partitions, asked.storage) == (tps(0, 1), Storage.KAFKA)
+    loaded = ev.OffsetsLoaded(
+        dict.fromkeys(tps(0, 1), StoredOffset(7, 1)), {T0: OffsetAndMetadata(5)}
+    )
+    done = member.answer(loaded)
+    grants = one(done, cmd.StartFetching).grants
+    assert {tp: at for tp, (_, at) in grants.items()} == {T0: 5, T1: 7}
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSETS_MIGRATED

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.core.model import Position, StoredOffset, TopicPartition
-from zkconsumer.core.offsets import Ledger, absorb, doubt, plan, reset, track, without
+from zkconsumer.core.model import (
+    OffsetAndMetadata,
+    Position,
+    Storage,
+    StoredOffset,
+    TopicPartition,
+)
+from zkconsumer.core.offsets import (
+    Ledger,
+    absorb,
+    allow,
+    doubt,
+    plan,
+    reset,
+    take_up,
+    track,
+    without,
+)
 
 TP = TopicPartition("t", 0)
 EPOCH = 7
@@ -304,3 +321,102 @@ def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
     owner.commit()
     assert znode.value == max(ours, theirs)
     assert owner.left == ([theirs] if theirs > ours else [])
+
+
+# ---- offsets in Kafka ---------------------------------------------------------------------------
+
+
+def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Ledger:
+    """What Kafka has, and what ZooKeeper has beside it."""
+    kafka = OffsetAndMetadata(offset, metadata)
+    tracked, _ = take_up(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
+    return {TP: tracked}
+
+
+@pytest.mark.parametrize(
+    ("storage", "zookeeper", "kafka", "start"),
+    [
+        (Storage.DUAL, 3, 6, 6),
+        (Storage.DUAL, 9, 6, 9),
+        (Storage.DUAL, 18, None, 18),
+        (Storage.DUAL, None, 5, 5),
+        (Storage.DUAL, None, None, None),
+        (Storage.KAFKA, 9, 6, 6),
+        (Storage.KAFKA, 18, None, 18),
+        (Storage.KAFKA, None, None, None),
+        (Storage.ZOOKEEPER, 3, None, 3),
+    ],
+)
+def test_where_reading_begins(
+    storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
+) -> None:
+    """Of both stores the larger; where Kafka alone is written its own, or else ZooKeeper's."""
+    stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
+    noted = None if kafka is None else OffsetAndMetadata(kafka)
+    assert take_up(storage, stored, noted, EPOCH)[1] == start
+
+
+def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
+    """Kafka's own offset is enough where it alone is written; the larger of both needs both."""
+    broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
+    assert not take_up(Storage.KAFKA, broken, noted, EPOCH)[0].error
+    assert take_up(Storage.KAFKA, broken, None, EPOCH)[0].error
+    assert take_up(Storage.DUAL, broken, noted, EPOCH)[0].error
+
+
+def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
+    """An unchanged position is sent again, a lower one as what was sent before it."""
+    before = in_kafka(10)
+    for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
+        asked = plan(before, at(position), Storage.KAFKA)
+        assert asked.kafka == {TP: OffsetAndMetadata(sent)}
+        assert (asked.writes, asked.checks) == ({}, {})
+    assert plan(before, {}, Storage.KAFKA).kafka == {}
+    assert plan(before, at(12)).kafka == {}
+
+
+def test_both_stores_are_written_each_by_its_own_rule() -> None:
+    """Where ZooKeeper is behind Kafka it is raised, and the other way round."""
+    asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
+    assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
+    asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)
+    assert (asked.checks, asked.kafka) == ({TP: 3}, {TP: OffsetAndMetadata(10)})
+
+
+def test_metadata_stay_with_their_offset() -> None:
+    """They are sent again with it, replaced when others are given, and gone with the next one."""
+    before = in_kafka(10, "note")
+    assert plan(before, at(10), Storage.KAFKA).kafka == {TP: (10, "note")}
+    assert plan(before, at(8), Storage.KAFKA).kafka == {TP: (10, "note")}
+    assert plan(before, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
+    for other in ("other", ""):
+        assert plan(before, at(10), Storage.KAFKA, {TP: other}).kafka == {TP: (10, other)}
+
+
+def test_what_kafka_has_stored_is_known_from_then_on() -> None:
+    """An acknowledged commit is what the next one may not go behind; another is not."""
+    before = in_kafka(10)
+    asked = plan(before, at(12), Storage.KAFKA)
+    none, _ = absorb(before, asked, versions={}, foreign={}, marked=frozenset())
+    stored, _ = absorb(
+        before, asked, versions={}, foreign={}, marked=frozenset(), kafka=frozenset({TP})
+    )
+    assert plan(none, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
+    assert plan(stored, at(11), Storage.KAFKA).kafka == {TP: (12, "")}
+
+
+def test_what_may_go_back_in_kafka() -> None:
+    """After a reset, an operator's marked edit, or when the user names a lower offset."""
+    before = in_kafka(10, value=10)
+    edited, _ = absorb(
+        before, plan(before, at(12), Storage.DUAL), versions={},
+        foreign={TP: StoredOffset(2, 4)}, marked=frozenset({TP}),
+    )
+    for ledger_then in (reset(before, TP), edited, allow(before, at(3))):
+        assert plan(ledger_then, at(3), Storage.DUAL).kafka == {TP: (3, "")}
+    foreign, _ = absorb(
+        before, plan(before, at(12), Storage.DUAL), versions={},
+        foreign={TP: StoredOffset(2, 4)}, marked=frozenset(),
+    )
+    assert plan(foreign, at(3), Storage.DUAL).kafka == {TP: (10, "")}
+    assert allow(before, at(10)) == allow(before, at(11)) == before

@@ -1,0 +1,303 @@
+"""Offsets in Kafka, on real brokers: what is stored, where reading begins, and what fails how."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from kafkastorage import (
+    LIMIT_S,
+    Foreign,
+    Wire,
+    commit_request,
+    coordinator_of,
+    errors_in,
+    foreign,
+    kept,
+    new_style_member,
+    offsets_of,
+    store_of,
+)
+from members import Group, One, eventually
+
+from zkconsumer import OffsetAndMetadata, TopicPartition
+from zkconsumer.errors import CommitError, ConfigError, NotOwnedError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+from zkconsumer.zk.requests import FetchOffsets, NotStored, StoreOffsets
+
+CAPTURED = Path(__file__).parents[1] / "golden" / "kafka_commits.jsonl.gz"
+
+KAFKA = {"offsets_storage": "kafka", "dual_commit_enabled": False}
+DUAL = {"offsets_storage": "kafka"}
+# Nothing is committed but what a test asks for.
+BY_HAND = {"auto_commit_enable": False}
+MESSAGES = 20
+
+
+@pytest.fixture(scope="module", params=["0.8.2.2", "0.9.0.1", "3.9.1"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """Brokers that store offsets by the first protocol for it, by the second, and the newest."""
+    if request.param == "3.9.1":
+        yield request.getfixturevalue("sandbox")
+        return
+    with Sandbox(release=request.param, tick_time_s=0.1) as servers:
+        yield servers
+
+
+@pytest.fixture
+def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """A group without members, and a topic with three partitions of twenty messages."""
+    topic = unique("stored")
+    cluster.create_topic(topic, partitions=3)
+    for partition in range(3):
+        cluster.produce(topic, MESSAGES, partition=partition)
+    with ExitStack() as stack:
+        yield Group(cluster, unique("group"), topic, stack)
+
+
+@pytest.fixture
+def somebody(group: Group) -> Iterator[Foreign]:
+    """Another client of the group's offsets."""
+    with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
+        yield one
+
+
+@pytest.fixture
+def wire(cluster: Sandbox) -> Iterator[Wire]:
+    """A connection for requests as they are."""
+    one = Wire(cluster.broker.bootstrap)
+    yield one
+    one.close()
+
+
+def first_offsets(one: One) -> dict[int, int]:
+    """The first message that was delivered of each partition."""
+    return {number: one.readers[0].offsets(number)[0] for number in range(3)
+            if one.readers[0].offsets(number)}  # fmt: skip
+
+
+def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
+    cluster: Sandbox, wire: Wire, unique: Callable[[str], str]
+) -> None:
+    """Each captured commit, as the JVM sent it and as we send it, is answered and kept alike."""
+    topic, old = unique("kept"), cluster.broker.release == "0.8.2.2"
+    cluster.create_topic(topic, partitions=3)
+    broker = cluster.broker.bootstrap
+    # The first look-up makes the topic that offsets are kept in.
+    assert until(lambda: coordinator_of(broker, "any") is not None, limit_s=LIMIT_S)
+    for request, answer in captured_commits():
+        if old and request[3] > 1:
+            continue  # what a newer JVM sends, that broker does not know
+        theirs, ours = unique("jvm"), unique("our")
+        asked, expected = commit_request(request, theirs, topic), errors_in(answer)
+        assert until(lambda a=asked, e=expected: errors_in(wire.ask(a)) == e, limit_s=LIMIT_S)
+        with store_of(cluster.zookeeper_connect, ours) as ask:
+            wanted = {
+                TopicPartition(topic, number): OffsetAndMetadata(*at)
+                for number, at in offsets_of(request).items()
+            }
+            assert ask(StoreOffsets(wanted)).value == NotStored({}, {})
+            assert ask(FetchOffsets(tuple(wanted))).value == wanted
+        assert kept(wire, ours, topic, 3) == kept(wire, theirs, topic, 3)
+
+
+def captured_commits() -> list[tuple[bytes, bytes]]:
+    """What JVM consumers sent to commit, each form once, and how brokers answered."""
+    with gzip.open(CAPTURED, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    found: dict[tuple[int, str], tuple[bytes, bytes]] = {}
+    for row in rows:
+        request, answer = bytes.fromhex(row["request_hex"]), bytes.fromhex(row["response_hex"])
+        if "new-style" not in row["label"]:
+            found[row["version"], str(offsets_of(request))] = request, answer
+    return list(found.values())
+
+
+def test_what_is_committed_is_where_the_next_one_begins(group: Group, somebody: Foreign) -> None:
+    """Kafka alone keeps the offsets: stored there, read from there, nothing of them in znodes."""
+    one = group.join(**KAFKA, **BY_HAND)
+    one.read(3 * MESSAGES)
+    one.connector.commit_offsets()
+    assert somebody.offsets(0, 1, 2) == {0: 20, 1: 20, 2: 20}
+    one.connector.commit_offsets({group.tp(0): 7, group.tp(1): 0})
+    assert somebody.offsets(0, 1, 2) == {0: 7, 1: 0, 2: 20}
+    one.close()
+    assert group.stored(0) is None
+    other = group.join("n", **KAFKA, **BY_HAND)
+    other.read(13 + 20)
+    assert first_offsets(other) == {0: 7, 1: 0}
+
+
+def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> None:
+    """What another client has committed counts as if it were ours; then our commits replace it."""
+    somebody.commit({0: 5, 1: 19, 2: 20}, "theirs")
+    one = group.join(**KAFKA)
+    one.read(15 + 1)
+    assert first_offsets(one) == {0: 5, 1: 19}
+    one.close()
+    # What has moved loses the note of whoever committed it, and what has not moved keeps it.
+    assert somebody.committed(0, 1, 2) == {0: (20, ""), 1: (20, ""), 2: (20, "theirs")}
+
+
+def test_metadata(group: Group, somebody: Foreign) -> None:
+    """Stored with the offset that it was given for, kept with it, and gone with the next one."""
+    one = group.join(**KAFKA, **BY_HAND)
+    one.read(3 * MESSAGES)
+    noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
+    one.connector.commit_offsets(noted)
+    assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (4, "x")}
+    one.connector.commit_offsets()
+    assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (20, ""), 2: (20, "")}
+
+
+def test_what_kafka_refuses_of_a_commit_is_named(
+    group: Group, somebody: Foreign, cluster: Sandbox
+) -> None:
+    """Metadata that are too long fail by name, with the remedy; the others are stored."""
+    one = group.join(**KAFKA, **BY_HAND)
+    one.read(3 * MESSAGES)
+    long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}
+    if cluster.broker.release == "0.8.2.2":  # it complains, and stores them all the same
+        one.connector.commit_offsets(long)
+        assert somebody.offsets(0, 1) == {0: 3, 1: 4}
+        return
+    with pytest.raises(CommitError, match=r"1 of the offsets.*too large: shorten it"):
+        one.connector.commit_offsets(long)
+    assert somebody.offsets(0, 1) == {1: 4}
+
+
+def test_dual_commit_writes_both_and_begins_at_the_larger(
+    group: Group, somebody: Foreign
+) -> None:
+    """Kafka has 6, 6, none; ZooKeeper 3, 9, 18: reading begins at 6, 9, 18, both get the end."""
+    somebody.commit({0: 6, 1: 6})
+    for partition, offset in enumerate((3, 9, 18)):
+        group.write(partition, str(offset).encode())
+    one = group.join(**DUAL, **BY_HAND)
+    one.read(14 + 11 + 2)
+    assert first_offsets(one) == {0: 6, 1: 9, 2: 18}
+    assert one.counted["offset_migrated"] == 1
+    one.connector.commit_offsets()
+    assert somebody.offsets(0, 1, 2) == {0: 20, 1: 20, 2: 20}
+    assert [group.stored(n) for n in range(3)] == ["20", "20", "20"]
+
+
+def test_a_group_that_moves_to_kafka_begins_where_zookeeper_has_it(
+    group: Group, somebody: Foreign
+) -> None:
+    """Without dual commit: Kafka's own counts where there is one, else ZooKeeper's."""
+    somebody.commit({0: 6, 1: 6})
+    for partition, offset in enumerate((3, 9, 18)):
+        group.write(partition, str(offset).encode())
+    one = group.join(**KAFKA)
+    one.read(14 + 14 + 2)
+    assert first_offsets(one) == {0: 6, 1: 6, 2: 18}
+    one.close()
+    assert somebody.offsets(0, 1, 2) == {0: 20, 1: 20, 2: 20}
+    assert [group.stored(n) for n in range(3)] == ["3", "9", "18"]
+
+
+def test_a_hand_over_repeats_nothing(group: Group, somebody: Foreign) -> None:
+    """A member joins and takes over where the other one has stored in Kafka that it was."""
+    one = group.join("m", **KAFKA)
+    one.read(3 * MESSAGES)
+    other = group.join("n", **KAFKA)
+    eventually(lambda: one.owned and other.owned and len(one.owned | other.owned) == 3)
+    for partition in range(3):
+        group.sandbox.produce(group.topic, 5, partition=partition)
+    eventually(lambda: len(one.readers[0].messages) + len(other.readers[0].messages) >= 75)
+    assert len(one.readers[0].messages) + len(other.readers[0].messages) == 75
+    other.close()
+    one.close()
+    assert somebody.offsets(0, 1, 2) == {0: 25, 1: 25, 2: 25}
+
+
+def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) -> None:
+    """One foreign partition refuses the whole call by name; so do numbers that are no offsets."""
+    one = group.join(**KAFKA, **BY_HAND)
+    one.settled(0, 1, 2)
+    foreign_one = group.tp(3)
+    with pytest.raises(NotOwnedError, match=str(foreign_one)):
+        one.connector.commit_offsets({group.tp(0): 5, foreign_one: 5})
+    for bad in (-1, 2**63, True, "5"):
+        with pytest.raises(ConfigError, match="is no offset"):
+            one.connector.commit_offsets({group.tp(0): bad})  # type: ignore[dict-item]
+    assert somebody.offsets(0, 1, 2) == {}
+
+
+def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> None:
+    """It keeps our commits out of its group: an error with the remedy, where the JVM is silent."""
+    if cluster.broker.release == "0.8.2.2":
+        return  # brokers of that release know no such members
+    one = group.join(**KAFKA, **BY_HAND)
+    one.read(3 * MESSAGES)
+    with (
+        new_style_member(cluster.zookeeper_connect, group.name, group.topic),
+        pytest.raises(CommitError, match=r"of the new kind.*another group\.id"),
+    ):
+        one.connector.commit_offsets()
+    # It leaves, and the coordinator counts the group as empty.
+    assert until(lambda: _commits(one), limit_s=60.0)
+
+
+def _commits(one: One) -> bool:
+    try:
+        one.connector.commit_offsets()
+    except CommitError:
+        return False
+    return True
+
+
+def test_a_commit_outlasts_a_restart(unique: Callable[[str], str]) -> None:
+    """The broker is killed: the commit is tried again and again, and stored when it is back."""
+    with Sandbox(tick_time_s=0.1) as servers, ExitStack() as stack:
+        group = _group(servers, unique, stack)
+        one = group.join(**KAFKA, **BY_HAND, **PATIENT)
+        one.read(MESSAGES)
+        servers.broker.kill()
+        done = threading.Thread(target=lambda: one.connector.commit_offsets(retries=1000))
+        done.start()
+        eventually(lambda: one.counted.get("commit_retried", 0) >= 2)
+        assert done.is_alive()
+        servers.broker.start()
+        done.join(LIMIT_S)
+        assert not done.is_alive()
+        with foreign(servers.zookeeper_connect, group.name, group.topic) as somebody:
+            assert somebody.offsets(0) == {0: MESSAGES}
+
+
+def test_a_commit_follows_the_coordinator(unique: Callable[[str], str]) -> None:
+    """The coordinator is killed: the next commit goes to its successor, which knows the last."""
+    replicated = {"offsets.topic.replication.factor": 2}
+    with Sandbox(tick_time_s=0.1, brokers=2, overrides=replicated) as servers, ExitStack() as stack:
+        group = _group(servers, unique, stack, replicas=2)
+        one = group.join(**KAFKA, **BY_HAND, **PATIENT)
+        one.read(MESSAGES)
+        one.connector.commit_offsets({group.tp(0): 7})
+        number = coordinator_of(servers.broker.bootstrap, group.name)
+        assert number is not None
+        servers.brokers[number].kill()
+        with foreign(servers.zookeeper_connect, group.name, group.topic) as somebody:
+            assert somebody.offsets(0) == {0: 7}
+            one.connector.commit_offsets(retries=1000)
+            assert somebody.offsets(0) == {0: MESSAGES}
+        assert coordinator_of(servers.brokers[1 - number].bootstrap, group.name) == 1 - number
+
+
+PATIENT = {"offsets_channel_socket_timeout_s": 1.0, "offsets_channel_backoff_s": 0.1}
+
+
+def _group(
+    servers: Sandbox, unique: Callable[[str], str], stack: ExitStack, *, replicas: int = 1
+) -> Group:
+    """A group, and a topic with one partition of twenty messages."""
+    topic = unique("stored")
+    servers.create_topic(topic, replicas=replicas)
+    servers.produce(topic, MESSAGES)
+    return Group(servers, unique("group"), topic, stack)

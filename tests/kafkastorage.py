@@ -1,0 +1,212 @@
+"""Somebody else's look at what a group keeps in Kafka: another client, and raw bytes."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, TopicPartition
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
+from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.zk.requests import OffsetRequest, Reply
+
+LIMIT_S = 60.0
+OFFSET_COMMIT, OFFSET_FETCH, COORDINATOR = 8, 9, 10
+Store = Callable[[OffsetRequest], Reply]
+
+
+class Foreign:
+    """A client of Kafka that is no member of the group; it commits and asks as anybody may."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self.consumer, self.topic = consumer, topic
+
+    def commit(self, offsets: Mapping[int, int], metadata: str = "") -> None:
+        """Somebody commits, by partition."""
+        self.consumer.commit(
+            offsets=[TopicPartition(self.topic, p, at, metadata) for p, at in offsets.items()],
+            asynchronous=False,
+        )
+
+    def committed(self, *partitions: int) -> dict[int, tuple[int, str]]:
+        """What Kafka has: partition -> (offset, metadata); absent where it has nothing."""
+        asked = [TopicPartition(self.topic, number) for number in partitions]
+        return {
+            one.partition: (one.offset, one.metadata or "")
+            for one in self.consumer.committed(asked, timeout=LIMIT_S)
+            if one.offset >= 0
+        }
+
+    def offsets(self, *partitions: int) -> dict[int, int]:
+        return {number: offset for number, (offset, _) in self.committed(*partitions).items()}
+
+
+@contextmanager
+def foreign(zookeeper: str, group: str, topic: str) -> Iterator[Foreign]:
+    """Another client of the group's offsets."""
+    settings = {
+        **client_settings(zookeeper), "group.id": group, "enable.auto.commit": False,
+        "session.timeout.ms": 30_000, "error_cb": lambda _: None,
+    }  # fmt: skip
+    consumer = Consumer(settings)
+    try:
+        yield Foreign(consumer, topic)
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
+    """A consumer that is a member of the group in the brokers, as those of 0.9 and later are."""
+    settings = {**client_settings(zookeeper), "group.id": group, "session.timeout.ms": 10_000}
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe([topic])
+
+        def joined() -> bool:
+            consumer.poll(0.1)
+            return bool(consumer.assignment())
+
+        assert until(joined, limit_s=LIMIT_S)
+        yield
+    finally:
+        consumer.close()
+
+
+class Wire:
+    """A connection to a broker over which requests go as they are."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), LIMIT_S)
+
+    def ask(self, request: bytes) -> bytes:
+        """The response to a request, both without the length in front."""
+        self._socket.sendall(struct.pack(">i", len(request)) + request)
+        (length,) = struct.unpack(">i", self._take(4))
+        return self._take(length)
+
+    def _take(self, count: int) -> bytes:
+        taken = b""
+        while len(taken) < count:
+            piece = self._socket.recv(count - len(taken))
+            assert piece, "the broker hung up"
+            taken += piece
+        return taken
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value.encode())) + value.encode()
+
+
+def header(api: int, version: int, client: str = "") -> bytes:
+    return struct.pack(">hhi", api, version, 0) + text(client)
+
+
+def coordinator_of(address: str, group: str) -> int | None:
+    """The broker id of a group's coordinator, asked of the broker at `address`."""
+    wire = Wire(address)
+    try:
+        answer = wire.ask(header(COORDINATOR, 0) + text(group))
+    finally:
+        wire.close()
+    _, error, broker = struct.unpack_from(">ihi", answer)
+    return None if error else broker
+
+
+def fetch_request(group: str, topic: str, partitions: int) -> bytes:
+    """OffsetFetch v1: from Kafka."""
+    numbers = b"".join(struct.pack(">i", number) for number in range(partitions))
+    one = text(topic) + struct.pack(">i", partitions) + numbers
+    return header(OFFSET_FETCH, 1) + text(group) + struct.pack(">i", 1) + one
+
+
+def commit_request(captured: bytes, group: str, topic: str) -> bytes:
+    """A captured OffsetCommit with the names of another group and topic, all else as it is."""
+    api, version, _ = struct.unpack_from(">hhi", captured)
+    assert api == OFFSET_COMMIT
+    at = 8
+    for _ in range(2):  # client.id, group
+        (length,) = struct.unpack_from(">h", captured, at)
+        at += 2 + length
+    # generation, member id "", and from v2 on the retention; then one topic
+    end = at + 4 + 2 + (8 if version >= 2 else 0) + 4
+    (length,) = struct.unpack_from(">h", captured, end)
+    rest = captured[end + 2 + length :]
+    return header(api, version) + text(group) + captured[at:end] + text(topic) + rest
+
+
+def errors_in(answer: bytes) -> dict[int, int]:
+    """The answer to an OffsetCommit of one topic, in whatever order: partition -> error."""
+    (length,) = struct.unpack_from(">h", answer, 8)
+    return dict(struct.iter_unpack(">ih", answer[14 + length :]))
+
+
+def kept(wire: Wire, group: str, topic: str, partitions: int) -> dict[int, tuple[int, bytes, int]]:
+    """What a broker answers to OffsetFetch: partition -> offset, metadata, error."""
+    answer = wire.ask(fetch_request(group, topic, partitions))
+    at, found = 14 + len(topic), {}
+    for _ in range(partitions):
+        number, offset, length = struct.unpack_from(">iqh", answer, at)
+        end = at + 14 + length
+        (error,) = struct.unpack_from(">h", answer, end)
+        found[number] = offset, answer[at + 14 : end], error
+        at = end + 2
+    assert at == len(answer)
+    return found
+
+
+def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
+    """What a captured OffsetCommit of one topic commits."""
+    _, version, _ = struct.unpack_from(">hhi", captured)
+    request = commit_request(captured, "", "")
+    at = 8 + 2 + 2 + 4 + 2 + (8 if version >= 2 else 0) + 4 + 2
+    (count,) = struct.unpack_from(">i", request, at)
+    at, found = at + 4, {}
+    for _ in range(count):
+        number, offset = struct.unpack_from(">iq", request, at)
+        at += 12 + (8 if version == 1 else 0)
+        (length,) = struct.unpack_from(">h", request, at)
+        found[number] = (offset, request[at + 2 : at + 2 + length].decode())
+        at += 2 + length
+    assert at == len(request), "the request is not understood"
+    return found
+
+
+@contextmanager
+def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterator[Store]:
+    """The store of a member of ours, without the member."""
+    config = ConsumerConfig(
+        group_id=group, zookeeper_connect=zookeeper, offsets_channel_socket_timeout_s=limit_s
+    )
+    settings = {**channel_settings(config), **client_settings(zookeeper)}
+    with running(KafkaOffsetStore(group, connect=lambda: settings, limit_s=limit_s)) as ask:
+        yield ask
+
+
+@contextmanager
+def running(store: KafkaOffsetStore) -> Iterator[Store]:
+    """A started store as a function; it is stopped at the end."""
+    store.start()
+
+    def ask(request: OffsetRequest) -> Reply:
+        replies: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
+        store.submit(request, replies.put)
+        (reply,) = replies.get(timeout=LIMIT_S)
+        return reply
+
+    try:
+        yield ask
+    finally:
+        store.stop()
+        store.join(LIMIT_S)
+        assert not store.is_alive()
