@@ -231,10 +231,10 @@ class Parser(QuantifierParser):
 
     def _check_behind(self, inner: Node) -> None:
         found = extent(inner, Extent())
-        if not found.bounded:
-            self.refuse("a look-behind without an obvious maximum length")
         if found.accidental:
             raise UnsupportedFilterError("releases of Java differ in endless look-behinds")
+        if not found.bounded:
+            self.refuse("a look-behind without an obvious maximum length")
         refuse_in_look_behind(inner)
 
     def _flags(self) -> None:

@@ -1,0 +1,20 @@
+"""Upstream's harness: a group and an empty topic of two partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from members import Group
+
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """Members that a test lets join leave at its end."""
+    topic = unique("topic1")
+    sandbox.create_topic(topic, partitions=2)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group1"), topic, stack)
