@@ -154,17 +154,37 @@ def _freeze(bench: Bench, take: str, rounds: int) -> list[Result]:
             crew.flowing(first, second)
             print(f"{case} {number + 1}", flush=True)
         evidence = crew.finish()
-    # What was logged at one moment was in hand as one: a message, or what one poll gave.
-    hands = {one.t: one.overlap_s for one in evidence.late if one.overlap_s > 0}
+    hands = _in_hand(evidence, second)
     stops = [stop for stop, _ in second.frozen]
-    by_freeze = Counter(bisect_right(stops, t) for t in hands)
-    print(f"{case}: {len(by_freeze)} of {rounds} processes had something in hand; it was logged up "
-          f"to {max(hands.values(), default=0):.3f} s after the next owner's first message")
+    by_freeze = Counter(bisect_right(stops, t) for t, _, _ in hands)
+    messages, longest = sum(n for _, n, _ in hands), max((s for *_, s in hands), default=0)
+    print(f"{case}: in {len(by_freeze)} of {rounds} freezes something was in hand, {messages} "
+          f"messages in all, finished up to {longest:.2f} s after the next owner's first")
     return [
         at_most(case, "overlap_max", max(by_freeze.values(), default=0), "in hand", 1),
         at_most(case, "twice", evidence.duplicates(), "messages", len(evidence.deliveries)),
         *_lost(case, evidence),
     ]
+
+
+def _in_hand(evidence: Evidence, member: MemberProcess) -> list[tuple[float, int, float]]:
+    """What the user still had to finish when the next owner had begun: (when finished, messages,
+    seconds since the next owner's first message); one for each message, or polled batch."""
+    firsts: dict[TopicPartition, dict[int, float]] = {}
+    for one in evidence.deliveries:
+        tokens = firsts.setdefault(one.partition, {})
+        tokens[one.token] = min(one.t, tokens.get(one.token, one.t))
+    found = []
+    for given, done in zip(member.of("delivered"), member.of("finished"), strict=True):
+        later = [
+            (len(offsets), done["t"] - first)
+            for topic, number, token, offsets in given["runs"]
+            for newer, first in firsts[TopicPartition(topic, number)].items()
+            if newer > token and first < done["t"]
+        ]
+        if later:
+            found.append((done["t"], sum(n for n, _ in later), max(s for _, s in later)))
+    return found
 
 
 # ---- messages twice, by fault --------------------------------------------------------------------
