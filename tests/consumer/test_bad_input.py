@@ -231,7 +231,7 @@ def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
 def test_a_chroot_that_does_not_exist_is_an_error(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """A wrong chroot is named, and not created."""
+    """ZKPathTest.testCreatePersistentPathThrowsException: a wrong chroot is named, not created."""
     chroot = unique("nowhere")
     with pytest.raises(ChrootMissingError, match=chroot):
         ConsumerConnector(_config(f"{zookeeper.connect}/{chroot}"))

@@ -146,7 +146,7 @@ def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> 
 
 
 def test_metadata(group: Group, somebody: Foreign) -> None:
-    """Stored with the offset that it was given for, kept with it, and gone with the next one."""
+    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
@@ -159,7 +159,7 @@ def test_metadata(group: Group, somebody: Foreign) -> None:
 def test_what_kafka_refuses_of_a_commit_is_named(
     group: Group, somebody: Foreign, cluster: Sandbox
 ) -> None:
-    """Metadata that are too long fail by name, with the remedy; the others are stored."""
+    """OffsetCommitTest.testLargeMetadataPayload: it fails by name; the others are stored."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     long = {group.tp(0): OffsetAndMetadata(3, "x" * 5000), group.tp(1): 4}

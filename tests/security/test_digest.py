@@ -50,7 +50,7 @@ def _subtree(client: KazooClient, path: str) -> list[str]:
 
 @pytest.mark.usefixtures("alice")
 def test_the_whole_subtree_is_the_creators(group: Group, clients: Clients) -> None:
-    """Every znode of the group, and nothing above it, may be seen and changed by its user only."""
+    """ZkAuthorizationTest: the group's znodes are its user's alone, and nothing above it is."""
     mine = clients(group.sandbox.zookeeper_connect, ALICE)
     root = f"{paths.CONSUMERS}/{group.name}"
     nodes = _subtree(mine, root)

@@ -38,7 +38,7 @@ def owning(client: Client, *partitions: TopicPartition) -> None:
 
 
 def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
-    """The id node is ours, ephemeral, with the JVM's bytes; its parents are persistent."""
+    """ZKEphemeralTest.testZkWatchedEphemeral: the id node is ours, ephemeral; parents stay."""
     data, stat = client.peer.get(client.me.path)
     assert data == (
         b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1400000000000"}'
@@ -48,14 +48,14 @@ def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
 
 
 def test_registering_twice_in_one_session_is_a_lost_reply(client: Client) -> None:
-    """The id node exists and is this session's: registered, under the same czxid."""
+    """ZKEphemeralTest.testSameSession: the id node is this session's; same czxid."""
     assert client.register() == client.register()
 
 
 def test_an_id_of_another_session_is_taken(
     zookeeper: ZooKeeperServer, client: Client, peer: KazooClient
 ) -> None:
-    """Another live session under the same id is named, and its node is left alone."""
+    """ZKEphemeralTest.testOverlappingSessions: the other is named, its node left alone."""
     rival = Client(zookeeper.connect, client.group, peer, "g_m")
     try:
         outcome = rival.run(ops.register(rival.me, 1))
