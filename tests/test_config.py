@@ -267,9 +267,26 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
     with caplog.at_level(logging.WARNING, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, file)
     first, second = caplog.messages
+    assert first.startswith("Property auto.ofset.reset is not valid")
     assert f"{file}:1" in first
     assert "did you mean auto.offset.reset?" in first
     assert "did you mean zookeeper.connect?" in second
+
+
+def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """At INFO, in the JVM's words; what has no effect says so; what is secret is not shown."""
+    set_ = {
+        "num.consumer.fetchers": "2", "auto.offset.reset": "smallest", "mirror.x": "1",
+        "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:geheim",
+        "zookeeper.ssl.enable": "true",
+    }
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
+        ConsumerConfig.from_properties(NEEDED, set_)
+    assert "Property auto.offset.reset is overridden to smallest" in caplog.messages
+    (fetchers,) = [one for one in caplog.messages if "num.consumer.fetchers" in one]
+    assert "No effect here" in fetchers
+    assert any(one.startswith("Property mirror.x has no effect here") for one in caplog.messages)
+    assert "geheim" not in caplog.text
 
 
 def test_later_sources_win() -> None:

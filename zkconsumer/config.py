@@ -24,6 +24,7 @@ from zkconsumer.config_kinds import (
     HOSTS,
     ID_SUFFIX,
     PATH,
+    PORT,
     RELEASE,
     REQUIRED,
     SECRET,
@@ -46,10 +47,10 @@ from zkconsumer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-# Accepted without a word: reporters of the JVM's own metrics, and constants that it never uses.
+# Accepted, and said at INFO: reporters of the JVM's metrics, and constants that it never uses.
 NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")
 # The JVM, too, is silent about these from 0.8.2 on: they belong to the user's own code.
-EXEMPT: Final = "external."
+EXEMPT: Final = "external"
 
 _NONE = "No effect here"
 
@@ -178,7 +179,8 @@ class ConsumerConfig:
     )
     release_grace_s: float = setting(
         "release.grace.ms", Millis(0), 1.0,
-        "Ours. How long a release waits for the user to ask for the next message.",
+        "Ours. How long a release waits for the user to ask for the next message, and then as"
+        " long for the rebalance listener, if there is one.",
     )
     peers_nudge: bool = setting(
         "peers.nudge", Flag(), False,
@@ -236,10 +238,11 @@ class ConsumerConfig:
         "With offsets.storage=kafka: how often a commit is tried again; at a hand-over never.",
     )
     exclude_internal_topics: bool = setting(
-        "exclude.internal.topics", Flag(), True, f"{_NONE}: it concerns wildcard subscriptions."
+        "exclude.internal.topics", Flag(), True,
+        "No filter matches Kafka's own topics, anybody's; must be the same in the whole group.",
     )
     metrics_port: int | None = setting(
-        "metrics.port", Whole(1), None,
+        "metrics.port", PORT, None,
         "Ours. Answer Prometheus here; needs `zkconsumer[metrics]` ([metrics.md](metrics.md)).",
     )
     metrics_host: str = setting(
@@ -314,6 +317,7 @@ class ConsumerConfig:
                     _warn_unknown(name, place)
                     continue
                 values[row.attribute] = _parsed(row, text, place)
+                _tell(row, text)
                 places[name] = place
         values.update(overrides)
         places |= {row.name: row.name for row in TABLE if row.attribute in overrides}
@@ -372,12 +376,21 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
     )
 
 
+def _tell(row: Setting, text: str) -> None:
+    shown = "(not shown)" if row.kind in (TOKEN, SECRET) else text
+    vain = f"; {row.effect}" if row.effect.startswith(_NONE) else ""
+    _log.info("Property %s is overridden to %s%s", row.name, shown, vain)
+
+
 def _warn_unknown(name: str, place: str) -> None:
+    if name.startswith(NO_EFFECT):
+        _log.info("Property %s has no effect here (%s)", name, place)
     if name.startswith((*NO_EFFECT, EXEMPT)):
         return
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    _log.warning("property %s is not known and has no effect (%s)%s", name, place, hint)
+    # The beginning as in the JVM, for those who look for it.
+    _log.warning("Property %s is not valid, and has no effect (%s)%s", name, place, hint)
 
 
 def _names(sources: tuple[object, ...]) -> str:

@@ -96,15 +96,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number of `unit` from `least` to Java's largest Int."""
+    """A whole number of `unit` from `least` to `most`, which is Java's largest Int."""
 
     least: int
     unit: str = ""
+    most: int = INT_MAX
 
     @property
     def allowed(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
-        return f"a whole number{unit and ' of' + unit}, {self.least} to {INT_MAX}"
+        return f"a whole number{unit and ' of' + unit}, {self.least} to {self.most}"
 
     def from_text(self, text: str) -> int:
         return _java_int(text)
@@ -112,7 +113,7 @@ class Whole:
     def check(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError
-        return value if self.least <= value <= INT_MAX else _no(value)
+        return value if self.least <= value <= self.most else _no(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,7 @@ HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 SECRET = Text("any text but none", bool, Secret)
 PATH = Text("a path", bool)
+PORT = Whole(1, most=65535)
 SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 

@@ -28,7 +28,9 @@ def configuration_page() -> str:
     tail = (
         "",
         f"Accepted without effect: {', '.join(f'`{one}*`' for one in NO_EFFECT)}.",
-        f"Names under `{EXEMPT}` are yours. Any other name gives a warning.",
+        f"Names that begin with `{EXEMPT}` are yours. Any other name gives a warning, as in the",
+        "JVM: `Property … is not valid`. What a file sets is logged at INFO:",
+        "`Property … is overridden to …`, and where that has no effect here, this is said.",
     )
     return "\n".join((*head, *rows, *tail, ""))
 

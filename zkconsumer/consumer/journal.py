@@ -124,7 +124,7 @@ class Journal:
             case events.ViewRead(view=view) if view != before.view:
                 yield from self._topics(before, after)
                 yield from self._assigned(after)
-            case events.Claimed(claimed=claimed, blocked=blocked):
+            case events.Claimed(claimed=claimed, blocked=blocked, denied=denied):
                 for tp, mine in sorted(claimed.items()):
                     yield INFO, (
                         f"{mine.thread} successfully owned partition {tp.partition} for topic "
@@ -140,6 +140,8 @@ class Journal:
                             "waiting for the partition ownership to be deleted: "
                             f"{tp.partition} for topic {tp.topic}"
                         )
+                for tp, reason in sorted(denied.items()):
+                    yield INFO, f"exception during rebalance {tp}: {reason}"
             case events.Denied(where=where, reason=reason):
                 yield INFO, f"exception during rebalance {where}: {reason}"
             case events.MemberNodeGone():
