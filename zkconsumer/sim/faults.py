@@ -19,9 +19,9 @@ LAG_ENTRIES = 3
 
 HOSTILE = (
     b"{",
-    b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}',
+    b'{"version":1,"subscription":{"t{9999999}":1},"pattern":"white_list","timestamp":"1"}',
 )
-"""Registrations that no member can read, and that ours does not evaluate."""
+"""Registrations that no member can read, and one that costs too much to evaluate."""
 
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"

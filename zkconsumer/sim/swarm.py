@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.machine import IllegalTransitionError
 from zkconsumer.core.model import RebalanceMode
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
 from zkconsumer.sim.monitor import InvariantViolation, Monitor
@@ -95,18 +96,29 @@ def draw_faults(decide: Decide) -> dict[Do, int]:
             return {do: 1 + decide(2) for do in kinds if decide(share) == 0}
 
 
+PATTERNS = (
+    *[(Pattern.STATIC, "")] * 4,
+    (Pattern.WHITE_LIST, "t.*"),
+    (Pattern.BLACK_LIST, "x|y"),
+)
+"""What every other member may subscribe by; all of them mean the one topic."""
+
+
 def draw_settings(
     decide: Decide, possible: dict[Do, int]
 ) -> Callable[[Settings], Settings]:
-    """All members have the same, as they must."""
+    """All members have the same, as they must; but some may subscribe by a pattern."""
     eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
     commit_s = (5.0, 0.5)[decide(2)]
+    pattern, regex = PATTERNS[decide(len(PATTERNS))]
     patient = decide(4) == 0 and not NEEDS_BACKOFF.intersection(possible)
 
     def settings(one: Settings) -> Settings:
+        patterned = regex and one.consumer[-1] in "02468"
         return replace(
             one,
-            subscription=dict.fromkeys(one.subscription, threads),
+            subscription=dict.fromkeys([regex] if patterned else one.subscription, threads),
+            pattern=pattern if patterned else Pattern.STATIC,
             auto_commit_s=commit_s,
             mode=RebalanceMode.EAGER if eager else one.mode,
             strategy=Strategy.ROUND_ROBIN if roundrobin else one.strategy,
