@@ -1,0 +1,175 @@
+"""What peers and brokers wrote as no JVM would: what each release did with it, a member does too.
+
+The captures say what every member of a group got, or that it threw. A member of the JVM that throws
+stays without partitions; ours names the reason, and keeps or takes what nobody else can compute.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from members import SETTINGS, One, eventually
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.core import paths
+from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.sandbox import ZooKeeperServer
+
+RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
+CAPTURES = Path(__file__).parents[1] / "golden" / "assignor"
+SOUND = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}'
+# Nobody listens there: what is read is not the matter here.
+BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
+BY_RELEASE = pytest.mark.parametrize("release", RELEASES)
+
+
+def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
+    """The captured groups of a file that have this strategy."""
+    with gzip.open(CAPTURES / f"{name}.jsonl.gz", "rb") as lines:
+        yield from (case for case in map(json.loads, lines) if case["strategy"] == strategy)
+
+
+def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
+    """The partitions that a member of the release gave itself; None when it threw."""
+    (result,) = (one for one in case["results"] if release in one["releases"])
+    topics = result["assignment"].get(consumer)
+    if topics is None:
+        return None
+    return {int(number) for of_topic in topics.values() for number in of_topic}
+
+
+class Scene:
+    """A ZooKeeper below a chroot of its own, with a broker that cannot be reached."""
+
+    def __init__(self, server: ZooKeeperServer, chroot: str, stack: ExitStack) -> None:
+        self.connect = f"{server.connect}/{chroot}"
+        self._stack = stack
+        above = KazooClient(server.connect)
+        above.start()
+        above.ensure_path(chroot)
+        above.stop()
+        above.close()
+        self.admin = KazooClient(self.connect)
+        self.admin.start()
+        stack.callback(self.admin.close)
+        stack.callback(self.admin.stop)
+        self.admin.create(paths.broker(0), BROKER, makepath=True)
+
+    def topic(self, name: str, payload: bytes | None) -> None:
+        path = paths.topic(name)
+        self.admin.ensure_path(path)
+        self.admin.set(path, payload)
+
+    def peer(self, consumer: str, payload: bytes | None) -> str:
+        path = paths.member("g", consumer)
+        self.admin.create(path, payload, ephemeral=True, makepath=True)
+        return path
+
+    def member(self, suffix: str, topic: str, release: str, strategy: str = "range") -> One:
+        config = ConsumerConfig(
+            group_id="g", zookeeper_connect=self.connect, consumer_id=suffix,
+            peers_release=release, partition_assignment_strategy=strategy, **SETTINGS,
+        )  # fmt: skip
+        one = One(config)
+        self._stack.callback(one.close)
+        one.subscribe(topic)
+        return one
+
+
+@pytest.fixture
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """Ends with the members and sessions in it."""
+    with ExitStack() as stack:
+        yield Scene(zookeeper, unique("scene"), stack)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+@BY_RELEASE
+def test_odd_registrations(scene: Scene, release: str) -> None:
+    """What fails the JVM's members is named and skipped; what they take is taken as they do."""
+    scene.topic("t", SOUND)
+    one = scene.member("b", "t", release)
+    one.settled(0, 1, 2, 3)
+    named = 0
+    for case in cases("malformed_registrations"):
+        expected = part(case, release, "g_b")
+        seen = one.counted["rebalances"]
+        path = scene.peer("g_a", _bytes(case["registrations"]["g_a"]))
+        eventually(lambda seen=seen: one.counted["rebalances"] > seen)
+        if expected is None:
+            eventually(lambda: "g_a" in one.status.malformed_peers)
+            named += 1
+            assert one.status.malformed_peers["g_a"]
+            one.settled(0, 1, 2, 3)
+            assert one.counted["malformed_peer"] == named, case["name"]
+        else:
+            one.settled(*expected)
+            assert not one.status.malformed_peers, case["name"]
+        scene.admin.delete(path)
+        eventually(lambda: not one.status.malformed_peers)
+        one.settled(0, 1, 2, 3)
+    assert named >= 20
+    assert one.readers[0].errors == []
+
+
+@BY_RELEASE
+def test_odd_topics(scene: Scene, release: str) -> None:
+    """A topic that the JVM's members cannot read is named and waited for; others are as theirs."""
+    scene.topic("t", SOUND)
+    one = scene.member("a", "t", release)
+    named = 0
+    for case in cases("malformed_topics"):
+        if set(case["topics"]) != {"t"}:
+            continue
+        one.settled(0, 1, 2, 3)
+        scene.topic("t", _bytes(case["topics"]["t"]))
+        expected = part(case, release, "g_a")
+        if expected is None:
+            named += 1
+            eventually(lambda named=named: one.counted.get("malformed_topic") == named)
+            assert one.status.waiting_for.startswith("t: ")
+            assert one.owned == {0, 1, 2, 3}, "what it had it keeps"
+        else:
+            eventually(lambda expected=expected: one.owned == expected)
+            assert one.counted.get("malformed_topic", 0) == named, case["name"]
+        scene.topic("t", SOUND)
+    one.settled(0, 1, 2, 3)
+    assert named >= 3
+
+
+@pytest.mark.parametrize("release", RELEASES[2:])
+def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
+    """Round-robin from 0.10.2 on: a peer's topic that cannot be read stops the whole group."""
+    scene.topic("t", SOUND)
+    scene.topic("u", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
+    scene.peer("g_b", encode_registration(Registration({"t": 1}, timestamp_ms=1)))
+    one = scene.member("a", "u", release, "roundrobin")
+    named = 0
+    for case in cases("malformed_topics", "roundrobin"):
+        if set(case["topics"]) != {"t", "u"}:
+            continue
+        one.settled(0, 1)
+        eventually(lambda: not one.status.waiting_for)
+        seen = one.counted["rebalances"]
+        scene.topic("t", _bytes(case["topics"]["t"]))
+        eventually(lambda seen=seen: one.counted["rebalances"] > seen)
+        expected = part(case, release, "g_a")
+        if expected is None:
+            named += 1
+            eventually(lambda named=named: one.counted.get("malformed_topic") == named)
+            assert one.status.waiting_for.startswith("t: ")
+        assert one.owned == {0, 1}
+        assert expected in (None, {0, 1})
+        scene.topic("t", SOUND)
+    one.settled(0, 1)
+    assert one.counted.get("malformed_topic", 0) == named > 0
