@@ -36,7 +36,7 @@ OLD_BROKER = tuple(
     if cast.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + TWO + OLD_BROKER
-NEWEST = (replace(RANGE[-1], pattern=Pattern.WHITE_LIST),)
+NEWEST = (ROUND_ROBIN[-1], replace(RANGE[-1], pattern=Pattern.WHITE_LIST))
 CASTS = {"some": RANGE + NEWEST, "all": ALL}
 
 
@@ -45,6 +45,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cast" in metafunc.fixturenames:
         casts = CASTS[metafunc.config.getoption("--mixed")]
         metafunc.parametrize("cast", casts, ids=str, scope="module")
+
+
+PLAYED = pytest.StashKey[dict[str, Outcome]]()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """With `--mixed all`, the figures of every scenario, as docs/compatibility.md has them."""
+    played = config.stash.get(PLAYED, {})
+    if config.getoption("--mixed") == "all" and played:
+        terminalreporter.section("mixed groups, beside JVM members alone")
+        heads = "scenario", "messages", "repeated", "without a session", "moves back"
+        terminalreporter.line(f"| {' | '.join(heads)} |")
+        for name, outcome in sorted(played.items()):
+            pair = outcome.mixed, outcome.jvm
+            cells = [
+                name, f"{outcome.messages:,}",
+                " / ".join(str(one.repeated.total()) for one in pair),
+                " / ".join(str(one.zombie.total()) for one in pair),
+                " / ".join(str(len(one.moves_back)) for one in pair),
+            ]  # fmt: skip
+            terminalreporter.line(f"| {' | '.join(cells)} |")
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +82,9 @@ def plays(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Cast], Outcome]]:
     """Plays the scenarios of the tests that were chosen, in their order; each is waited for."""
-    casts = dict.fromkeys(
-        item.callspec.params["cast"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and "cast" in getattr(item, "callspec", item).params
-    )
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    params = [spec.params.get("cast") for spec in specs if spec is not None]
+    casts = dict.fromkeys(cast for cast in params if isinstance(cast, Cast))
 
     def play(cast: Cast, sandbox: Sandbox, directory: Path) -> Outcome:
         with ExitStack() as stack:
@@ -75,5 +96,11 @@ def plays(
             fixture = "sandbox" if cast.broker == NEWEST_BROKER else "old_sandbox"
             servers, directory = request.getfixturevalue(fixture), tmp_path_factory.mktemp("mixed")
             played[cast] = pool.submit(play, cast, servers, directory)
-        yield lambda cast: played[cast].result()
+
+        def outcome(cast: Cast) -> Outcome:
+            found = played[cast].result()
+            request.config.stash.setdefault(PLAYED, {})[str(cast)] = found
+            return found
+
+        yield outcome
         pool.shutdown(cancel_futures=True)

@@ -1,0 +1,115 @@
+"""Groups that keep offsets in Kafka: real JVM consumers go on where we were, and we where they."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jvmmember import JvmMember
+from kafkastorage import Foreign, foreign
+from members import Group, One
+from waiting import wait_for
+
+from zkconsumer.sandbox import Sandbox
+
+RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
+MESSAGES = 30
+# The same for both, under each one's names: Kafka alone, and Kafka and ZooKeeper.
+STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "kafka": (
+        {"offsets_storage": "kafka", "dual_commit_enabled": False},
+        {"offsets.storage": "kafka", "dual.commit.enabled": "false"},
+    ),
+    "dual": ({"offsets_storage": "kafka"}, {"offsets.storage": "kafka"}),
+}
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """A group without members, and a topic with one partition of thirty messages."""
+    topic = unique("moved")
+    sandbox.create_topic(topic)
+    sandbox.produce(topic, MESSAGES)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group"), topic, stack)
+
+
+@pytest.fixture
+def somebody(group: Group) -> Iterator[Foreign]:
+    """Another client of the group's offsets."""
+    with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
+        yield one
+
+
+class Jvm:
+    """A JVM member that takes `count` messages, commits, and leaves."""
+
+    def __init__(self, group: Group, release: str, settings: Mapping[str, Any]) -> None:
+        self._group, self._release, self._settings = group, release, settings
+        self._number = 0
+
+    def take(self, count: int, directory: Path) -> list[int]:
+        """The offsets that it was given; it has committed them when this returns."""
+        self._number += 1
+        name = f"j{self._number}"
+        member = JvmMember(
+            self._release, self._group.sandbox.zookeeper_connect, self._group.name,
+            name=name, directory=directory, topics=[self._group.topic], consume=count,
+            properties={**self._settings, "auto.commit.enable": "false"},
+        )  # fmt: skip
+        try:
+            member.wait("joined")
+            wait_for(lambda: len(member.delivered) == count, f"{count} messages")
+            taken = [one.offset for one in member.delivered]  # it drains its streams as it leaves
+            member.tell("commit")
+            member.wait("committed")
+            wait_for(lambda: member.quiet_s > 1.0, "the end of its rebalances")
+            member.leave()
+            return taken
+        finally:
+            member.end()
+
+
+def ours(group: Group, settings: Mapping[str, Any], count: int) -> list[int]:
+    """What a member of ours is given first; it commits `count` of them by number, and leaves."""
+    one: One = group.join("ours", auto_commit_enable=False, **settings)
+    one.read(count)
+    taken = one.readers[0].offsets(0)[:count]
+    one.connector.commit_offsets({group.tp(0): taken[-1] + 1})
+    one.close()
+    return taken
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_we_take_turns_with_a_jvm_consumer(
+    release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
+) -> None:
+    """They, we, they, we: each goes on with the message after the last one that was committed."""
+    mine, theirs = STORAGES[storage]
+    jvm = Jvm(group, release, theirs)
+    assert jvm.take(5, tmp_path) == [*range(5)]
+    assert somebody.committed(0) == {0: (5, "")}
+    assert ours(group, mine, 6) == [*range(5, 11)]
+    assert somebody.committed(0) == {0: (11, "")}
+    assert jvm.take(7, tmp_path) == [*range(11, 18)]
+    assert ours(group, mine, 8) == [*range(18, 26)]
+    assert somebody.committed(0) == {0: (26, "")}
+    assert group.stored(0) == ("26" if storage == "dual" else None)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_group_moves_to_kafka_member_by_member(
+    release: str, group: Group, somebody: Foreign, tmp_path: Path
+) -> None:
+    """ZooKeeper first, then both, then Kafka alone: whoever is next repeats and skips nothing."""
+    assert Jvm(group, release, {}).take(4, tmp_path) == [*range(4)]
+    assert ours(group, STORAGES["dual"][0], 5) == [*range(4, 9)]
+    assert (group.stored(0), somebody.offsets(0)) == ("9", {0: 9})
+    assert Jvm(group, release, STORAGES["dual"][1]).take(4, tmp_path) == [*range(9, 13)]
+    assert ours(group, STORAGES["kafka"][0], 5) == [*range(13, 18)]
+    assert (group.stored(0), somebody.offsets(0)) == ("13", {0: 18})
+    assert Jvm(group, release, STORAGES["kafka"][1]).take(4, tmp_path) == [*range(18, 22)]
