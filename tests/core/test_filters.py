@@ -58,7 +58,7 @@ def test_black_lists() -> None:
 
 
 def test_a_mirror_maker_s_list() -> None:
-    """Upstream MirrorMakerIntegrationTest: "another_topic,new.*,foo" takes new-topic."""
+    """Upstream MirrorMakerIntegrationTest.testCommaSeparatedRegex: new.* takes new-topic."""
     topic_filter = white_list("another_topic,new.*,foo")
     assert matching(topic_filter, ["foo", "new-topic", "food"], internal=NONE) == (
         "foo",

@@ -105,3 +105,13 @@ def test_fetching(group: Group) -> None:
         group.sandbox.produce(group.topic, 2, partition=0)
         one.read(count)
         assert one.readers[0].offsets(0) == list(range(count))
+
+
+def test_a_closed_member_leaves_no_node(group: Group) -> None:
+    """ZKEphemeralTest.testEphemeralNodeCleanup: its ephemeral nodes go with the connector."""
+    one = group.join("consumer1")
+    one.settled(0, 1)
+    assert _owners(group) == [f"{group.name}_consumer1-0"] * 2
+    one.close()
+    eventually(lambda: not group.admin.get_children(paths.ids(group.name)))
+    assert _owners(group) == []

@@ -1,0 +1,59 @@
+"""The page of compatibility names tests that are there, and upstream's tests by their names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`([\w/]+)::(test_\w+)`")
+ROWS = [
+    line
+    for line, following in pairwise(PAGE.splitlines())
+    if line.startswith("| ") and not following.startswith("|--")
+]
+
+
+@cache
+def _docstrings(module: str) -> dict[str, str]:
+    """The tests of a module, and what each says of itself."""
+    tree = ast.parse((TESTS / f"{module}.py").read_text(encoding="utf-8"))
+    tests = (one for one in tree.body if isinstance(one, ast.FunctionDef))
+    return {one.name: ast.get_docstring(one) or "" for one in tests}
+
+
+@pytest.mark.parametrize(("module", "test"), sorted(set(NAMED.findall(PAGE))))
+def test_every_named_test_exists(module: str, test: str) -> None:
+    """A test that the page names is a function of that module."""
+    assert test in _docstrings(module)
+
+
+def test_every_row_is_shown_by_a_test() -> None:
+    """A row names a test, or says that none applies; of the limits, the text below does."""
+    without = [row for row in ROWS if not NAMED.search(row) and "not applicable" not in row]
+    limits = PAGE.split("\n## Regexes\n")[1].split("\n## ")[0]
+    assert [row for row in without if row not in limits] == [
+        "| Deprecated from 0.11 on | not here | |"
+    ]
+
+
+UPSTREAM = [
+    row.strip("| ").split(" | ")
+    for row in PAGE.split("\n## Upstream's own tests\n")[1].splitlines()
+    if NAMED.search(row)
+]
+
+
+@pytest.mark.parametrize(("upstream", "ours"), UPSTREAM, ids=[row[0] for row in UPSTREAM])
+def test_an_upstream_test_is_named_by_ours(upstream: str, ours: str) -> None:
+    """The docstrings of our tests hold upstream's class, and its method where the page has one."""
+    name = re.match(r"(?:javaapi )?(\w+(?:\.\w+)?)", upstream)
+    assert name is not None
+    for module, test in NAMED.findall(ours):
+        assert name[1] in _docstrings(module)[test]
