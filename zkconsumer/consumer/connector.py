@@ -228,7 +228,7 @@ class ConsumerConnector:
 
     def _brokers(self) -> Sequence[Broker]:
         view = self._coordinator.state.view if self._coordinator else None
-        return view.brokers if view else ()
+        return making.brokers(view, self._session)
 
     def _report(self, report: StreamReport) -> None:
         if self._coordinator is not None:

@@ -80,6 +80,7 @@ class Feed:
         thread_id: str,
         holdings: Holdings,
         connect: Callable[[], Fetcher | None],
+        moved: Callable[[], bool],
         reset: Reset,
         retry_s: float,
         report: Callable[[StreamReport], None],
@@ -92,7 +93,7 @@ class Feed:
         self._topic = topic
         self._thread_id = thread_id
         self._holdings = holdings
-        self._connect = connect
+        self._connect, self._moved = connect, moved
         self._reset = reset
         self._retry_s = max(retry_s, 0.01)
         self._report = report
@@ -145,8 +146,9 @@ class Feed:
         if self._fetcher is not None:
             turn_s = TURN_S if left is None else min(left, TURN_S)
             self.rest = iter(self._fetcher.consume(max_messages, turn_s))
-            while self._fetcher.faults:
-                self._on_fault(self._fetcher.faults.popleft())
+            faults = self._fetcher.faults
+            while faults:
+                self._on_fault(faults.popleft())
 
     def _place(self, due: list[TopicPartition], now: float) -> None:
         """Begin to fetch these, each from its position, or by the policy where it has none."""
@@ -182,6 +184,8 @@ class Feed:
         tp = fault.tp
         if fault.kind is FaultKind.PASSING:
             self._tell(ReportKind.FETCH_TROUBLE, tp, fault.text)
+            if tp is None and self._moved():
+                self.start_over()
             return
         where = self._topic or ""
         if tp is not None:

@@ -24,12 +24,15 @@ from zkconsumer.core.records import Broker
 from zkconsumer.core.registrations import Pattern, Registration, validate_registration
 from zkconsumer.core.releases import Profile, profile
 from zkconsumer.core.state import Settings
-from zkconsumer.kafka.brokers import broker_settings
-from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.core.view import GroupView
+from zkconsumer.kafka.brokers import broker_settings, servers
+from zkconsumer.kafka.fetcher import LOOKUP_S, KafkaFetcher, Reset
 from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.settings import Settings as KafkaSettings
 from zkconsumer.kafka.settings import fetch_settings
+from zkconsumer.zk.brokers import registered_brokers
 from zkconsumer.zk.observer import Observer
+from zkconsumer.zk.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,13 @@ def storage(config: ConsumerConfig) -> Storage:
     return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
 
 
+def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
+    """Those registered now, or else by the view; one without any is read anew when they come."""
+    if view is None or not view.brokers:
+        return ()
+    return registered_brokers(session, limit_s=LOOKUP_S) or view.brokers
+
+
 def offset_store(
     config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Sequence[Broker]]
 ) -> KafkaOffsetStore | None:
@@ -123,13 +133,20 @@ def stream(
     brokers: Callable[[], Sequence[Broker]],
     report: Callable[[StreamReport], None],
 ) -> Stream[Any, Any]:
-    """The stream of a thread; `brokers` says which are registered, as far as the member knows."""
+    """The stream of a thread; `brokers` asks, on the user's thread, which are registered."""
+    began_with: set[str] = set()
 
     def connect() -> KafkaFetcher | None:
         known = brokers()
         if not known:
             return None
+        began_with.clear()
+        began_with.update(servers(known))
         return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
+
+    def moved() -> bool:
+        known = brokers()
+        return bool(known) and began_with.isdisjoint(servers(known))
 
     return Stream(
         topic=topic,
@@ -137,6 +154,7 @@ def stream(
         number=number,
         gate=gate,
         connect=connect,
+        moved=moved,
         reset=Reset(config.auto_offset_reset),
         timeout_s=config.consumer_timeout_s,
         retry_s=config.refresh_leader_backoff_s,

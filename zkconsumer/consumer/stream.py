@@ -53,6 +53,7 @@ class Stream(Generic[K, V]):
         number: int,
         gate: LeaseGate,
         connect: Callable[[], Fetcher | None],
+        moved: Callable[[], bool] = lambda: False,
         reset: Reset,
         timeout_s: float | None,
         retry_s: float,
@@ -62,9 +63,10 @@ class Stream(Generic[K, V]):
         """For the connector.
 
         `connect` makes the fetcher, on the user's thread, when the first partition comes; None
-        means that no broker is known yet. `timeout_s` is `consumer.timeout.ms`, None for never.
-        `retry_s` is the pause after a failed look-up (`refresh.leader.backoff.ms`). `report` is
-        called on the user's thread and must only enqueue.
+        means that no broker is known yet. `moved` is asked when brokers cannot be reached: are they
+        all elsewhere by now, so that it must be made anew? `timeout_s` is `consumer.timeout.ms`,
+        None for never. `retry_s` is the pause after a failed look-up (`refresh.leader.backoff.ms`).
+        `report` is called on the user's thread and must only enqueue.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -78,6 +80,7 @@ class Stream(Generic[K, V]):
             thread_id=thread_id,
             holdings=self._holdings,
             connect=connect,
+            moved=moved,
             reset=reset,
             retry_s=retry_s,
             report=report,

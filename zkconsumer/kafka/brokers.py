@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from zkconsumer.core.paths import BROKER_IDS
@@ -25,15 +25,15 @@ def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
     to 1.1) refuses the whole cluster for one of them. Raises FetchError when no broker has one;
     an empty `brokers` is the caller's waiting state and gives no servers.
     """
-    servers = list(dict.fromkeys(server for one in brokers for server in _plaintext(one)))
-    if brokers and not servers:
+    found = servers(brokers)
+    if brokers and not found:
         offered = ", ".join(end for one in brokers for end in one.endpoints) or "none"
         raise FetchError(
             "no broker has a PLAINTEXT endpoint, and the old consumer speaks nothing else",
             where=f"{BROKER_IDS}; offered: {offered}",
             remedy="add a PLAINTEXT listener to the brokers",
         )
-    settings: dict[str, str | bool] = {"bootstrap.servers": ",".join(servers)}
+    settings: dict[str, str | bool] = {"bootstrap.servers": ",".join(found)}
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
     if release is None:
         settings["api.version.request"] = True
@@ -41,6 +41,11 @@ def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
         settings["api.version.request"] = False
         settings["broker.version.fallback"] = release
     return settings
+
+
+def servers(brokers: Iterable[Broker]) -> list[str]:
+    """The `host:port` of all PLAINTEXT endpoints, each once, in their order."""
+    return list(dict.fromkeys(server for one in brokers for server in _plaintext(one)))
 
 
 def _plaintext(broker: Broker) -> Iterator[str]:

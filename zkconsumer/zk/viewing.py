@@ -32,9 +32,9 @@ def read_view(member: Member) -> Running:
             return Denied(where, reason(reply))
     if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
         return MemberNodeGone()
-    cluster = yield from _read_brokers(brokers.value or ())
+    cluster = yield from read_brokers(brokers.value or ())
     if not cluster:  # none is listed, or those listed are gone by now
-        cluster = yield from _read_brokers((yield from _watch_brokers()))
+        cluster = yield from read_brokers((yield from _watch_brokers()))
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
     for consumer, reply in zip(
@@ -113,7 +113,7 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
     return listing.value if listing.code is Code.OK else ()
 
 
-def _read_brokers(
+def read_brokers(
     ids: Sequence[str],
 ) -> Generator[Batch, Replies, tuple[records.Broker, ...]]:
     """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
