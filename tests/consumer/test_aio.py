@@ -12,10 +12,11 @@ import pytest
 from members import SETTINGS, Group
 from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
 
-from zkconsumer import ConsumerConfig, TopicPartition, aio
+from zkconsumer import ConsumerConfig, TopicPartition, aio, white_list
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerTimeoutError,
+    MessageStreamsExistError,
     RebalanceBlockedError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
@@ -322,6 +323,33 @@ def test_a_member_in_a_loop(group: Group) -> None:
 
     run(main())
     assert not [one for one in threading.enumerate() if f"{group.name}_" in one.name]
+
+
+def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
+    """Several streams, a task each, as many as asked for; pausing and resuming need no await."""
+
+    async def main() -> None:
+        async with aio.ConsumerConnector(config_of(group)) as connector:
+            streams = await connector.create_message_streams_by_filter(
+                white_list(group.topic), 2, value_decoder=bytes.decode
+            )
+            assert [stream.topic for stream in streams] == [None, None]
+
+            async def read(stream: aio.Stream[bytes, str]) -> set[tuple[str, int, int]]:
+                some = [await anext(stream) for _ in range(20)]
+                return {(m.topic, m.partition, m.offset) for m in some}
+
+            first, second = await asyncio.gather(*map(read, streams))
+            assert first == {(group.topic, p, at) for p in (0, 1) for at in range(10)}
+            assert second == {(group.topic, p, at) for p in (2, 3) for at in range(10)}
+            connector.pause([group.tp(0)])
+            assert connector.paused() == {group.tp(0)}
+            connector.resume([group.tp(0)])
+            assert not connector.paused()
+            with pytest.raises(MessageStreamsExistError):
+                await connector.create_message_streams({group.topic: 1})
+
+    run(main())
 
 
 def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> None:
