@@ -31,6 +31,8 @@ WITHOUT_STORY = {
     "a topic's znode is malformed",
     "an offset's znode is malformed",
     "a peer's filter cannot be evaluated here",
+    "a topic comes that a pattern matches, or goes",
+    "members go by different rules",
     "your code raises",
     "a decoder raises",
     "our consumer id is taken",
