@@ -1,0 +1,212 @@
+"""What stands in ZooKeeper after each step of a group of ours, and stood there of JVM members.
+
+The steps are those of the captures, on a real ZooKeeper and broker. Not compared are times, and
+whether a parent's payload is empty or null, in which the releases differ. The members that consume
+are eager: by default a member does not release what it keeps, and so commits it later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.sandbox import Sandbox
+
+FILE = Path(__file__).with_name("trees.jsonl.gz")
+RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
+# One of the releases that left the same nodes -> partition -> messages that A consumed first, of
+# five in each: it took what came first.
+TAKEN_FIRST = {"0.9.0.1": {1: 5, 2: 3}, "1.1.1": {1: 3, 2: 5}}
+ALIKE = {"static": [{"0.8.2.2", "0.9.0.1"}, {"0.11.0.3", "1.1.1"}], "wildcard": [RELEASES]}
+LIMIT_S = 50.0  # longer than any step takes, shorter than it is to an automatic commit
+
+Nodes = dict[str, dict[str, object]]
+
+
+def captured(scenario: str, release: str) -> dict[str, Nodes]:
+    """Step -> the nodes that stood there when it began."""
+    found: dict[str, Nodes] = {}
+    for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
+        entry = json.loads(line)
+        if entry["scenario"] == scenario and release in entry["releases"]:
+            found[entry["at"]] = entry["nodes"]
+    return found
+
+
+class Scene:
+    """A group on the shared servers, and its nodes; `topic` is how its topics' names begin."""
+
+    def __init__(
+        self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack
+    ) -> None:
+        self.sandbox, self._stack = sandbox, stack
+        self.group, self.topic = unique("group"), unique("topic")
+        self._client = KazooClient(sandbox.zookeeper_connect)
+        self._client.start()
+        stack.callback(self._client.close)
+        stack.callback(self._client.stop)
+
+    def join(self, suffix: str, **settings: Any) -> ConsumerConnector:
+        config = ConsumerConfig(
+            group_id=self.group,
+            consumer_id=suffix,
+            zookeeper_connect=self.sandbox.zookeeper_connect,
+            zookeeper_session_timeout_s=3.0,
+            auto_offset_reset="smallest",
+            rebalance_backoff_s=0.5,
+            **settings,
+        )
+        return self._stack.enter_context(ConsumerConnector(config))
+
+    def program(self, suffix: str, topic: str) -> subprocess.Popen[bytes]:
+        """A member in a process of its own, to be killed."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", "consume", "--topic", topic,
+             "--zookeeper", self.sandbox.zookeeper_connect, "--group", self.group,
+             "--property", f"consumer.id={suffix}",
+             "--property", "zookeeper.session.timeout.ms=3000"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+    def nodes(self, group: str, topic: str) -> Nodes:
+        """All nodes of the group, in the captures' form and with their names."""
+        found: Nodes = {}
+        paths = [f"/consumers/{self.group}"]
+        while paths:
+            path = paths.pop()
+            try:
+                data, stat = self._client.get(path)
+                paths += [f"{path}/{name}" for name in self._client.get_children(path)]
+            except NoNodeError:
+                continue
+            named, text = (
+                one.replace(self.group, group).replace(self.topic, topic)
+                for one in (path, data.decode())
+            )
+            text = re.sub(r'"timestamp":"\d+"', '"timestamp":"1400000000000"', text)
+            found[named] = {"payload": text, "ephemeral": stat.ephemeralOwner != 0}
+        return found
+
+
+class Stage:
+    """Compares a scene with the steps of a captured scenario."""
+
+    def __init__(self, scene: Scene, steps: dict[str, Nodes], group: str, topic: str) -> None:
+        self.scene, self._steps, self._names = scene, steps, (group, topic)
+
+    def before(self, step: str) -> None:
+        """Waits for the nodes that stood there when this step began, and no other."""
+        expected = self._steps.pop(step)
+        limit = time.monotonic() + LIMIT_S
+        while (found := self.scene.nodes(*self._names)) != expected and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert found == expected
+
+    def ends(self) -> None:
+        """The last nodes stand there, and no step was left out."""
+        self.before("end")
+        assert not self._steps
+
+
+def take(stream: Stream[Any, Any], count: int) -> None:
+    """Take so many messages, and ask for one more: those taken are finished then."""
+    taken = 0
+    limit = time.monotonic() + LIMIT_S
+    while taken <= count and time.monotonic() < limit:
+        try:
+            next(stream)
+            taken += 1
+        except ConsumerTimeoutError:
+            if taken == count:
+                return
+    raise AssertionError(f"{taken} messages instead of {count}")
+
+
+@pytest.fixture
+def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """A scene whose members leave at the end of the test."""
+    with ExitStack() as stack:
+        yield Scene(sandbox, unique, stack)
+
+
+@pytest.mark.parametrize("release", TAKEN_FIRST)
+def test_static_members_come_consume_and_go(scene: Scene, release: str) -> None:
+    """Joins, a commit, a hand-over and leaves: after each the nodes are those of JVM members."""
+    first, topic = TAKEN_FIRST[release], scene.topic
+    stage = Stage(scene, captured("static", release), "seqg", "seq")
+    scene.sandbox.create_topic(topic, partitions=4)
+    for partition, count in first.items():
+        scene.sandbox.produce(topic, count, partition=partition)
+    stage.before("A new+createMessageStreams")
+    a = scene.join("A", consumer_timeout_s=0.3, rebalance_mode="eager")
+    (of_a,) = a.create_message_streams({topic: 1})[topic]
+    stage.before("A consumes 8")
+    take(of_a, 8)
+    stage.before("A commitOffsets()")
+    a.commit_offsets()
+    stage.before("A consumes 4 more")
+    for partition, count in first.items():
+        scene.sandbox.produce(topic, 5 - count, partition=partition)
+    scene.sandbox.produce(topic, 2, partition=3)
+    take(of_a, 4)
+    stage.before("B new+createMessageStreams")
+    b = scene.join("B", consumer_timeout_s=0.3, rebalance_mode="eager")
+    (of_b,) = b.create_message_streams({topic: 1})[topic]
+    stage.before("B consumes 2")
+    scene.sandbox.produce(topic, 2, partition=3)
+    take(of_b, 2)
+    stage.before("A shutdown")
+    a.shutdown()
+    stage.before("B shutdown")
+    b.shutdown()
+    stage.ends()
+
+
+def test_a_wildcard_member_and_a_static_one(scene: Scene) -> None:
+    """A topic and a partition appear, a member is killed: the nodes are those of JVM members."""
+    stage = Stage(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
+    one, two = f"{scene.topic}1", f"{scene.topic}2"
+    scene.sandbox.create_topic(one, partitions=2)
+    stage.before("A new+createMessageStreamsByFilter")
+    a = scene.join("A")
+    a.create_message_streams_by_filter(white_list(f"{scene.topic}.*"), 2)
+    stage.before("B new+createMessageStreams (static)")
+    b = scene.program("B", one)
+    stage.before("new topic appears")
+    scene.sandbox.create_topic(two, partitions=2)
+    stage.before("partition added to topic 1")
+    scene.sandbox.add_partitions(one, partitions=3)
+    stage.before("B killed -9")
+    b.kill()
+    stage.before("1 s after kill")
+    stage.before("A shutdown")
+    a.shutdown()
+    stage.ends()
+
+
+@pytest.mark.parametrize("scenario", ALIKE)
+def test_what_is_compared_stands_for_all_releases(scenario: str) -> None:
+    """Each release's nodes are those of one that is compared, step by step."""
+    for releases in ALIKE[scenario]:
+        first, *others = (captured(scenario, release) for release in sorted(releases))
+        assert len(first) >= 8
+        assert all(other == first for other in others)
+    assert set().union(*ALIKE[scenario]) == RELEASES
