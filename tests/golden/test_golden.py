@@ -23,7 +23,7 @@ from zkconsumer.core.registrations import (
 )
 from zkconsumer.core.releases import profile
 from zkconsumer.core.topics import consumer_id, default_suffix, thread_id
-from zkconsumer.errors import ConfigError, MalformedZnodeError
+from zkconsumer.errors import ConfigError, InvalidNameError, MalformedZnodeError
 
 WRITTEN_AT_MS = 1400000000000
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
@@ -89,6 +89,23 @@ def test_generated_consumer_ids() -> None:
             hostname=hostname, epoch_ms=int(epoch_ms), uuid_msb=int(digits + "0" * 8, 16)
         )
         assert consumer_id("g", suffix) == captured
+
+
+def test_characters_of_consumer_ids() -> None:
+    """A consumer id is refused where ZooKeeper, or its Java client, refused the member's node."""
+    path = Path(__file__).with_name("consumer_ids.jsonl")
+    captures = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(captures) >= 13
+    for capture in captures:
+        suffix = capture["suffix"]
+        if "0.8.2.2" not in capture["releases"]:
+            suffix = suffix.strip("".join(map(chr, range(0x21))))
+        allowed = True
+        try:
+            consumer_id("g", suffix)
+        except InvalidNameError:
+            allowed = False
+        assert allowed is capture["registered"], ascii(capture)
 
 
 def test_znodes_of_running_groups() -> None:
