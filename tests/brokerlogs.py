@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,13 +99,20 @@ def _entries(segment: Path) -> Iterable[Kept]:
         at += 12 + size
 
 
-def run_tool(release: str, main_class: str, *arguments: str, stdin: str = "") -> str:
-    """Run a tool of that release of Kafka to its end; what it printed."""
+@contextmanager
+def tool(release: str, main_class: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A tool of that release of Kafka, with pipes; the block's end is the end of its input."""
     class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
-    done = subprocess.run(
+    process = subprocess.Popen(
         [str(find_java().executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path,
          main_class, *arguments],
-        input=stdin, capture_output=True, text=True, timeout=TOOL_S, check=False,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with process:
+        try:
+            yield process
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(TOOL_S) == 0
+        finally:
+            process.kill()

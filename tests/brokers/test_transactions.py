@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from brokerlogs import REQUEST_S, contents, producer, run_tool
+from brokerlogs import REQUEST_S, contents, producer, tool
 from members import Group
 
 from zkconsumer.sandbox import Sandbox
@@ -63,10 +63,12 @@ def test_it_sees_what_the_jvm_sees(group: Group, cluster: Sandbox) -> None:
     """The JVM's own old consumer prints the same messages of the same log."""
     _transact(cluster, group.topic, COMMITTED, ABORTED)
     kept = [message.value().decode() for message in contents(cluster, group.topic)]
-    said = run_tool(
+    with tool(
         "1.1.1", "kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper_connect,
         "--topic", group.topic, "--from-beginning", "--max-messages", "10",
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = process.stdout.read()
     one = group.join()
     one.read(10)
     assert [message.value.decode() for message in one.readers[0].messages] == kept

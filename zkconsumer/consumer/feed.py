@@ -182,9 +182,9 @@ class Feed:
 
     def _on_fault(self, fault: Fault) -> None:
         tp = fault.tp
-        if fault.kind is FaultKind.PASSING:
+        if fault.kind in (FaultKind.PASSING, FaultKind.LOST):
             self._tell(ReportKind.FETCH_TROUBLE, tp, fault.text)
-            if tp is None and self._moved():
+            if fault.kind is FaultKind.LOST or (tp is None and self._moved()):
                 self.start_over()
             return
         where = self._topic or ""
