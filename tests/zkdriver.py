@@ -15,8 +15,8 @@ from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.events import Outcome, Registered
 from zkconsumer.core.model import Session, TopicPartition
-from zkconsumer.zk import operations
-from zkconsumer.zk.requests import Code
+from zkconsumer.zk import committing, operations
+from zkconsumer.zk.requests import Code, NotStored, OffsetRequest, Reply
 from zkconsumer.zk.session import ZooKeeperSession
 
 LIMIT_S = 60.0
@@ -35,6 +35,9 @@ class Client:
         self.group, self.peer = group, peer
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
+        # What Kafka is asked for, and what it answers.
+        self.asked: list[OffsetRequest] = []
+        self.kafka = Reply(Code.OK, NotStored({}, {}))
         self._sessions: list[Session | None] = []
         config = ConsumerConfig(
             group_id=group, zookeeper_connect=connect, zookeeper_session_timeout_s=10.0
@@ -51,7 +54,7 @@ class Client:
 
     def run(
         self,
-        operation: operations.Running,
+        operation: committing.Running,
         *,
         before: Mapping[int, Callable[[], object]] | None = None,
     ) -> Outcome:
@@ -61,7 +64,11 @@ class Client:
             if before and number in before:
                 before[number]()
             replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            self.session.submit(batch, replies.put)
+            if isinstance(batch, OffsetRequest):
+                self.asked.append(batch)
+                replies.put([self.kafka])
+            else:
+                self.session.submit(batch, replies.put)
             found = replies.get(timeout=LIMIT_S)
             assert all(reply.code is not Code.BROKEN for reply in found)
             try:

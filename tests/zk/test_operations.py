@@ -18,10 +18,10 @@ from zkconsumer.core.events import (
     Verified,
     ViewRead,
 )
-from zkconsumer.core.model import Blocker, StoredOffset, TopicPartition
+from zkconsumer.core.model import Blocker, Storage, StoredOffset, TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk import committing, viewing
 from zkconsumer.zk import operations as ops
-from zkconsumer.zk import viewing
 from zkconsumer.zk.claiming import claim
 
 T0, T1, T2 = tps(0, 1, 2)
@@ -255,7 +255,7 @@ def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")
-    outcome = client.run(ops.load_offsets(client.me, tps(0, 1, 2, 3)))
+    outcome = client.run(committing.load(client.me, tps(0, 1, 2, 3), Storage.ZOOKEEPER))
     assert isinstance(outcome, OffsetsLoaded)
     found = outcome.offsets
     assert (found[T0].value, found[T0].version) == (42, 1)
@@ -270,7 +270,7 @@ def test_an_offset_without_rights_is_an_error_of_that_partition(client: Client) 
     client.write(T0, b"1")
     client.write(T1, b"2")
     client.peer.set_acls(client.offset(T0), CLOSED)
-    outcome = client.run(ops.load_offsets(client.me, [T0, T1]))
+    outcome = client.run(committing.load(client.me, [T0, T1], Storage.ZOOKEEPER))
     assert isinstance(outcome, OffsetsLoaded)
     assert "access control" in outcome.offsets[T0].error
     assert outcome.offsets[T1].value == 2

@@ -6,10 +6,17 @@ from kazoo.client import KazooClient
 from zkdriver import READ_ONLY, Client, tps
 
 from zkconsumer.core import paths
-from zkconsumer.core.events import Committed, MemberNodeGone, Outcome
-from zkconsumer.core.model import StoredOffset, TopicPartition
+from zkconsumer.core.events import (
+    Committed,
+    MemberNodeGone,
+    OffsetsLoaded,
+    Outcome,
+    StoreUnavailable,
+)
+from zkconsumer.core.model import OffsetAndMetadata, Storage, StoredOffset, TopicPartition
 from zkconsumer.core.offsets import CommitPlan
-from zkconsumer.zk.committing import commit
+from zkconsumer.zk.committing import commit, load
+from zkconsumer.zk.requests import Code, FetchOffsets, NotStored, Reply, StoreOffsets
 
 T0, T1, T2 = tps(0, 1, 2)
 
@@ -166,3 +173,50 @@ def test_long_names_stay_below_the_size_of_a_transaction(client: Client) -> None
     many = [TopicPartition("t" * 249, number) for number in range(3000)]
     plan = CommitPlan(dict.fromkeys(many, (1, None)), {})
     assert len(committed(client.run(commit(client.me, plan))).versions) == 3000
+
+
+# ---- offsets in Kafka ---------------------------------------------------------------------------
+
+KAFKA = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6, "note"), T2: OffsetAndMetadata(7)}
+
+
+def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
+    """What both have stored, what Kafka refuses, and what it could not take: one outcome."""
+    client.kafka = Reply(Code.OK, NotStored({T1: "too long"}, {T2: "no coordinator"}))
+    outcome = committed(client.run(commit(client.me, CommitPlan({T0: (5, None)}, {}, KAFKA))))
+    assert client.asked == [StoreOffsets(KAFKA)]
+    assert (outcome.versions, outcome.kafka) == ({T0: 0}, {T0})
+    assert (outcome.denied, outcome.unavailable) == ({T1: "too long"}, {T2: "no coordinator"})
+
+
+def test_kafka_is_not_asked_where_somebody_wrote_to_zookeeper(client: Client) -> None:
+    """The commit starts over first: the offset may be an operator's edit."""
+    write(client, t0=(10, None))
+    client.peer.set(client.offset(T0), b"3")
+    outcome = committed(client.run(commit(client.me, CommitPlan({T0: (12, 0)}, {}, KAFKA))))
+    assert outcome.foreign.keys() == {T0}
+    assert not client.asked
+    assert not outcome.kafka
+
+
+def test_kafka_is_not_asked_for_who_is_no_member_any_more(client: Client) -> None:
+    """Kafka cannot tell a zombie from a member; ZooKeeper can, and is asked first."""
+    assert committed(client.run(commit(client.me, CommitPlan({}, {}, KAFKA)))).kafka == {*KAFKA}
+    client.asked.clear()
+    client.peer.delete(client.me.path)
+    assert isinstance(client.run(commit(client.me, CommitPlan({}, {}, KAFKA))), MemberNodeGone)
+    assert not client.asked
+
+
+def test_offsets_are_loaded_from_both(client: Client) -> None:
+    """What each has; or, when Kafka does not tell, the reason."""
+    write(client, t0=(10, None))
+    client.kafka = Reply(Code.OK, {T1: KAFKA[T1]})
+    outcome = client.run(load(client.me, [T1, T0], Storage.DUAL))
+    assert client.asked == [FetchOffsets((T0, T1))]
+    assert isinstance(outcome, OffsetsLoaded)
+    assert (outcome.offsets[T0].value, outcome.offsets[T1].value) == (10, None)
+    assert outcome.kafka == {T1: KAFKA[T1]}
+    client.kafka = Reply(Code.OTHER, "no coordinator")
+    outcome = client.run(load(client.me, [T0], Storage.KAFKA))
+    assert outcome == StoreUnavailable("no coordinator")

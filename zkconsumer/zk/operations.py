@@ -17,7 +17,6 @@ from zkconsumer.core.events import (
     Denied,
     IdTaken,
     MemberNodeGone,
-    OffsetsLoaded,
     Outcome,
     OwnersListed,
     Registered,
@@ -234,12 +233,6 @@ def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
             if reply.code is not Code.NO_NODE:
                 denied[tp] = reason(reply)
     return Released(denied)
-
-
-def load_offsets(member: Member, partitions: Iterable[TopicPartition]) -> Running:
-    """Read offset znodes; a malformed one is reported and left as it is, never reset."""
-    offsets = yield from read_offsets(member, sorted(partitions))
-    return OffsetsLoaded(offsets)
 
 
 def read_offsets(
