@@ -148,6 +148,9 @@ class MemoryFetcher:
             for tp in tps
         }
 
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self.resolve(tps, Reset.LARGEST)  # type: ignore[return-value]
+
     def close(self) -> None:
         self._next.clear()
 

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
-from members import Group, eventually
+from members import Group, Reader, eventually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -65,9 +65,25 @@ def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
     assert of(text, "zkconsumer_phase", consumer, phase="settled") == 1
     assert of(text, "zkconsumer_events_total", consumer, event="position_reset") == 4
     assert of(text, "zkconsumer_owned_partitions", consumer, client_id="me", group_id=group.name)
+    eventually(lambda: 'partition="0"' in scrape(port))
+    assert of(scrape(port), "zkconsumer_lag", consumer, topic=group.topic, partition="0") == 0
     one.close()
     with pytest.raises(urllib.error.URLError):
         scrape(port)
+
+
+def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
+    """A reader that holds its first message of forty is behind; when it has read all it is not."""
+    one = group.member("a")
+    one.readers.extend(Reader(s) for s in one.connector.create_message_streams(
+        {group.topic: 1})[group.topic])
+    one.readers[0].free.clear()
+    one.readers[0].start()
+    one.read(1)
+    eventually(lambda: one.counted["max_lag"] in (9, 10))
+    one.readers[0].free.set()
+    one.read(40)
+    eventually(lambda: one.counted["max_lag"] == 0)
 
 
 def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:

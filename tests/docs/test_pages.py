@@ -24,7 +24,7 @@ TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
 # Kept by the coordinator itself, beside what the machine and the streams report.
 OWN_METRICS = [
     "rebalances", "commits", "rebalance_seconds", "zookeeper_commits", "kafka_commits", "messages",
-    "queued_messages", "zookeeper_requests", "owned_partitions", "blocked_partitions",
+    "queued_messages", "max_lag", "zookeeper_requests", "owned_partitions", "blocked_partitions",
     "trace_failed",
 ]
 

@@ -30,6 +30,10 @@ GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "zkconsumer_fetch_queue_messages", "Messages fetched and not yet handed out.",
         ("topic", "thread_id"), "queued",
     ),
+    (
+        "zkconsumer_lag", "Messages behind the log's end, a few seconds ago.",
+        ("topic", "partition"), "lag",
+    ),
     ("zkconsumer_blocked_partitions", "Partitions that others hold.", (), "blocked"),
     ("zkconsumer_zookeeper_connected", "1 while ZooKeeper is connected.", (), "connected"),
     ("zkconsumer_lease_seconds", "Seconds left to deliver in.", (), "lease_s"),

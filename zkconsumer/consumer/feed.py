@@ -31,6 +31,10 @@ IDLE_S: Final = 10.0
 FAILED_S: Final = 5.0
 
 
+# How often the logs' ends are noted, for the lag, in seconds: a few microseconds a partition.
+ENDS_S: Final = 5.0
+
+
 class ReportKind(Enum):
     POSITION_RESET = "position_reset"  # auto.offset.reset was applied
     SOUGHT = "seeks"  # the user moved a position
@@ -98,6 +102,8 @@ class Feed:
         self._retry_s = max(retry_s, 0.01)
         self._report = report
         self._fetcher: Fetcher | None = None
+        self.ends: dict[TopicPartition, int] = {}
+        self._ends_due = 0.0
 
     def settle(self) -> None:
         """Hold what the coordinator wants to be held."""
@@ -146,6 +152,9 @@ class Feed:
         if self._fetcher is not None:
             turn_s = TURN_S if left is None else min(left, TURN_S)
             self.rest = iter(self._fetcher.consume(max_messages, turn_s))
+            if now >= self._ends_due:
+                self._ends_due = now + ENDS_S
+                self.ends = self._fetcher.ends(self.states)
             faults = self._fetcher.faults
             while faults:
                 self._on_fault(faults.popleft())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zkconsumer.consumer.holdings import Which
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.model import Position, Positions, TopicPartition
@@ -36,6 +37,7 @@ class Figures:
         messages: topic -> messages handed out.
         owned: topic -> partitions owned.
         queued: (topic, consumer thread id) -> messages fetched and not yet handed out.
+        lag: (topic, partition) -> messages behind the log's end, where that is known.
     """
 
     client_id: str
@@ -54,6 +56,7 @@ class Figures:
     messages: Mapping[str, int]
     owned: Mapping[str, int]
     queued: Mapping[tuple[str, str], int]
+    lag: Mapping[tuple[str, str], int]
 
     def flat(self) -> dict[str, float]:
         """As `ConsumerConnector.metrics` gives it."""
@@ -64,6 +67,7 @@ class Figures:
             "kafka_commits": float(self.kafka_commits),
             "messages": float(sum(self.messages.values())),
             "queued_messages": float(sum(self.queued.values())),
+            "max_lag": float(max(self.lag.values(), default=0)),
             "owned_partitions": float(sum(self.owned.values())),
             "blocked_partitions": float(self.blocked),
             "zookeeper_requests": float(self.requests),
@@ -93,6 +97,12 @@ def figures(
         messages=tally.messages(),
         owned={topic: owned[topic] for topic in {*owned, *own_topics(state)}},
         queued={(topic or "", thread): one.queued for (topic, thread), one in streams.items()},
+        lag={
+            (tp.topic, str(tp.partition)): max(0, ends[tp] - offset)
+            for ends, at in [(s.ends, s.positions(Which.DELIVERED)) for s in streams.values()]
+            for tp, (_, offset) in at.items()
+            if tp in ends
+        },
     )
 
 

@@ -306,6 +306,11 @@ class Stream(Generic[K, V]):
         """
         return length_hint(self._feed.rest)
 
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The ends of the logs that it reads, as of a few seconds ago, where they are known."""
+        return self._feed.ends
+
     def explain(self, idle_reason: str) -> None:
         """Why the thread has no partition; shown in time-outs and by `waiting_for`."""
         self._holdings.idle_reason = idle_reason

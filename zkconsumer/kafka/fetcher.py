@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -116,6 +117,9 @@ class Fetcher(Protocol):
     ) -> dict[TopicPartition, int | str]:
         """The first or the next offset of each partition's log, or why it is not known now."""
 
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends of their logs, as far as what was fetched has told of them; asks nobody."""
+
     def close(self) -> None:
         """Let everything go. Twice does nothing."""
 
@@ -184,6 +188,15 @@ class KafkaFetcher:
             _tp_of(one): one.offset if one.error is None and one.offset >= 0 else _why(one.error)
             for one in found
         }
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = {}
+        for tp in tps:
+            if tp in self._assigned:
+                with suppress(KafkaException):  # it has not heard of the partition yet
+                    marks = self._consumer.get_watermark_offsets(Raw(*tp), cached=True)
+                    found[tp] = -1 if marks is None else marks[1]
+        return {tp: end for tp, end in found.items() if end >= 0}
 
     def close(self) -> None:
         if not self._closed:

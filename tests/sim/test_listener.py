@@ -1,0 +1,33 @@
+"""Swarm runs with a rebalance listener: no promise changes, whether it returns in time or not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from zkconsumer.core.state import Settings
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Plan
+from zkconsumer.sim.swarm import Decisions, run
+from zkconsumer.sim.world import World
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("grace_s", [1.0, 0.0])
+def test_no_invariant_is_broken(grace_s: float) -> None:
+    """Members that call a listener, waited for as long as it takes, or never."""
+
+    def listening(plan: Plan, monitor: Monitor) -> World:
+        drawn = plan.settings
+
+        def settings(one: Settings) -> Settings:
+            return replace(drawn(one), listener_s=grace_s)
+
+        return World(replace(plan, settings=settings), monitor)
+
+    for seed in SEEDS:
+        result = run(Decisions(random.Random(seed)), make=listening)
+        assert result.violation is None, f"seed {seed}: {result.violation}"
