@@ -180,8 +180,8 @@ class KafkaOffsetStore(threading.Thread):
         Not the call that waits: it has no limit of its own.
         """
         self._answers.clear()
-        # Where there are metadata the library ends them with a NUL, empty ones included, which other
-        # clients then see; so none are given where there are none.
+        # Where there are metadata the library ends them with a NUL, empty ones included, which
+        # other clients then see; so none are given where there are none.
         raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
         consumer.commit(offsets=raw, asynchronous=True)
         deadline = time.monotonic() + self._limit_s
