@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import regex
@@ -58,8 +57,10 @@ class JavaPattern:
         are matched in one go. None of them may hold SEPARATOR.
         """
         joined = "".join(text + SEPARATOR for text in texts)
-        found = self._compiled.finditer(joined, timeout=timeout_s)
-        return [one.end("hit") >= 0 for one in islice(found, len(texts))]
+        found = self._compiled.findall(joined, timeout=timeout_s)
+        if self._compiled.groups > 1:
+            return [bool(groups[-1]) for groups in found]
+        return list(map(bool, found))
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -105,5 +106,5 @@ def _translated(pattern: str) -> str:
 
 
 def _for_many(text: str) -> str:
-    """Matches one text and the separator after it, and says whether the text was hit."""
-    return f"(?P<hit>{text})\\uDFFF|[^\\uDFFF]*+\\uDFFF"
+    """Matches one text and the separator after it, which is the last group if the text was hit."""
+    return f"(?:{text})(\\uDFFF)|[^\\uDFFF]*+\\uDFFF"

@@ -72,6 +72,10 @@ CharSet = Text | Bits | Union | Intersection | Negation
 SEPARATOR = "\udfff"
 
 
+# One character, as `escaped` writes it, that is not SEPARATOR.
+_ONE = regex.compile(r"[0-9A-Za-z]|\\u(?!DFFF)[0-9A-F]{4}|\\U[0-9A-F]{8}")
+
+
 def escaped(code: int) -> str:
     """One character as `regex` reads it in a set and outside of one."""
     if chr(code).isascii() and chr(code).isalnum():
@@ -100,7 +104,7 @@ def _bracketed(one: CharSet) -> str:
 
 def written(one: CharSet) -> str:
     """The set as a pattern of `regex`; it never matches SEPARATOR."""
-    if isinstance(one, Text) and one.body.isascii() and len(one.body) == 1:
+    if isinstance(one, Text) and _ONE.fullmatch(one.body):
         return one.body
     return f"[{_bracketed(one)}--[\\uDFFF]]"
 
