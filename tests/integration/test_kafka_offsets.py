@@ -220,7 +220,11 @@ def test_a_hand_over_repeats_nothing(group: Group, somebody: Foreign) -> None:
 
 def test_offsets_that_are_not_ours_are_refused(group: Group, somebody: Foreign) -> None:
     """One foreign partition refuses the whole call by name; so do numbers that are no offsets."""
-    one = group.join(**KAFKA, **BY_HAND)
+    one = group.member(**KAFKA, **BY_HAND)
+    one.connector.commit_offsets()
+    with pytest.raises(NotOwnedError):
+        one.connector.commit_offsets({group.tp(0): 5})
+    one.subscribe(group.topic)
     one.settled(0, 1, 2)
     foreign_one = group.tp(3)
     with pytest.raises(NotOwnedError, match=str(foreign_one)):

@@ -282,6 +282,7 @@ class ConsumerConnector:
         self._require_open()
         asked = commits.asked(offsets, retries=retries, storage=making.storage(self.config))
         if self._coordinator is None:
+            commits.positions_given(asked.given or {}, {}, request=0, now=0.0)  # nothing is ours
             return
         try:
             self._coordinator.commit(asked).result(timeout_s)
