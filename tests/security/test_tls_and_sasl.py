@@ -30,7 +30,7 @@ def _config(secure: SecureZooKeeper, group: str, **more: Any) -> ConsumerConfig:
 def _refused(secure: SecureZooKeeper, **more: Any) -> str:
     """What the error says, soon, of a member that cannot connect."""
     with pytest.raises(ZooKeeperUnreachableError) as caught:
-        ConsumerConnector(_config(secure, "g", zookeeper_connection_timeout_s=2.0, **more))
+        ConsumerConnector(_config(secure, "g", zookeeper_connection_timeout_s=4.0, **more))
     return str(caught.value)
 
 
