@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from zkconsumer.core.javaregex import compile_java
 from zkconsumer.core.paths import shown
@@ -77,15 +78,23 @@ def matching(
     that cannot be evaluated here as Java does, and FilterTooCostlyError beyond a limit.
     """
     candidates = tuple(topic for topic in topics if topic not in internal)
-    compiled = compile_java(topic_filter.regex)
-    try:
-        found = compiled.matches(candidates, timeout_s=MATCHING_BUDGET_S)
-    except TimeoutError as error:
+    found = _hits(topic_filter.regex, candidates)
+    if found is None:
         raise FilterTooCostlyError(
             f"the regex {shown(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
             f" {len(candidates)} topics",
             remedy="write a filter without repetitions inside repetitions",
-        ) from error
+        )
     wanted = topic_filter.pattern is Pattern.WHITE_LIST
     return tuple(topic for topic, hit in zip(candidates, found, strict=True) if hit is wanted)
 
+
+
+@lru_cache(maxsize=64)
+def _hits(regex: str, topics: tuple[str, ...]) -> tuple[bool, ...] | None:
+    """Which topics match; None: that takes too long. Remembered, for it is asked again and again:
+    a member that waits for such a peer to go reads the group after each back-off."""
+    try:
+        return tuple(compile_java(regex).matches(topics, timeout_s=MATCHING_BUDGET_S))
+    except TimeoutError:
+        return None
