@@ -18,7 +18,7 @@ from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "zookeeper_session_timeout_s": 6.0,
