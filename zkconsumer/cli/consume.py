@@ -56,18 +56,16 @@ class Ended(Enum):
     TERMINATED = "SIGTERM"
 
 
+def _regex(meaning: str) -> Any:
+    return typer.Option(metavar="REGEX", help=f"Instead: {meaning}.")
+
+
 @app.command()
 def consume(
     *,
     topic: Annotated[str | None, typer.Option(help="The topic to consume.")] = None,
-    whitelist: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Instead: every topic that matches, also later ones."),
-    ] = None,
-    blacklist: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Instead: every topic that does not match."),
-    ] = None,
+    whitelist: Annotated[str | None, _regex("every topic that matches, also later ones")] = None,
+    blacklist: Annotated[str | None, _regex("every topic that does not match")] = None,
     zookeeper: Annotated[
         str | None, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="zookeeper.connect.")
     ] = None,
