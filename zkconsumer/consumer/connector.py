@@ -21,7 +21,7 @@ from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
 from zkconsumer.core import topics
 from zkconsumer.core.filters import TopicFilter
 from zkconsumer.core.model import Purpose, TopicPartition
-from zkconsumer.core.records import Broker, Pattern
+from zkconsumer.core.records import Broker, Registration
 from zkconsumer.core.state import Phase
 from zkconsumer.errors import (
     CommitError,
@@ -140,7 +140,7 @@ class ConsumerConnector:
         """
         counts = topics.validate_topic_counts(topic_counts)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
-        made = self._join(counts, Pattern.STATIC, counts.items(), codec)
+        made = self._join(Registration(counts), counts.items(), codec)
         listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
         for (topic, _), stream in made.items():
             listed[topic or ""].append(stream)
@@ -186,14 +186,13 @@ class ConsumerConnector:
         """
         count = topics.validate_streams(streams, where=topic_filter.regex)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
-        subscription = {topic_filter.regex: count}
-        made = self._join(subscription, topic_filter.pattern, [(None, count)], codec)
+        wanted = Registration({topic_filter.regex: count}, topic_filter.pattern)
+        made = self._join(wanted, [(None, count)], codec)
         return list(made.values())
 
     def _join(
         self,
-        subscription: Mapping[str, int],
-        pattern: Pattern,
+        wanted: Registration,
         counts: Iterable[tuple[str | None, int]],
         codec: Codec[Any, Any],
     ) -> Streams:
@@ -206,7 +205,7 @@ class ConsumerConnector:
             )
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
         settings = making.settings(
-            self.config, self.consumer_id, subscription, pattern, self._listener
+            self.config, self._session, self.consumer_id, wanted, self._listener
         )
         gate, listener = self._gate, self._listener
         coordinator = Coordinator(settings, gate=gate, trace=trace, listener=listener)

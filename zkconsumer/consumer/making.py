@@ -21,7 +21,7 @@ from zkconsumer.core.computing import Group
 from zkconsumer.core.detecting import detect
 from zkconsumer.core.model import ConsumerId, RebalanceMode, Storage, ThreadId
 from zkconsumer.core.records import Broker
-from zkconsumer.core.registrations import Pattern, Registration, validate_registration
+from zkconsumer.core.registrations import Registration, validate_registration
 from zkconsumer.core.releases import Profile, profile
 from zkconsumer.core.state import Settings
 from zkconsumer.core.view import GroupView
@@ -31,7 +31,6 @@ from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.settings import Settings as KafkaSettings
 from zkconsumer.kafka.settings import fetch_settings
 from zkconsumer.zk.brokers import registered_brokers
-from zkconsumer.zk.observer import Observer
 from zkconsumer.zk.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
@@ -42,23 +41,23 @@ NUDGE_S: Final = 60.0
 
 def settings(
     config: ConsumerConfig,
+    session: ZooKeeperSession,
     consumer: ConsumerId,
-    subscription: Mapping[str, int],
-    pattern: Pattern,
+    wanted: Registration,
     listener: ConsumerRebalanceListener | None,
 ) -> Settings:
     """What the machine decides by.
 
     Raises ConfigError when members of the peers' release would misread our registration, and with
-    `peers.release=auto` what `Observer` raises.
+    `peers.release=auto` what `ZooKeeperSession.survey` raises.
     """
-    release = _profile(config)
-    validate_registration(Registration(subscription, pattern), profile=release)
+    release = _profile(config, session)
+    validate_registration(wanted, profile=release)
     return Settings(
         group=config.group_id,
         consumer=consumer,
-        subscription=subscription,
-        pattern=pattern,
+        subscription=wanted.subscription,
+        pattern=wanted.pattern,
         internal=release.internal_topics if config.exclude_internal_topics else frozenset(),
         profile=release,
         strategy=Strategy(config.partition_assignment_strategy),
@@ -76,12 +75,11 @@ def settings(
     )
 
 
-def _profile(config: ConsumerConfig) -> Profile:
+def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
     """What `peers.release` names; for `auto`, what the group's owner nodes show at this moment."""
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
-    with Observer(config.zookeeper_connect, config.group_id) as observer:
-        found = observer.survey()
+    found = session.survey(config.group_id)
     group = Group(
         Strategy(config.partition_assignment_strategy),
         dict(sorted(found.registrations.items())),

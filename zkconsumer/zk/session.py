@@ -33,6 +33,7 @@ from zkconsumer.zk import requests as rq
 from zkconsumer.zk.handler import InOrderHandler
 from zkconsumer.zk.requests import Code, Reply
 from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
+from zkconsumer.zk.survey import Survey, read_survey
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +193,24 @@ class ZooKeeperSession:
             return 0.0
         ticks = [line.partition("=")[2] for line in lines if line.startswith("tickTime=")]
         return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
+
+    def survey(self, group: str) -> Survey:
+        """Read what a group's members compute the assignment from, and who owns what; waits.
+
+        Raises ZooKeeperUnreachableError or AccessDeniedError.
+        """
+        try:
+            return read_survey(self._client, group)
+        except kz.NoAuthError as error:
+            raise AccessDeniedError(
+                "the group may not be read", where=f"{paths.CONSUMERS}/{group}",
+                remedy="ask for rights on the znodes, or name the release in peers.release",
+            ) from error
+        except (kz.KazooException, self._client.handler.timeout_exception) as error:
+            raise ZooKeeperUnreachableError(
+                f"ZooKeeper went away while the group was read: {error!r}", where=self._hosts,
+                remedy="try again",
+            ) from error
 
     def stop(self) -> None:
         """End the session: its ephemeral znodes vanish at once."""
