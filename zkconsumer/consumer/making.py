@@ -6,7 +6,7 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
