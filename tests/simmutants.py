@@ -155,17 +155,16 @@ def _stale_operations_go_on() -> list[Patch]:
 
 def _release_before_stop() -> list[Patch]:
     def stop(state: Any, go: Any, now: float) -> Any:
-        return rebalance.release(replace(state, moving=go, ready=frozenset()))
+        state = replace(state, moving=go, ready=frozenset(), phase=Phase.RELEASING)
+        state, op = rebalance.start_op(state)
+        return state, (commands.Release(op, go),)
 
     return [(rebalance, "stop", stop)]
 
 
 def _release_without_commit() -> list[Patch]:
-    def stopped(state: Any) -> Any:
-        asked = state.moving & state.serving
-        state = replace(state, serving=state.serving - asked, grace_at=None)
-        state, more = rebalance.release(state)
-        return state, (commands.Withdraw(asked), *more)
+    def stopped(state: Any, now: float) -> Any:
+        return rebalance.release(state)
 
     return [(rebalance, "stopped", stopped)]
 
@@ -189,9 +188,12 @@ def _anybodys_owner_deleted() -> list[Patch]:
         yield [rq.Multi((rq.Delete(paths.owner(member.group, tp)),)) for tp in asked]
         return events.Released({})
 
+    given_up = rebalance.release
+
     def wide(state: Any) -> Any:
-        state, op = rebalance.start_op(replace(state, phase=Phase.RELEASING, grace_at=None))
-        return state, (commands.Release(op, state.moving | (state.wanted.keys() - state.owned)),)
+        state, (*withdraw, command) = given_up(state)
+        more = state.wanted.keys() - state.owned
+        return state, (*withdraw, commands.Release(command.op, state.moving | more))
 
     return [(operations, "release", release), (rebalance, "release", wide)]
 
