@@ -107,10 +107,8 @@ def test_the_right_to_commit_is_taken_and_given_back(
 def test_the_right_to_read_the_group_is_taken_and_given_back(
     crew: Crew, admin: KazooClient, trap: Trap, topic: str
 ) -> None:
-    """Without READ on the list of members all keep what they have; a new connection mends it.
-
-    From 3.8.4 on ZooKeeper drops a watch whose event its client may not read, and says nothing.
-    """
+    """Without READ on the list of members all keep what they have; a new connection mends it."""
+    # From 3.8.4 on ZooKeeper drops a watch whose event its client may not read, and says nothing.
     assert crew.counts == {topic: 8}
     pair = [crew.join_here(zookeeper=trap.address) for _ in range(2)]
     crew.settle(*pair)
