@@ -60,7 +60,7 @@ def releases(request: rq.Request, path: str) -> bool:
 
 
 def test_a_hand_is_quicker_than_a_release() -> None:
-    """A hand deletes what is being released, the next owner claims it, and has to claim it again."""
+    """A hand deletes what is being released: the next owner claims it, and must claim it again."""
     # The release under way takes the next owner's znode: ZooKeeper cannot tell the two apart. The
     # exhaustive search found it, with one fault and 59 actions.
     monitor = Monitor()
