@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from members import Group, eventually
+from members import LIMIT_S, Group, eventually
 
 from zkconsumer.core import paths
 from zkconsumer.core.records import Pattern, Registration, encode_registration
@@ -390,7 +390,7 @@ def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
 
 def test_an_exception_does_not_commit_the_message_in_hand(group: Group) -> None:
     """The user's code fails inside `with`: the message it failed on is delivered again."""
-    one = group.member()
+    one = group.member(consumer_timeout_s=LIMIT_S)
     seen = None
     try:
         with one.connector as connector:
@@ -408,7 +408,7 @@ def test_an_exception_does_not_commit_the_message_in_hand(group: Group) -> None:
 
 def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> None:
     """What the user has committed stays committed, whatever fails afterwards."""
-    one = group.member()
+    one = group.member(consumer_timeout_s=LIMIT_S)
     try:
         with one.connector as connector:
             stream = connector.create_message_streams({group.topic: 1})[group.topic][0]
