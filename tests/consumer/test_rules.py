@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from members import LIMIT_S, Group, eventually
 
+from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.core import paths
 from zkconsumer.core.records import Pattern, Registration, encode_registration
-from zkconsumer.errors import RebalanceBlockedError, UnsupportedPeerError
+from zkconsumer.errors import ConnectorClosedError, RebalanceBlockedError, UnsupportedPeerError
 
 # ---- what others do to our znodes ---------------------------------------------------------------
 
@@ -420,3 +422,15 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
     except RuntimeError:
         pass
     assert group.stored(partition) == "8"
+
+
+def test_a_commit_that_comes_too_late_is_answered(group: Group) -> None:
+    """Whoever commits while another thread shuts the connector down never waits for ever."""
+    one = group.join()
+    coordinator = one.connector._coordinator
+    assert coordinator is not None
+    one.close()
+    coordinator.join(LIMIT_S)
+    late = coordinator.commit(CommitAsked(None))
+    with pytest.raises(ConnectorClosedError):
+        late.result(LIMIT_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from zkconsumer.core.events import PositionsCollected
 from zkconsumer.core.model import (
@@ -15,7 +17,7 @@ from zkconsumer.core.model import (
     Storage,
     TopicPartition,
 )
-from zkconsumer.errors import CommitError, ConfigError, NotOwnedError
+from zkconsumer.errors import CommitError, ConfigError, ConnectorClosedError, NotOwnedError
 
 # The greatest offset that can be stored.
 MAX_OFFSET = 2**63 - 1
@@ -31,6 +33,22 @@ class CommitAsked:
     retries: int | None
     given: Given | None = None
     answer: Future[None] = field(default_factory=Future)
+
+
+def refuse_late(inbox: SimpleQueue[Any], where: str) -> None:
+    """Answer what was asked of a coordinator that has ended; any thread may call it."""
+    while True:
+        try:
+            item = inbox.get_nowait()
+        except Empty:
+            return
+        if isinstance(item, CommitAsked):
+            item.answer.set_exception(
+                ConnectorClosedError(
+                    "the connector was shut down before it came to this commit", where=where,
+                    remedy="commit before the shutdown, which commits everything handed out, too",
+                )
+            )
 
 
 def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitAsked:

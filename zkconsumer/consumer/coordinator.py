@@ -23,7 +23,7 @@ from zkconsumer.consumer.holdings import Grant, Which
 from zkconsumer.consumer.journal import Journal
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.metrics import Tally
-from zkconsumer.consumer.notices import NO_SHARE, error_for, held_by, level_of
+from zkconsumer.consumer.notices import FOR_IDLE, NO_SHARE, error_for, held_by, level_of
 from zkconsumer.consumer.stream import Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
@@ -90,6 +90,7 @@ class Coordinator(threading.Thread):
         self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
         self._last_request = 0
         self._session: ZooKeeperSession | None = None
+        self._ended = False
         self._store: KafkaOffsetStore | None = None
         self._executor: Executor | None = None
 
@@ -127,6 +128,8 @@ class Coordinator(threading.Thread):
     def commit(self, asked: CommitAsked) -> Future[None]:
         """Ask for an explicit commit."""
         self._inbox.put(asked)
+        if self._ended:  # who asks before that is heard by `_finish`
+            commits.refuse_late(self._inbox, self._settings.consumer)
         return asked.answer
 
     def leave(self, purpose: Purpose) -> None:
@@ -331,7 +334,7 @@ class Coordinator(threading.Thread):
             wanted = self.state.wanted
             waiting = self._streams_for((tp, wanted.get(tp, "")) for tp in self.state.blocked)
             self._tell([s for s in self._idle_streams() if s in waiting], error)
-        elif notice.kind in _FOR_IDLE:
+        elif notice.kind in FOR_IDLE:
             self._tell(self._idle_streams(), error)
 
     def _streams_of(self, partition: str) -> list[Stream[Any, Any]]:
@@ -386,14 +389,12 @@ class Coordinator(threading.Thread):
         self.state = replace(self.state, phase=Phase.CLOSED)
 
     def _finish(self) -> None:
-        if self._session is not None:
-            self._session.stop()
-        if self._store is not None:
-            self._store.stop()
+        for one in (self._session, self._store):
+            if one is not None:
+                one.stop()
         if self._trace is not None:
             self._trace.close()
         if self._listener is not None:
             self._listener.close()
-
-
-_FOR_IDLE = frozenset({cmd.NoticeKind.UNSUPPORTED_PEER, cmd.NoticeKind.MALFORMED_TOPIC})
+        self._ended = True
+        commits.refuse_late(self._inbox, self._settings.consumer)

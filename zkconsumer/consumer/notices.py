@@ -35,7 +35,8 @@ _GRAVE = frozenset(
         NoticeKind.MALFORMED_TOPIC,
     }
 )
-
+FOR_IDLE = frozenset({NoticeKind.UNSUPPORTED_PEER, NoticeKind.MALFORMED_TOPIC})
+"""What streams without a partition raise."""
 
 NO_SHARE = "the group has more consumer threads than the topic has partitions"
 
