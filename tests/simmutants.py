@@ -32,7 +32,7 @@ from zkconsumer.core.state import Phase
 from zkconsumer.sim import member as simulated
 from zkconsumer.sim.monitor import InvariantViolation
 from zkconsumer.sim.swarm import Decisions, run
-from zkconsumer.zk import claiming, executor, operations
+from zkconsumer.zk import claiming, executor, operations, viewing
 from zkconsumer.zk import committing as storing
 from zkconsumer.zk import requests as rq
 
@@ -279,10 +279,18 @@ def _everyone_first() -> list[Patch]:
 
 
 def _lost_topic_change() -> list[Patch]:
-    real = operations._read_topics
+    return [(viewing, "_read_topics", _unwatched(viewing._read_topics))]
 
-    def read_topics(names: Any) -> Any:
-        running = real(names)
+
+def _lost_list_of_topics() -> list[Patch]:
+    return [(viewing, "_list_topics", _unwatched(viewing._list_topics))]
+
+
+def _unwatched(real: Any) -> Any:
+    """An operation that arms none of its watches."""
+
+    def operation(*arguments: Any) -> Any:
+        running = real(*arguments)
         batch = next(running)
         try:
             while True:
@@ -291,7 +299,7 @@ def _lost_topic_change() -> list[Patch]:
         except StopIteration as end:
             return end.value
 
-    return [(operations, "_read_topics", read_topics)]
+    return operation
 
 
 # ---- offsets ------------------------------------------------------------------------------------
@@ -418,6 +426,8 @@ MUTANTS = (
     Mutant("topic not watched", "new partitions are not noticed", _lost_topic_change,
            "Scala before 0.8.2 (KAFKA-1075)",
            near=134),
+    Mutant("list of topics not watched", "a pattern misses a topic that comes later",
+           _lost_list_of_topics, "a plain slip"),
     Mutant("unconditional commit", "offsets are written whatever stands there",
            _unconditional_commit, "Scala, pykafka, kafka-node",
            near=742),
