@@ -96,6 +96,9 @@ def draw_faults(decide: Decide) -> dict[Do, int]:
             return {do: 1 + decide(2) for do in kinds if decide(share) == 0}
 
 
+JOIN_RARITY = 20
+"""One in so many chances to join is taken."""
+
 PATTERNS = (
     *[(Pattern.STATIC, "")] * 4,
     (Pattern.WHITE_LIST, "t.*"),
@@ -162,7 +165,11 @@ def run_plan(
 
 
 def choose(world: World, decide: Decide, rarity: int) -> Action:
-    """The next action: rarely a fault or its end, and time passes rarely while there is work."""
+    """The next action: rarely a fault or its end, and time passes rarely while there is work.
+
+    Members join rarely, too, once there is one: else all would be there before the first message,
+    and nobody would hand over what has been read.
+    """
     if rarity and decide(rarity) == 0:
         ends = faults.mends(world) if decide(world.plan.mending) == 0 else []
         wrong = [*faults.possible(world), *ends]
@@ -171,6 +178,9 @@ def choose(world: World, decide: Decide, rarity: int) -> Action:
     actions = world.enabled()
     if len(actions) > 1 and actions[-1].do is Do.TIME and decide(8):
         actions.pop()
+    others = [action for action in actions if action.do is not Do.JOIN]
+    if len(actions) > len(others) > 0 and decide(JOIN_RARITY):
+        actions = others
     return actions[decide(len(actions))]
 
 
