@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
+from zkconsumer.sim.failing import load
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.swarm import Decisions, run
 from zkconsumer.sim.world import World
 from zkconsumer.zk import requests as rq
 
@@ -78,3 +83,12 @@ def test_a_hand_is_quicker_than_a_release() -> None:
     until(world, lambda: not monitor.converged(world))
     assert world.owner(tp) != claimed
     assert tp in second.feeds
+
+
+FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
+
+
+@pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
+def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
+    """The decisions of a run that broke a promise, told in its file, lead to no such end any more."""
+    assert run(Decisions(load(trace))).violation is None

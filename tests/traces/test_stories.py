@@ -33,6 +33,7 @@ WITHOUT_STORY = {
     "a peer's filter cannot be evaluated here",
     "a topic comes that a pattern matches, or goes",
     "members go by different rules",
+    "the broker that keeps the group's offsets dies (`offsets.storage=kafka`)",
     "your code raises",
     "a decoder raises",
     "our consumer id is taken",

@@ -18,7 +18,7 @@ from zkconsumer.core.commands import (
 from zkconsumer.core.events import Committed, Denied
 from zkconsumer.core.model import Purpose, TopicPartition
 from zkconsumer.core.offsets import CommitPlan, Findings
-from zkconsumer.core.state import CommitRequest, InFlight, State, Step, then
+from zkconsumer.core.state import CommitRequest, InFlight, Phase, State, Step, then
 
 MAX_TRIES = 8
 """How often one commit starts over because somebody else keeps writing; then it has failed."""
@@ -49,11 +49,21 @@ def pending(state: State, purpose: Purpose) -> bool:
     return running or any(c.purpose is purpose for c in state.commits)
 
 
+def touches(state: State, partitions: Container[TopicPartition]) -> bool:
+    """Is a commit under way that reads or writes one of these?"""
+    if state.commit is None:
+        return False
+    plan = state.commit.plan
+    return any(tp in partitions for tp in (*plan.writes, *plan.checks, *plan.kafka))
+
+
 def pump(state: State, now: float) -> Step:
     """Start the next commit if one waits and the lease allows it."""
     commands: tuple[Command, ...] = ()
     while state.commits and state.commit is None and _may_write(state, now):
         first, *rest = state.commits
+        if state.phase is Phase.COMMITTING and first.purpose not in URGENT:
+            break  # a hand-over waits for its own commit, and the others wait for the hand-over
         state = replace(state, commits=tuple(rest))
         state, more = _start(state, first, 1)
         commands += more
@@ -68,8 +78,9 @@ def due(state: State, now: float) -> Step:
 
 
 def _may_write(state: State, now: float) -> bool:
-    rests = state.commits_at is not None
-    return state.connected and not state.fenced and state.lease.holds(now) and not rests
+    """Not while owner znodes are on their way out: what is sent behind them would be another's."""
+    waits = state.commits_at is not None or state.phase is Phase.RELEASING
+    return state.connected and not state.fenced and state.lease.holds(now) and not waits
 
 
 def _plan(state: State, asked: CommitRequest) -> CommitPlan:

@@ -163,9 +163,16 @@ def listened(state: State, said: tuple[Notice, ...], now: float) -> Step:
 
 
 def release(state: State) -> Step:
+    """Delete owner znodes, behind a commit that touches them.
+
+    Else: 1. a commit is sent, and refused, since somebody wrote meanwhile; 2. the owner znodes are
+    released; 3. the commit starts over, and writes what is another's by now.
+    """
+    state = replace(state, phase=Phase.RELEASING, op=None, grace_at=None)
+    if committing.touches(state, state.moving):
+        return state, ()  # its end comes back to here
     asked = state.moving & state.serving
-    state = replace(state, phase=Phase.RELEASING, grace_at=None, serving=state.serving - asked)
-    state, op = start_op(state)
+    state, op = start_op(replace(state, serving=state.serving - asked))
     withdraw = (Withdraw(asked),) if asked else ()
     return state, (*withdraw, Release(op, state.moving))
 
@@ -186,7 +193,8 @@ def released(state: State, outcome: Released, now: float) -> Step:
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
         for tp, reason in outcome.denied.items()
     )
-    return then((state, notices), lambda s: advance(s, now))
+    advanced = then((state, notices), lambda s: advance(s, now))
+    return then(advanced, lambda s: pump(s, now))
 
 
 def pump(state: State, now: float) -> Step:
@@ -198,6 +206,8 @@ def after_commit(state: State, now: float) -> Step:
     """A phase that waits for a commit goes on when it is over, however it ended."""
     if state.phase is Phase.COMMITTING and not committing.pending(state, Purpose.RELEASE):
         return before_release(state, now)
+    if state.phase is Phase.RELEASING and state.op is None and state.connected:
+        return release(state)
     last = (Purpose.LEAVE, Purpose.RELEASE)
     if state.phase is Phase.LEAVING and not any(committing.pending(state, p) for p in last):
         return close(state)

@@ -182,7 +182,10 @@ class Monitor(Watcher):
     # ---- messages --------------------------------------------------------------------------------
 
     def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
-        self.done[tp] = max(self.done.get(tp, 0), offset)
+        state = world.members[who].state
+        # Too late for a hand-over whose grace is over: it comes again, as what is still in hand.
+        if tp not in state.moving or state.phase is Phase.STOPPING:
+            self.done[tp] = max(self.done.get(tp, 0), offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def delivered(self, world: Scene, message: Delivered) -> None:
