@@ -90,5 +90,5 @@ FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
-    """The decisions of a run that broke a promise, told in its file, lead to no such end any more."""
+    """The decisions of a run that broke a promise, as its file tells, have no such end any more."""
     assert run(Decisions(load(trace))).violation is None
