@@ -230,7 +230,7 @@ def test_the_release_of_the_peers(text: str, release: str) -> None:
     """A release is named as a whole or by a beginning; a name that leaves a doubt is refused."""
     assert config_of(peers_release=text).peers_release == release
     for doubtful in ("1.0", "0.7.2", ""):
-        with pytest.raises(ConfigError, match="peers.release"):
+        with pytest.raises(ConfigError, match=r"peers\.release"):
             config_of(peers_release=doubtful)
 
 
