@@ -326,8 +326,11 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
     """The offsets up to the last one, read with a signal every now and then; how many came."""
     seen: list[int] = []
     interrupts = 0
+    reading = True
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if not reading:
+            return  # it was on its way when the timer was stopped, which must not start again
         # Only below the stream: a message that has left it is in the user's hands.
         # (Not within a Consumer's constructor, which turns exceptions into others of its own.)
         inner = frame
@@ -352,6 +355,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
                 if interrupts > 100:  # on a slow machine they would come before any message
                     break
     finally:
+        reading = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     return seen, interrupts
