@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from socket import socket
 from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -303,7 +304,7 @@ class Meter(Proxy):
         self.asked: Counter[str] = Counter()
         self.last_at = time.monotonic()
 
-    def _requests(self, client: object, server: object) -> None:
+    def _requests(self, client: socket, server: socket) -> None:
         pending, is_handshake = b"", True
         while chunk := self._receive(client):
             pending += chunk

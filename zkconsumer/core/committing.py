@@ -229,21 +229,21 @@ def _act_on(state: State, findings: Findings) -> Step:
         *(
             Notice(NoticeKind.OFFSET_OVERWRITTEN, str(tp), f"somebody wrote {theirs} where this "
                    f"member had committed {ours}; written over")
-            for tp, (ours, theirs) in findings.overwritten.items()
+            for tp, (ours, theirs) in sorted(findings.overwritten.items())
         ),
         *(
             Notice(NoticeKind.OFFSET_LEFT, str(tp), f"somebody wrote {theirs}, ahead of this "
                    f"member's {ours}; left standing until {theirs} is passed")
-            for tp, (ours, theirs) in findings.left.items()
+            for tp, (ours, theirs) in sorted(findings.left.items())
         ),
         *(
             Notice(NoticeKind.OFFSET_EDITED, str(tp), f"an operator set the offset to {to}; "
                    "reading on from there")
-            for tp, to in findings.edited.items()
+            for tp, to in sorted(findings.edited.items())
         ),
         *(
             Notice(NoticeKind.OFFSET_MALFORMED, str(tp), reason)
-            for tp, reason in findings.malformed.items()
+            for tp, reason in sorted(findings.malformed.items())
         ),
     ]
     state = replace(state, commits=tuple(_without(c, findings.edited) for c in state.commits))
@@ -267,6 +267,6 @@ def _answer(
         answer = (AnswerCommit(asked.request, failures),)
     notices = tuple(
         Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")
-        for tp, reason in failures.items()
+        for tp, reason in sorted(failures.items())
     )
     return (*notices, *answer)

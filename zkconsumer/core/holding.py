@@ -28,7 +28,7 @@ def take_back(state: State, outcome: Verified) -> Step:
             str(tp),
             "our owner znode vanished" if who is None else f"our owner znode is now {who.thread}'s",
         )
-        for tp, who in outcome.lost.items()
+        for tp, who in sorted(outcome.lost.items())
         if tp in state.owned and tp in state.wanted
     )
     state, commands = lose(state, changed.union(outcome.lost))

@@ -191,7 +191,7 @@ def released(state: State, outcome: Released, now: float) -> Step:
     )
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
-        for tp, reason in outcome.denied.items()
+        for tp, reason in sorted(outcome.denied.items())
     )
     advanced = then((state, notices), lambda s: advance(s, now))
     return then(advanced, lambda s: pump(s, now))
@@ -251,7 +251,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
     )
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot claim: {reason}")
-        for tp, reason in outcome.denied.items()
+        for tp, reason in sorted(outcome.denied.items())
     )
     state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: advance(s, now))

@@ -16,9 +16,11 @@ whatever the JVM members have done: when they are gone, ours serve everything ag
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.sim.jvm import JvmMember
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.monitor import InvariantViolation, Monitor, Scene
@@ -39,7 +41,13 @@ class MixedWorld(World):
         super().__init__(plan, watcher)
         self.jvm = jvm
         for who in jvm:
-            member = JvmMember(self.members[who].settings, self._entered)
+            settings = self.members[who].settings
+            # The model of the JVM member knows topics by their names.
+            streams = max(settings.subscription.values())
+            static = replace(
+                settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC
+            )
+            member = JvmMember(static, self._entered)
             # To a world the two are the same; what only ours have, only our monitors look at.
             self.members[who] = cast(SimMember, member)
 
@@ -72,6 +80,9 @@ class MixedMonitor(Monitor):
         self.duplicates += message.offset < prefix
         self.prefix[tp] = max(prefix, message.offset + 1)
         self.edited.pop(tp, None)  # it may read on from an edit, and may not: nobody promises
+
+    def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
+        return who not in self._jvm and super()._too_late(world, who, tp)
 
     def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         foreign = entry.old is not None and entry.old.stat.owner != entry.session

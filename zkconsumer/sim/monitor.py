@@ -182,11 +182,14 @@ class Monitor(Watcher):
     # ---- messages --------------------------------------------------------------------------------
 
     def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
-        state = world.members[who].state
-        # Too late for a hand-over whose grace is over: it comes again, as what is still in hand.
-        if tp not in state.moving or state.phase is Phase.STOPPING:
+        if not self._too_late(world, who, tp):
             self.done[tp] = max(self.done.get(tp, 0), offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
+
+    def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
+        """Finished after the grace of its hand-over: it comes again, as what is still in hand."""
+        state = world.members[who].state
+        return tp in state.moving and state.phase is not Phase.STOPPING
 
     def delivered(self, world: Scene, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
