@@ -31,6 +31,7 @@ from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import Observer, Part
 
+REST_S = 0.7  # longer than a member waits before it reads back what it has kept
 SESSION_S = 1.5
 
 SETTINGS: Mapping[str, Any] = {
@@ -303,6 +304,18 @@ class Crew:
             lambda: f"settled: {[(m.name, m.phase, sorted(m.owned)) for m in members]}",
         )
 
+    def _rest(self, *members: MemberProcess | LocalMember) -> None:
+        """Wait until the group has been settled for a while: what is known of it is never new."""
+        since = [0.0]
+
+        def rests() -> bool:
+            if not self.is_settled(*members):
+                since[0] = boottime()
+            return boottime() - since[0] >= REST_S
+
+        since[0] = boottime()
+        wait_for(rests, lambda: f"rest: {[(m.name, m.phase, sorted(m.owned)) for m in members]}")
+
     def flowing(self, *members: MemberProcess | LocalMember) -> None:
         """Wait until each of these has been given messages that were not there before."""
         counts = [len(member.delivered) for member in members]
@@ -331,7 +344,7 @@ class Crew:
             lambda: f"all delivered; missing: {self.evidence().undelivered()}",
         )
         live = [member for member in self.members if member.is_alive]
-        self.settle(*live)
+        self._rest(*live)
         rest_at = boottime()
         for member in live:
             member.leave()

@@ -193,7 +193,8 @@ class Witness:
 
     @property
     def settled(self) -> bool:
-        return self.state.phase is Phase.SETTLED
+        # What it has kept it reads back at rest.
+        return self.state.phase in (Phase.SETTLED, Phase.VERIFYING)
 
     def do(self, command: cmd.Command) -> None:
         match command:

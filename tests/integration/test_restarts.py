@@ -167,13 +167,15 @@ def test_the_leader_of_an_ensemble_is_killed(
     sessions = [one.last("session") for one in members]
     killed = ensemble.leader()
     killed.kill()
-    assert ensemble.leader() is not killed
-    crew.flowing(*members)
-    crew.settle(*members)
-    assert [one.last("session") for one in members] == sessions
-    assert crew.observer.snapshot().owners == owners
-    assert crew.finish().duplicates() == 0
-    killed.start()
+    try:
+        assert ensemble.leader() is not killed
+        crew.flowing(*members)
+        crew.settle(*members)
+        assert [one.last("session") for one in members] == sessions
+        assert crew.observer.snapshot().owners == owners
+        assert crew.finish().duplicates() == 0
+    finally:
+        killed.start()
 
 
 def test_the_leader_of_an_ensemble_is_frozen(
