@@ -115,9 +115,12 @@ def test_odd_registrations(scene: Scene, release: str) -> None:
         else:
             one.settled(*expected)
             assert not one.status.malformed_peers, case["name"]
+        # Its going must have been read before the next one comes, who has the same path.
+        seen = one.counted["rebalances"]
         scene.admin.delete(path)
-        eventually(lambda: not one.status.malformed_peers)
+        eventually(lambda seen=seen: one.counted["rebalances"] > seen)
         one.settled(0, 1, 2, 3)
+        assert not one.status.malformed_peers, case["name"]
     assert named >= 20
     assert one.readers[0].errors == []
 
@@ -170,6 +173,10 @@ def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
             assert one.status.waiting_for.startswith("t: ")
         assert one.owned == {0, 1}
         assert expected in (None, {0, 1})
+        # As above: it must have read this before the next payload comes.
+        eventually(lambda: one.status.phase in ("settled", "waiting"))
+        seen = one.counted["rebalances"]
         scene.topic("t", SOUND)
+        eventually(lambda seen=seen: one.counted["rebalances"] > seen)
     one.settled(0, 1)
     assert one.counted.get("malformed_topic", 0) == named > 0
