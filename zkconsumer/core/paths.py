@@ -91,6 +91,11 @@ def shown(text: str) -> str:
 # ---- building -----------------------------------------------------------------------------------
 
 
+def group(name: str) -> str:
+    """A group's own znode."""
+    return f"{CONSUMERS}/{name}"
+
+
 def ids(group: str) -> str:
     """Parent of the group's registrations."""
     return f"{CONSUMERS}/{group}/ids"
@@ -149,6 +154,11 @@ def broker(broker_id: str | int) -> str:
 def topic(name: str) -> str:
     """The partitions of a topic."""
     return f"{TOPICS}/{name}"
+
+
+def partition_state(name: str, partition: int) -> str:
+    """Leader and in-sync replicas of a partition, as its controller last said."""
+    return f"{TOPICS}/{name}/partitions/{partition}/state"
 
 
 # ---- taking apart -------------------------------------------------------------------------------

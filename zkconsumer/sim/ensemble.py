@@ -201,7 +201,7 @@ class Ensemble:
         def of(node: Node | None) -> Hashable:
             if node is None:
                 return None
-            data, (czxid, mzxid, version, owner) = node
+            data, (czxid, mzxid, version, owner, _) = node
             return data, ranks[czxid], ranks[mzxid], version, owner
 
         behind = tuple(

@@ -141,7 +141,7 @@ class Tree:
                     return NO_AUTH
                 if version not in (-1, old.stat.version):
                     return BAD_VERSION
-                czxid, _, before, owner = old.stat
+                czxid, _, before, owner, _ = old.stat
                 new = Node(data, Stat(czxid, zxid, before + 1, owner))
                 return Change(zxid, session, write, path, old, new)
             case rq.Check(_, version):

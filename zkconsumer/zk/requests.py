@@ -29,12 +29,16 @@ class Code(Enum):
 
 
 class Stat(NamedTuple):
-    """`owner` is the session of an ephemeral znode, 0 for a persistent one."""
+    """`owner` is the session of an ephemeral znode, 0 for a persistent one.
+
+    `mtime_ms`: when it was last written, by the server's clock; for people, never for decisions.
+    """
 
     czxid: int
     mzxid: int
     version: int
     owner: int
+    mtime_ms: int = 0
 
 
 class Node(NamedTuple):

@@ -293,7 +293,7 @@ def _too_large(request: rq.Request) -> bool:
 
 
 def _stat(stat: Any) -> rq.Stat:
-    return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner)
+    return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
 def _reply(request: rq.Request, result: Any) -> Reply:
