@@ -95,7 +95,7 @@ class _Reading:
         for consumer, payload in group.registrations.items():
             try:
                 registration = read_registration(payload, where=consumer, profile=profile)
-                self.counts[consumer] = _topics_of(registration, group.topics, internal)
+                self.counts[consumer] = topics_of(registration, group.topics, internal)
             except ZkConsumerError as error:
                 self._unreadable[consumer] = _failure(error)
         self.partitions: dict[str, tuple[int, ...]] = {}
@@ -123,9 +123,13 @@ class _Reading:
                 return theirs or next(iter(self._faults.values()), None)
 
 
-def _topics_of(
+def topics_of(
     registration: Registration, topics: Iterable[str], internal: frozenset[str]
 ) -> Mapping[str, int]:
+    """Topic -> number of streams of one member; of a filter, those of `topics` that it matches.
+
+    Raises as `matching`, and MalformedZnodeError for a filter without streams (AssertionError).
+    """
     if registration.pattern is Pattern.STATIC:
         return registration.subscription
     ((regex, streams),) = registration.subscription.items()

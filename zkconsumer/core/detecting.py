@@ -45,8 +45,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
-    """One way to deal, and what it gives to each member."""
+class Rules:
+    """One way to deal, and what it gives to each member (`parts`)."""
 
     profile: Profile
     strategy: Strategy
@@ -87,6 +87,27 @@ def detect(
     return Finding(DEFAULT, f"default: {unknown}", quarrels)
 
 
+def nearest(group: Group, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
+    """The rules that explain the owner nodes: all of them, or else those of most members.
+
+    Of several that do as well the first counts, and that is what `group` says, of DEFAULT.
+    """
+    held: dict[ConsumerId, Part] = {consumer: {} for consumer in group.registrations}
+    for tp, thread in owners.items():
+        held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+    registered = (_read(payload, DEFAULT.parser) for payload in group.registrations.values())
+    has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
+    best, most = None, -1
+    for rules in _all_rules(group, _FORMS, has_patterns):
+        explained = sum(rules.parts.get(one) == part for one, part in held.items())
+        if explained > most:
+            best, most = rules, explained
+        if explained == len(held):
+            break
+    assert best is not None, "there are always some"
+    return best
+
+
 def _forms(own: Profile) -> Sequence[Profile]:
     """How members may deal, we first."""
     mine = own.key_form, own.internal_topics
@@ -113,18 +134,18 @@ def _explained(
     return Finding(DEFAULT, "default: no release explains all owner nodes", quarrels)
 
 
-def _all_rules(group: Group, forms: Sequence[Profile], has_patterns: bool) -> Iterator[_Rules]:
+def _all_rules(group: Group, forms: Sequence[Profile], has_patterns: bool) -> Iterator[Rules]:
     """All there are, those of our own settings first; without patterns nothing internal counts."""
     mine = group.exclude_internal
     for strategy in (group.strategy, *(one for one in Strategy if one is not group.strategy)):
         for exclude in (mine, not mine) if has_patterns else (True,):
             changed = replace(group, strategy=strategy, exclude_internal=exclude)
             for profile in forms:
-                yield _Rules(profile, strategy, exclude, compute(changed, profile))
+                yield Rules(profile, strategy, exclude, compute(changed, profile))
 
 
 def _quarrels(
-    own: _Rules, rules: list[_Rules], held: Mapping[ConsumerId, Part]
+    own: Rules, rules: list[Rules], held: Mapping[ConsumerId, Part]
 ) -> Iterator[tuple[ConsumerId, str]]:
     """Members whose nodes other rules explain than the rest's.
 

@@ -12,20 +12,24 @@ from typing import Any, Self
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.zk.requests import (
+    AclRule,
     Children,
     Code,
     Exists,
     Get,
+    GetAcl,
     Multi,
     Node,
     Reply,
+    Right,
+    Rights,
     Stat,
     SyncLeader,
     Write,
 )
 from zkconsumer.zk.session import ZooKeeperSession
 
-Read = Get | Exists | Children | SyncLeader
+Read = Get | Exists | Children | GetAcl | SyncLeader | Rights
 
 PIPELINE = 5_000
 """Requests that are under way at once: more take memory and gain nothing, and a window of 64 takes
@@ -91,6 +95,23 @@ class Connection:
         """The stat of each of these znodes that exists."""
         found = self._present(Exists(path) for path in paths)
         return {path: stat for path, stat in found if stat is not None}
+
+    def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
+        """Who may do what with each of these znodes that exists, or the error if that is secret."""
+        found: dict[str, tuple[Right, ...] | AccessDeniedError] = {}
+        for request, reply in self._replies(Rights(path) for path in paths):
+            if reply.code is Code.NO_AUTH:
+                found[request.path] = _denied(request)
+            elif reply.code is Code.OK:
+                found[request.path] = reply.value
+        return found
+
+    def acls(self, paths: Iterable[str]) -> dict[str, tuple[AclRule, ...]]:
+        """The access control list of each of these znodes that exists.
+
+        ZooKeeper 3.6 and later put `x` for a digest's hash where we may not administer the znode.
+        """
+        return dict(self._present(GetAcl(path) for path in paths))
 
     def tree(self, root: str) -> dict[str, Node]:
         """A znode and everything below it, parents first; empty if it does not exist."""

@@ -46,8 +46,17 @@ class Node(NamedTuple):
     stat: Stat
 
 
+class AclRule(NamedTuple):
+    """Who may do what with a znode: one entry of its access control list; `perms` is a bit set."""
+
+    perms: int
+    scheme: str
+    id: str
+
+
 class Reply(NamedTuple):
-    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set.
+    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set,
+    AclRules of GetAcl.
 
     Of FetchOffsets: partition -> OffsetAndMetadata, where there is one; OTHER with the reason when
     it is worth another try. Of StoreOffsets: NotStored.
@@ -78,16 +87,24 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class GetAcl:
     path: str
-    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """`acl` None: what the configuration says. `data` None is ZooKeeper's null."""
+
+    path: str
+    data: bytes | None = b""
     ephemeral: bool = False
+    acl: tuple[AclRule, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetData:
     path: str
-    data: bytes
+    data: bytes | None
     version: int
 
 
@@ -118,7 +135,24 @@ class SyncLeader:
     path: str
 
 
-Request = Get | Exists | Children | Create | Multi | SyncLeader
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Who may do what with a znode; a tool's question, which no member asks.
+
+    The reply's value is a tuple of Right.
+    """
+
+    path: str
+
+
+class Right(NamedTuple):
+    """An entry of an access control list: "scheme:id", and ZooKeeper's permission bits."""
+
+    identity: str
+    permissions: int
+
+
+Request = Get | Exists | Children | GetAcl | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent at once (pipelined) and answered in order."""
 
@@ -159,7 +193,7 @@ cut into several transactions, each all-or-nothing for itself."""
 def payload_size(write: Write) -> int:
     """Bytes that a write takes in a transaction, about."""
     data = write.data if isinstance(write, Create | SetData) else b""
-    return len(write.path.encode()) + len(data) + 64
+    return len(write.path.encode()) + len(data or b"") + 64
 
 
 Operation = Generator[Batch | OffsetRequest, Sequence[Reply], Any]

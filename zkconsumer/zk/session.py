@@ -18,7 +18,7 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import paths
@@ -217,7 +217,11 @@ class ZooKeeperSession:
         self._client.stop()
         self._client.close()
 
-    def submit(self, batch: rq.Batch, done: Callable[[Sequence[Reply]], None]) -> None:
+    def submit(
+        self,
+        batch: Sequence[rq.Request | rq.Rights],
+        done: Callable[[Sequence[Reply]], None],
+    ) -> None:
         """Send all requests of `batch` at once; `done` gets the replies, in order, once.
 
         `done` is called on kazoo's thread, or on the caller's if nothing could be sent.
@@ -232,7 +236,7 @@ class ZooKeeperSession:
             if not left:
                 done(replies)  # type: ignore[arg-type]
 
-        def finished(index: int, request: rq.Request, result: Any) -> None:
+        def finished(index: int, request: rq.Request | rq.Rights, result: Any) -> None:
             take(index, _reply(request, result))
 
         if not batch:
@@ -248,7 +252,7 @@ class ZooKeeperSession:
             else:
                 self._send(request).rawlink(partial(finished, index, request))
 
-    def _send(self, request: rq.Request) -> Any:
+    def _send(self, request: rq.Request | rq.Rights) -> Any:
         client = self._client
         match request:
             case rq.Get(path, watch):
@@ -257,28 +261,40 @@ class ZooKeeperSession:
                 return client.exists_async(path, self._watch if watch else None)
             case rq.Children(path, watch):
                 return client.get_children_async(path, self._watch if watch else None)
+            case rq.GetAcl(path):
+                return client.get_acls_async(path)
             case rq.Create(path, data, ephemeral):
-                # All groups stand below this one: whoever makes it must not shut the others out.
-                acl = OPEN_ACL_UNSAFE if path == paths.CONSUMERS else None
-                return client.create_async(path, data, acl=acl, ephemeral=ephemeral)
+                return client.create_async(path, data, acl=_acl(request), ephemeral=ephemeral)
             case rq.SyncLeader(path):
                 return client.sync_async(path)
             case rq.Multi(writes):
                 return self._transaction(writes)
+            case rq.Rights(path):
+                return client.get_acls_async(path)
 
     def _transaction(self, writes: Sequence[rq.Write]) -> Any:
         transaction = self._client.transaction()
         for write in writes:
             match write:
                 case rq.Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                    transaction.create(path, data or b"", _acl(write), ephemeral)
                 case rq.SetData(path, data, version):
-                    transaction.set_data(path, data, version)
+                    transaction.set_data(path, data or b"", version)
                 case rq.Delete(path, version):
                     transaction.delete(path, version)
                 case rq.Check(path, version):
                     transaction.check(path, version)
+            if isinstance(write, rq.Create | rq.SetData) and write.data is None:
+                # kazoo takes no null here, though it can send it.
+                transaction.operations[-1] = transaction.operations[-1]._replace(data=None)
         return transaction.commit_async()
+
+
+def _acl(request: rq.Create) -> list[ACL] | None:
+    """All groups stand below one znode: whoever makes it must not shut the others out."""
+    if request.acl is None:
+        return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
+    return [ACL(rule.perms, Id(rule.scheme, rule.id)) for rule in request.acl]
 
 
 def _refused(where: str) -> AccessDeniedError:
@@ -288,15 +304,15 @@ def _refused(where: str) -> AccessDeniedError:
     )
 
 
-def _too_large(request: rq.Request) -> bool:
-    return isinstance(request, rq.Create) and len(request.data) > rq.MAX_PAYLOAD_BYTES
+def _too_large(request: rq.Request | rq.Rights) -> bool:
+    return isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES
 
 
 def _stat(stat: Any) -> rq.Stat:
     return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
-def _reply(request: rq.Request, result: Any) -> Reply:
+def _reply(request: rq.Request | rq.Rights, result: Any) -> Reply:
     error = result.exception
     if error is not None:
         return Reply(_code(error), f"{type(error).__name__} {error}".strip())
@@ -306,8 +322,14 @@ def _reply(request: rq.Request, result: Any) -> Reply:
             return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
         case rq.Exists():
             return Reply(Code.OK, None if value is None else _stat(value))
+        case rq.GetAcl():
+            rules = (rq.AclRule(one.perms, one.id.scheme, one.id.id) for one in value[0])
+            return Reply(Code.OK, tuple(rules))
         case rq.Multi():
             return _multi_reply(value)
+        case rq.Rights():
+            entries = (rq.Right(f"{one.id.scheme}:{one.id.id}", one.perms) for one in value[0])
+            return Reply(Code.OK, tuple(entries))
         case _:
             return Reply(Code.OK, value)
 
