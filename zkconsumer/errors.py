@@ -128,6 +128,17 @@ class CommitError(ZkConsumerError):
     """Offsets could not be committed, or were committed in part; `where` names the partitions."""
 
 
+# ---- the operator's tools -----------------------------------------------------------------------
+
+
+class RefusedError(ZkConsumerError):
+    """A safety check forbids the change; nothing was written."""
+
+
+class AppliedInPartError(ZkConsumerError):
+    """A change was applied in part; `what` says what was done, the remedy how to finish it."""
+
+
 # ---- the sandbox --------------------------------------------------------------------------------
 
 

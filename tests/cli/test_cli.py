@@ -8,8 +8,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
-from zkconsumer.cli import COMMANDS
+from zkconsumer.cli import COMMANDS, app
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -18,9 +19,11 @@ def test_help(run: Run) -> None:
     """The help names every command, and each command has a help of its own."""
     code, out, _ = run("--help")
     assert code == 0
-    for command in COMMANDS:
+    for command, (_, summary) in COMMANDS.items():
         assert f"  {command} " in out
-        assert run(command, "--help")[0] == 0
+        assert summary.endswith(".")
+        assert summary in " ".join(out.split())
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
 
 def test_version(run: Run) -> None:

@@ -1,7 +1,8 @@
 """The command line: `zkconsumer COMMAND`; one module per family, imported when it is asked for.
 
 Exit codes: 0 done, 1 a problem was found, 2 wrong usage or configuration, 3 ZooKeeper cannot be
-reached, 130 interrupted. A reader that closes the pipe (`| head`) is no problem: 0.
+reached, 4 refused by a safety check, 5 applied in part, 130 interrupted. A reader that closes the
+pipe (`| head`) is no problem: 0.
 Results go to standard output, everything else to standard error.
 """
 
@@ -18,21 +19,24 @@ import typer
 from typer.core import TyperGroup
 
 from zkconsumer.errors import (
+    AppliedInPartError,
     ChrootMissingError,
     ConfigError,
+    RefusedError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
 
-# name -> module; each has a Typer `app`. In the order of the help.
+# name -> module, which has a Typer `app`, and what the help says of it without importing it.
+# In the order of the help.
 COMMANDS = {
-    "demo": "zkconsumer.cli.demo",
-    "consume": "zkconsumer.cli.consume",
-    "owners": "zkconsumer.cli.owners",
-    "assign": "zkconsumer.cli.assign",
-    "simulate": "zkconsumer.cli.simulate",
-    "trace": "zkconsumer.cli.trace",
-    "sandbox": "zkconsumer.cli.sandbox",
+    "demo": ("zkconsumer.cli.demo", "Show a real group at work: join, leave, kill."),
+    "consume": ("zkconsumer.cli.consume", "Write the messages of topics to standard output."),
+    "owners": ("zkconsumer.cli.owners", "Who owns the partitions of a group, also with --watch."),
+    "assign": ("zkconsumer.cli.assign", "Who would get what, in a live group or a file of cases."),
+    "simulate": ("zkconsumer.cli.simulate", "Play groups on a simulated ZooKeeper, and tell."),
+    "trace": ("zkconsumer.cli.trace", "What a member wrote down of its decisions: replay it."),
+    "sandbox": ("zkconsumer.cli.sandbox", "A ZooKeeper and a broker of your own, for trying."),
 }
 
 
@@ -43,6 +47,8 @@ class Exit(IntEnum):
     PROBLEM = 1
     USAGE = 2
     UNREACHABLE = 3
+    REFUSED = 4
+    IN_PART = 5
     INTERRUPTED = 130
 
 
@@ -53,6 +59,10 @@ def exit_code(error: ZkConsumerError) -> Exit:
             return Exit.USAGE
         case ZooKeeperUnreachableError() | ChrootMissingError():
             return Exit.UNREACHABLE
+        case RefusedError():
+            return Exit.REFUSED
+        case AppliedInPartError():
+            return Exit.IN_PART
         case _:
             return Exit.PROBLEM
 
@@ -66,9 +76,13 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+        command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name][0]).app)
         command.name = cmd_name
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -92,7 +106,6 @@ app = typer.Typer(
     cls=_LazyGroup,
     help="A member, in Python, of the groups of Kafka's legacy ZooKeeper-based consumer.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -1,0 +1,371 @@
+"""How rows are written: a table that fits the terminal, or a format for programs.
+
+Data go to standard output, words to standard error. A column is declared once, as a `Column`; rows
+are mappings of plain values. None is shown as `-`; what is not known is an `Unknown` with its
+reason, never a number: programs get null, and the reasons under `unknown`.
+
+Not rich: 10,000 rows take it five seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import zip_longest
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+class Output(Enum):
+    """How the result is written."""
+
+    TABLE = "table"
+    WIDE = "wide"  # the table with all columns, whatever the terminal's width
+    JSON = "json"
+    JSONL = "jsonl"  # one object a line
+    YAML = "yaml"
+    CSV = "csv"
+    LEGACY = "legacy"  # as Kafka's own tool printed it, where there was one
+
+
+class Align(Enum):
+    """Where a cell stands in its column."""
+
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Color(Enum):
+    """What a cell means; the values are SGR codes."""
+
+    GOOD = "32"
+    WARNING = "33"
+    BAD = "31"
+    FAINT = "2"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """In place of a value that could not be had, and why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: key of the rows, and of the objects that programs get.
+        header: by default the name in capitals.
+        drop: on a terminal that is too narrow columns are left out in this order, 1 first; 0 never.
+        wide_only: shown with `--output wide` alone (and in the formats for programs).
+        show: the text of a value, where it is not `str`.
+        color: of a value, on a terminal.
+    """
+
+    name: str
+    header: str = ""
+    align: Align = Align.LEFT
+    drop: int = 0
+    wide_only: bool = False
+    show: Callable[[Any], str] = str
+    color: Callable[[Any], Color | None] = lambda value: None
+
+    @property
+    def title(self) -> str:
+        """What stands over it."""
+        return self.header or self.name.upper().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What is written to: `width` in characters, None for no limit; `color` whether it has any."""
+
+    width: int | None = None
+    color: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with their columns."""
+
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+
+
+def screen(*, color: bool = True) -> Screen:
+    """Standard output as it is: a terminal has a width, and colours unless somebody minds."""
+    if not sys.stdout.isatty():
+        return Screen()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Screen(shutil.get_terminal_size().columns, color and not plain)
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def write(
+    rows: Iterable[Row], columns: Sequence[Column], output: Output, *, to: Screen | None = None
+) -> None:
+    """Write the rows to standard output; `to` says what that is, by default it is looked at.
+
+    With `Output.LEGACY`, which is the caller's to do where there is one, as a table.
+    """
+    table = Table(list(rows), columns)
+    if output in (Output.TABLE, Output.WIDE, Output.LEGACY):
+        out = to or screen()
+        say_all(unknown_reasons(table))
+        text, dropped = format_table(table, output, out)
+        if dropped:
+            say(f"left out for want of room: {', '.join(dropped)} (--output wide shows them)")
+        sys.stdout.write(text)
+    else:
+        sys.stdout.write(_FORMATS[output](table))
+    sys.stdout.flush()
+
+
+def write_sections(
+    sections: Mapping[str, Table], output: Output, *, to: Screen | None = None
+) -> None:
+    """Several tables: one below the other under their names; for programs one object of lists.
+
+    JSON lines name the section in each object, CSV is the last one alone.
+    """
+    if output is Output.JSON or output is Output.YAML:
+        write_document({name: _plain(one) for name, one in sections.items()}, output)
+    elif output is Output.JSONL:
+        for name, table in sections.items():
+            lines = [{"section": name, **row} for row in _plain(table)]
+            sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
+    elif output is Output.CSV:
+        last = list(sections.values())[-1]
+        write(last.rows, last.columns, output)
+    else:
+        for number, (name, table) in enumerate(sections.items()):
+            sys.stdout.write(f"{chr(10) if number else ''}{safe(name)}\n")
+            write(table.rows, table.columns, output, to=to)
+    sys.stdout.flush()
+
+
+def write_document(document: Any, output: Output) -> None:
+    """One value of plain types: as YAML where that was asked for, else as JSON."""
+    if output is Output.YAML:
+        sys.stdout.write(_yaml(document))
+    else:
+        indent = None if output is Output.JSONL else 2
+        sys.stdout.write(json.dumps(document, indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A word to the user, on standard error."""
+    print(f"zkconsumer: {safe(text)}", file=sys.stderr)
+
+
+def say_all(texts: Iterable[str]) -> None:
+    """Words to the user, each once."""
+    for text in dict.fromkeys(texts):
+        say(text)
+
+
+_SHOWN_REASONS = 10
+
+
+def unknown_reasons(table: Table) -> list[str]:
+    """Why values are not known: each reason once, with how often it stands there."""
+    counts: dict[tuple[str, str], int] = {}
+    for row in table.rows:
+        for column in table.columns:
+            value = row.get(column.name)
+            if isinstance(value, Unknown):
+                key = (column.title, value.reason)
+                counts[key] = counts.get(key, 0) + 1
+    told = [
+        f"{title} unknown: {reason}" + (f" ({count} rows)" if count > 1 else "")
+        for (title, reason), count in counts.items()
+    ]
+    more = len(told) - _SHOWN_REASONS
+    return told if more <= 0 else [*told[:_SHOWN_REASONS], f"and {more} reasons more (-o json)"]
+
+
+# ---- for programs -------------------------------------------------------------------------------
+
+
+def plain_row(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+    """A row as JSON has it: in the order of the columns, null and a reason for what is unknown."""
+    values = {column.name: row.get(column.name) for column in columns}
+    unknown = {name: one.reason for name, one in values.items() if isinstance(one, Unknown)}
+    if unknown:
+        values |= dict.fromkeys(unknown)
+        values["unknown"] = unknown
+    return values
+
+
+def _plain(table: Table) -> list[dict[str, Any]]:
+    return [plain_row(row, table.columns) for row in table.rows]
+
+
+def _json(table: Table) -> str:
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in _plain(table))
+    return f"[\n{rows}\n]\n" if rows else "[]\n"
+
+
+def _jsonl(table: Table) -> str:
+    return "".join(json.dumps(row) + "\n" for row in _plain(table))
+
+
+def _yaml(document: Any) -> str:
+    import yaml  # noqa: PLC0415 - 50 ms, for those who want it
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, default_flow_style=False))
+
+
+def _csv(table: Table) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    for row in table.rows:
+        values = (row.get(column.name) for column in table.columns)
+        writer.writerow(["" if value is None else safe(str(value)) for value in values])
+    return out.getvalue()
+
+
+_FORMATS: Mapping[Output, Callable[[Table], str]] = {
+    Output.JSON: _json,
+    Output.JSONL: _jsonl,
+    Output.YAML: lambda table: _yaml(_plain(table)),
+    Output.CSV: _csv,
+}
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+GAP = "  "
+_NARROWEST = 8
+"""Characters. A column is wrapped down to this; what is still too wide runs on."""
+
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+def safe(text: str) -> str:
+    """Untrusted text, with everything escaped that a terminal might act upon."""
+    return _UNPRINTABLE.sub(_escaped, text) if not (text.isascii() and text.isprintable()) else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    one = match[0]
+    return one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode()
+
+
+def width_of(text: str) -> int:
+    """Cells of a terminal that printable text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
+        for one in text
+    )
+
+
+def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[str]]:
+    """The table as text, and the titles of the columns that were left out for want of room."""
+    shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
+    cells = [[_cell(one, row) for row in table.rows] for one in shown]
+    widths = [
+        max([width_of(one.title), *map(width_of, column)])
+        for one, column in zip(shown, cells, strict=True)
+    ]
+    limit = to.width if output is not Output.WIDE else None
+    keep, dropped = _fitting(shown, widths, limit)
+    if limit is not None:
+        _narrow([shown[i] for i in keep], widths, keep, limit)
+    lines = [_line([(shown[i], shown[i].title, widths[i], None) for i in keep])]
+    for number, row in enumerate(table.rows):
+        colors = [shown[i].color(row.get(shown[i].name)) if to.color else None for i in keep]
+        parts = [
+            (shown[i], cells[i][number], widths[i], color)
+            for i, color in zip(keep, colors, strict=True)
+        ]
+        lines.append(_line(parts) if limit is None else _wrapped(parts))
+    return "\n".join(lines) + "\n", [shown[i].title for i in dropped]
+
+
+def _cell(column: Column, row: Row) -> str:
+    value = row.get(column.name)
+    if value is None:
+        return "-"
+    return safe(str(value) if isinstance(value, Unknown) else column.show(value))
+
+
+def _total(widths: Iterable[int]) -> int:
+    return sum(width + len(GAP) for width in widths) - len(GAP)
+
+
+def _fitting(
+    columns: Sequence[Column], widths: Sequence[int], limit: int | None
+) -> tuple[list[int], list[int]]:
+    """Which columns stay and which go, in their order of going."""
+    keep, dropped = list(range(len(columns))), []
+    for i in sorted(keep, key=lambda i: columns[i].drop):
+        if limit is None or _total(widths[k] for k in keep) <= limit:
+            break
+        if columns[i].drop:
+            keep.remove(i)
+            dropped.append(i)
+    return keep, dropped
+
+
+def _narrow(columns: Sequence[Column], widths: list[int], keep: list[int], limit: int) -> None:
+    """Take from the widest columns of text until the line fits."""
+    text = [i for i, one in zip(keep, columns, strict=True) if one.align is Align.LEFT]
+    while text and (over := _total(widths[i] for i in keep) - limit) > 0:
+        widest = max(text, key=lambda i: widths[i])
+        others = [widths[i] for i in text if i != widest]
+        step = max(1, min(over, widths[widest] - max(others, default=_NARROWEST)))
+        if widths[widest] - step < _NARROWEST:
+            return
+        widths[widest] -= step
+
+
+_Part = tuple[Column, str, int, Color | None]
+
+
+def _wrapped(parts: Sequence[_Part]) -> str:
+    """A row, on as many lines as its longest cell takes."""
+    if all(len(text) <= width for _, text, width, _ in parts):
+        return _line(parts)
+    texts = [
+        textwrap.wrap(text, width, break_on_hyphens=True) or [""] for _, text, width, _ in parts
+    ]
+    return "\n".join(
+        _line([
+            (column, text, width, color)
+            for (column, _, width, color), text in zip(parts, line, strict=True)
+        ])
+        for line in zip_longest(*texts, fillvalue="")
+    )
+
+
+def _line(parts: Sequence[_Part]) -> str:
+    cells = []
+    for column, text, width, color in parts:
+        blanks = " " * (width - width_of(text))
+        painted = f"\x1b[{color.value}m{text}\x1b[0m" if color and text else text
+        cells.append(blanks + painted if column.align is Align.RIGHT else painted + blanks)
+    return GAP.join(cells).rstrip()
