@@ -124,7 +124,7 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
     if isinstance(value, rq.Node):
         return value.data, _plain(request, value.stat, base, zxids, numbers)
     if isinstance(value, rq.Stat):
-        czxid, mzxid, version, owner = value
+        czxid, mzxid, version, owner, _ = value
         place = numbers.index(owner) if owner else None
         return zxids.index(czxid), zxids.index(mzxid), version, place
     if isinstance(request, rq.Children) and not isinstance(value, str):

@@ -91,11 +91,13 @@ class MixedMonitor(Monitor):
         else:
             super()._released(world, who, tp, entry)
 
-    def _offset_written(self, world: Scene, who: int, tp: TopicPartition, data: bytes) -> None:
+    def _offset_written(
+        self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
+    ) -> None:
         if who not in self._jvm:
             super()._offset_written(world, who, tp, data)
             return
-        if int(data) > self.prefix.get(tp, 0):
+        if int(data or 0) > self.prefix.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
         self.edited.pop(tp, None)  # its next commit writes over an operator's edit
         super()._offset_written(world, -1, tp, data)

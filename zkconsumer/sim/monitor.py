@@ -176,7 +176,9 @@ class Monitor(Watcher):
             session = world.links[who].session
             owners = world.owners().items()
             left = {tp for tp, (_, owner, _) in owners if owner == session}
-            if left.difference(before.owned) and self.by_hand.isdisjoint(before.doubtful):
+            # What ZooKeeper refuses to delete is there, told, and known to be ours.
+            left = left.difference(before.owned, outcome.claimed.keys() & outcome.denied.keys())
+            if left and self.by_hand.isdisjoint(before.doubtful):
                 raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")
 
     # ---- messages --------------------------------------------------------------------------------
@@ -298,7 +300,9 @@ class Monitor(Watcher):
         if tp in member.feeds:
             raise InvariantViolation("I9", f"{tp} released by {who} while it is delivered")
 
-    def _offset_written(self, world: Scene, who: int, tp: TopicPartition, data: bytes) -> None:
+    def _offset_written(
+        self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
+    ) -> None:
         try:
             value = records.decode_offset(data, where="")
         except MalformedZnodeError:

@@ -32,7 +32,7 @@ def is_too_large(request: rq.Request | Write) -> bool:
     for write in writes:
         about += 64 + 4 * len(write.path)
         if isinstance(write, _WITH_DATA):
-            about += len(write.data)
+            about += len(write.data or b"")
     return about > MAX_REQUEST_BYTES and _size(request) > MAX_REQUEST_BYTES
 
 

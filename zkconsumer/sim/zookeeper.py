@@ -247,7 +247,7 @@ class SimZooKeeper(Ensemble):
     def _ask_leader(
         self, session: int, connection: Connection, request: Request
     ) -> Reply | None:
-        if isinstance(request, rq.Create) and len(request.data) > rq.MAX_PAYLOAD_BYTES:
+        if isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES:
             return TOO_LARGE  # the client does not send it
         if is_too_large(request):
             self.disconnect(session)
@@ -268,7 +268,7 @@ class SimZooKeeper(Ensemble):
             case rq.Multi(writes):
                 refusal, results = self._transact(session, auth, writes)
                 return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
-            case rq.Get() | rq.Exists() | rq.Children():
+            case rq.Get() | rq.Exists() | rq.Children() | rq.GetAcl():
                 raise TypeError(f"a read does not go to the leader: {request!r}")
         refusal, results = self._transact(session, auth, (request,))
         return refusal or Reply(Code.OK, results[0])

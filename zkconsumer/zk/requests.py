@@ -93,12 +93,12 @@ class GetAcl:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """`acl` None: what the configuration says. `data` None is ZooKeeper's null."""
+    """`data` None is ZooKeeper's null. `rules`: its access control; None: as configured."""
 
     path: str
     data: bytes | None = b""
     ephemeral: bool = False
-    acl: tuple[AclRule, ...] | None = None
+    rules: tuple[AclRule, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,9 +292,9 @@ class ZooKeeperSession:
 
 def _acl(request: rq.Create) -> list[ACL] | None:
     """All groups stand below one znode: whoever makes it must not shut the others out."""
-    if request.acl is None:
+    if request.rules is None:
         return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
-    return [ACL(rule.perms, Id(rule.scheme, rule.id)) for rule in request.acl]
+    return [ACL(rule.perms, Id(rule.scheme, rule.id)) for rule in request.rules]
 
 
 def _refused(where: str) -> AccessDeniedError:
