@@ -8,7 +8,14 @@ from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
 from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.model import Blocker, Ownership, RebalanceMode, StoredOffset, TopicPartition
+from zkconsumer.core.model import (
+    UNNAMED,
+    Blocker,
+    Ownership,
+    RebalanceMode,
+    StoredOffset,
+    TopicPartition,
+)
 from zkconsumer.core.rebalance import MAX_PUT_OFF, RECHECK_S
 from zkconsumer.core.records import Pattern
 from zkconsumer.core.releases import profile
@@ -324,6 +331,20 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
     assert member.last(cmd.Claim).partitions.keys() == tps(0, 1)
     assert member.last(cmd.Claim).mode_all_or_nothing
     assert member.state.phase is Phase.SETTLED
+
+
+def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
+    """What a failed claim could not delete is owned, told, and released when it goes elsewhere."""
+    member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
+    got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNNAMED)
+    done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
+    member.load()
+    member.verify()
+    assert (member.state.phase, member.state.serving) == (Phase.WAITING, {T0})
+    assert one(joined(member, view([FIRST, ME])), cmd.AskRelease).partitions == {T0}
+    member.send(ev.ReleaseReady, partitions=frozenset({T0}))
+    assert member.last(cmd.Release).partitions == {T0}
 
 
 def test_eager_does_not_stop_the_world_for_a_retry() -> None:

@@ -171,6 +171,24 @@ def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str
     assert {owner for _, owner in client.owners().values()} == {client.peer.client_id[0]}
 
 
+def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
+    """Eager: the right to delete goes in the middle of a claim that fails; what stays is told."""
+    many = tps(*range(1200))
+    with_parents(client)
+
+    def interfere() -> None:
+        client.take(many[-1])
+        client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
+
+    # 0 the list, 1 the first thousand, 2 the rest
+    outcome = claimed(run_claim(client, *many, whole=True, ask=False, before={2: interfere}))
+    ours = {tp for tp, (_, owner) in client.owners().items() if owner == client.me.session}
+    assert len(ours) >= 1000
+    assert outcome.claimed.keys() == ours
+    assert ours <= outcome.denied.keys()
+    assert not ours & outcome.blocked.keys()
+
+
 def test_our_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
     """Eager: a node of ours from a lost reply counts as claimed, with all the others."""
     run_claim(client, T0)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zkconsumer.core import paths, records
-from zkconsumer.core.events import Claimed, MemberNodeGone, Outcome
+from zkconsumer.core.events import Claimed, MemberNodeGone, Outcome, Released
 from zkconsumer.core.model import UNNAMED, Blocker, Ownership, ThreadId, TopicPartition
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.operations import (
@@ -54,8 +54,8 @@ def claim(
     What is free is created in transactions that are all or nothing each; what another session holds
     is returned as blocked, and the next change of the owners is told by a watch. Of those in `ask`
     it is found out who holds them. With `all_or_nothing` (eager) nothing stays created unless
-    everything is. The claimed znodes are not watched yet: that is for `verify`, when the partitions
-    are served.
+    everything is, but for what ZooKeeper then refuses to delete: that is claimed, and denied. The
+    claimed znodes are not watched yet: that is for `verify`, when the partitions are served.
     """
     work = _Claim(member, threads, dict(known))
     try:
@@ -196,8 +196,13 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
 
 
 def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
-    """Eager: no claim outlives the attempt that failed; what somebody took meanwhile is his."""
+    """Eager: no claim outlives the attempt that failed; what somebody took meanwhile is his.
+
+    What ZooKeeper does not let us delete stays ours, and is told as such: an owner znode that its
+    own member does not know of would keep everybody else out until the session ends.
+    """
     outcome = yield from release(work.member, work.created)
-    if isinstance(outcome, MemberNodeGone):
+    if not isinstance(outcome, Released):
         raise _MemberNodeGoneError
-    work.created.clear()
+    work.created = {tp: None for tp in work.created if tp in outcome.denied}
+    work.denied |= {tp: f"cannot be given back: {why}" for tp, why in outcome.denied.items()}
