@@ -12,12 +12,10 @@ from typing import Any, Self
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.zk.requests import (
-    AclRule,
     Children,
     Code,
     Exists,
     Get,
-    GetAcl,
     Multi,
     Node,
     Reply,
@@ -29,7 +27,7 @@ from zkconsumer.zk.requests import (
 )
 from zkconsumer.zk.session import ZooKeeperSession
 
-Read = Get | Exists | Children | GetAcl | SyncLeader | Rights
+Read = Get | Exists | Children | SyncLeader | Rights
 
 PIPELINE = 5_000
 """Requests that are under way at once: more take memory and gain nothing, and a window of 64 takes
@@ -97,7 +95,10 @@ class Connection:
         return {path: stat for path, stat in found if stat is not None}
 
     def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
-        """Who may do what with each of these znodes that exists, or the error if that is secret."""
+        """Who may do what with each of these znodes that exists, or the error if that is secret.
+
+        ZooKeeper 3.6 and later put `x` for a digest's hash where we may not administer the znode.
+        """
         found: dict[str, tuple[Right, ...] | AccessDeniedError] = {}
         for request, reply in self._replies(Rights(path) for path in paths):
             if reply.code is Code.NO_AUTH:
@@ -105,13 +106,6 @@ class Connection:
             elif reply.code is Code.OK:
                 found[request.path] = reply.value
         return found
-
-    def acls(self, paths: Iterable[str]) -> dict[str, tuple[AclRule, ...]]:
-        """The access control list of each of these znodes that exists.
-
-        ZooKeeper 3.6 and later put `x` for a digest's hash where we may not administer the znode.
-        """
-        return dict(self._present(GetAcl(path) for path in paths))
 
     def tree(self, root: str) -> dict[str, Node]:
         """A znode and everything below it, parents first; empty if it does not exist."""

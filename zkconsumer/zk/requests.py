@@ -46,17 +46,8 @@ class Node(NamedTuple):
     stat: Stat
 
 
-class AclRule(NamedTuple):
-    """Who may do what with a znode: one entry of its access control list; `perms` is a bit set."""
-
-    perms: int
-    scheme: str
-    id: str
-
-
 class Reply(NamedTuple):
-    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set,
-    AclRules of GetAcl.
+    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set.
 
     Of FetchOffsets: partition -> OffsetAndMetadata, where there is one; OTHER with the reason when
     it is worth another try. Of StoreOffsets: NotStored.
@@ -86,19 +77,21 @@ class Children:
     watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GetAcl:
-    path: str
+class Right(NamedTuple):
+    """An entry of an access control list: "scheme:id", and ZooKeeper's permission bits."""
+
+    identity: str
+    permissions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """`data` None is ZooKeeper's null. `rules`: its access control; None: as configured."""
+    """`data` None is ZooKeeper's null. `rights`: its access control; None: as configured."""
 
     path: str
     data: bytes | None = b""
     ephemeral: bool = False
-    rules: tuple[AclRule, ...] | None = None
+    rights: tuple[Right, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +138,7 @@ class Rights:
     path: str
 
 
-class Right(NamedTuple):
-    """An entry of an access control list: "scheme:id", and ZooKeeper's permission bits."""
-
-    identity: str
-    permissions: int
-
-
-Request = Get | Exists | Children | GetAcl | Create | Multi | SyncLeader
+Request = Get | Exists | Children | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent at once (pipelined) and answered in order."""
 

@@ -261,8 +261,6 @@ class ZooKeeperSession:
                 return client.exists_async(path, self._watch if watch else None)
             case rq.Children(path, watch):
                 return client.get_children_async(path, self._watch if watch else None)
-            case rq.GetAcl(path):
-                return client.get_acls_async(path)
             case rq.Create(path, data, ephemeral):
                 return client.create_async(path, data, acl=_acl(request), ephemeral=ephemeral)
             case rq.SyncLeader(path):
@@ -292,9 +290,10 @@ class ZooKeeperSession:
 
 def _acl(request: rq.Create) -> list[ACL] | None:
     """All groups stand below one znode: whoever makes it must not shut the others out."""
-    if request.rules is None:
+    if request.rights is None:
         return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
-    return [ACL(rule.perms, Id(rule.scheme, rule.id)) for rule in request.rules]
+    who = ((right.permissions, right.identity.partition(":")) for right in request.rights)
+    return [ACL(permissions, Id(scheme, name)) for permissions, (scheme, _, name) in who]
 
 
 def _refused(where: str) -> AccessDeniedError:
@@ -322,9 +321,6 @@ def _reply(request: rq.Request | rq.Rights, result: Any) -> Reply:
             return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
         case rq.Exists():
             return Reply(Code.OK, None if value is None else _stat(value))
-        case rq.GetAcl():
-            rules = (rq.AclRule(one.perms, one.id.scheme, one.id.id) for one in value[0])
-            return Reply(Code.OK, tuple(rules))
         case rq.Multi():
             return _multi_reply(value)
         case rq.Rights():
