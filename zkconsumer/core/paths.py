@@ -46,7 +46,7 @@ def validate_topic(name: str) -> str:
 
 
 def _validate(kind: str, name: str) -> str:
-    if name in (".", "..") or not _NAME.fullmatch(name):
+    if not is_topic(name):
         raise InvalidNameError(
             f"{shown(name)} is no legal {kind} name",
             where=kind,
@@ -54,6 +54,11 @@ def _validate(kind: str, name: str) -> str:
             " and neither '.' nor '..'",
         )
     return name
+
+
+def is_topic(name: str) -> bool:
+    """Whether `validate_topic` would take it."""
+    return name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
 def validate_consumer_id(name: str) -> str:

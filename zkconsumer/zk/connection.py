@@ -107,10 +107,10 @@ class Connection:
                 found[request.path] = reply.value
         return found
 
-    def tree(self, root: str) -> dict[str, Node]:
-        """A znode and everything below it, parents first; empty if it does not exist."""
+    def tree(self, *roots: str) -> dict[str, Node]:
+        """Znodes and everything below them, parents first; empty if they do not exist."""
         nodes: dict[str, Node] = {}
-        level = [root]
+        level = list(roots)
         while level:
             nodes |= self.read(level)
             below = self.children(path for path in level if path in nodes)
