@@ -85,9 +85,11 @@ class Connection:
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """The names below each of these znodes that exists, sorted."""
-        return {
-            path: sorted(names) for path, names in self._present(Children(path) for path in paths)
-        }
+        return {path: sorted(names) for path, names in self.listed(paths).items()}
+
+    def listed(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """As `children`, in the server's own order, which the JVM's tools show as it is."""
+        return dict(self._present(Children(path) for path in paths))
 
     def stats(self, paths: Iterable[str]) -> dict[str, Stat]:
         """The stat of each of these znodes that exists."""
