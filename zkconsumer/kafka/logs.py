@@ -53,7 +53,8 @@ def log_ends(
     `limit_s`: seconds for all of it. The end is the high watermark, as the JVM's tools have it
     (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the leader).
     """
-    specs = {"start": OffsetSpec.earliest(), "end": OffsetSpec.latest()}
+    spec: Any = OffsetSpec
+    specs = {"start": spec.earliest(), "end": spec.latest()}
     found: dict[TopicPartition, LogRange | str] = {}
     answers = _ask(brokers, partitions, specs, limit_s)
     for tp, start in answers["start"].items():
@@ -77,7 +78,8 @@ def offsets_at(
     Where not `are_times_exact`, the answer is the first offset of the last segment that was not
     written to since that time; None where there is no such segment.
     """
-    specs = {"at": OffsetSpec.for_timestamp(timestamp_ms)}
+    spec: Any = OffsetSpec
+    specs = {"at": spec.for_timestamp(timestamp_ms)}
     answers = _ask(brokers, partitions, specs, limit_s)["at"]
     return {tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()}
 
