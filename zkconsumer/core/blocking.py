@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zkconsumer.core.commands import Command, Diagnose, Notice, NoticeKind
 from zkconsumer.core.events import Diagnosed
 from zkconsumer.core.model import UNNAMED
-from zkconsumer.core.state import State, Step
+from zkconsumer.core.state import State, Step, replace
 
 MAX_NAMED = 20
 """How many partitions one report names; a log line is read by people, the rest is counted."""

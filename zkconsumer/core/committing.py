@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import replace
 
 from zkconsumer.core import offsets
 from zkconsumer.core.commands import (
@@ -18,7 +17,7 @@ from zkconsumer.core.commands import (
 from zkconsumer.core.events import Committed, Denied
 from zkconsumer.core.model import Purpose, TopicPartition
 from zkconsumer.core.offsets import CommitPlan, Findings
-from zkconsumer.core.state import CommitRequest, InFlight, Phase, State, Step, then
+from zkconsumer.core.state import CommitRequest, InFlight, Phase, State, Step, replace, then
 
 MAX_TRIES = 8
 """How often one commit starts over because somebody else keeps writing; then it has failed."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from zkconsumer.core import committing, events, holding, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind, OpenGate, ShutGate, Sync
 from zkconsumer.core.lease import Lease
-from zkconsumer.core.state import Phase, State, Step, then
+from zkconsumer.core.state import Phase, State, Step, replace, then
 
 
 def connected(state: State, event: events.Connected) -> Step:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zkconsumer.core.commands import Notice, NoticeKind, Withdraw
 from zkconsumer.core.events import Verified
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import State, Step, drop_from
+from zkconsumer.core.state import State, Step, drop_from, replace
 
 
 def take_back(state: State, outcome: Verified) -> Step:

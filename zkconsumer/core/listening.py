@@ -8,11 +8,9 @@ in every attempt and waits for ever, which makes a joiner give up; we go on with
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zkconsumer.core.commands import Callback, CallListener, Notice, NoticeKind
 from zkconsumer.core.events import ListenerReturned, Outcome
-from zkconsumer.core.state import Phase, State, Step, start_op
+from zkconsumer.core.state import Phase, State, Step, replace, start_op
 from zkconsumer.core.view import assignment_of_others
 
 _PHASE = {Callback.RELEASING: Phase.BEFORE_RELEASE, Callback.STARTING: Phase.BEFORE_START}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from zkconsumer.core import rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind, StartFetching
@@ -11,7 +10,7 @@ from zkconsumer.core.committing import MIN_BACKOFF_S
 from zkconsumer.core.events import OffsetsLoaded, StoreUnavailable
 from zkconsumer.core.model import Storage, TopicPartition
 from zkconsumer.core.offsets import take_up
-from zkconsumer.core.state import Phase, State, Step, then
+from zkconsumer.core.state import Phase, State, Step, replace, then
 
 
 def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:

@@ -11,7 +11,6 @@ anything, with one exception: a result that a reconnect has made stale is ignore
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from zkconsumer.core import (
@@ -34,7 +33,7 @@ from zkconsumer.core.commands import (
 from zkconsumer.core.events import Event, Finished, Interrupted
 from zkconsumer.core.listening import CALLING, complaint, late
 from zkconsumer.core.model import Purpose
-from zkconsumer.core.state import CommitRequest, Phase, State, Step, then
+from zkconsumer.core.state import CommitRequest, Phase, State, Step, replace, then
 
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
 

@@ -8,11 +8,9 @@ anew once a minute, which makes every member of the group rebalance again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zkconsumer.core.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.core.events import OwnersListed
-from zkconsumer.core.state import State, Step, own_topics, start_op
+from zkconsumer.core.state import State, Step, own_topics, replace, start_op
 from zkconsumer.core.view import assignment_of_others
 
 

@@ -8,7 +8,6 @@ cut short by a reconnect goes on from what is true by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from zkconsumer.core import blocking, committing, holding, listening
 from zkconsumer.core.commands import (
@@ -29,7 +28,7 @@ from zkconsumer.core.commands import (
 from zkconsumer.core.events import Claimed, Released, Verified
 from zkconsumer.core.model import UNNAMED, Purpose, RebalanceMode, TopicPartition
 from zkconsumer.core.peers import patience_s
-from zkconsumer.core.state import Phase, State, Step, drop_from, start_op, then
+from zkconsumer.core.state import Phase, State, Step, drop_from, replace, start_op, then
 
 RECHECK_S = 0.5
 """When what was kept is read back: after the members' claims, which all come at the same time. Its

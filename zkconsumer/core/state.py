@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.commands import Callback, Command
@@ -101,7 +102,7 @@ class InFlight:
     tries: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: see `replace`
 class State:
     """All that `machine.step` decides from.
 
@@ -185,6 +186,22 @@ def own_topics(state: State) -> Mapping[str, int]:
 
 Step = tuple[State, tuple[Command, ...]]
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    # Type checkers know which names and types that takes.
+    from dataclasses import replace as replace  # noqa: PLC0414
+else:
+
+    def replace(one: T, **changes: Any) -> T:
+        """As `dataclasses.replace`, which takes 16 us for a state's 45 fields; this takes 1.5.
+
+        A step makes several states, and the simulator makes millions of steps.
+        """
+        if type(one) is not State:
+            return dataclasses.replace(one, **changes)
+        after = object.__new__(State)
+        after.__dict__.update(one.__dict__, **changes)
+        return after
 
 
 def drop_from(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zkconsumer.core import events, holding, rebalance
 from zkconsumer.core.commands import Notice, NoticeKind, RearmTopic, Withdraw
 from zkconsumer.core.events import Trigger
-from zkconsumer.core.state import Phase, State, Step, then
+from zkconsumer.core.state import Phase, State, Step, replace, then
 
 RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 
