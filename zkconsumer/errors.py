@@ -135,6 +135,10 @@ class RefusedError(ZkConsumerError):
     """A safety check forbids the change; nothing was written."""
 
 
+class BadFileError(ConfigError):
+    """A plan, a backup or a file of offsets cannot be used; `where` is the file, and the line."""
+
+
 class AppliedInPartError(ZkConsumerError):
     """A change was applied in part; `what` says what was done, the remedy how to finish it."""
 
