@@ -115,6 +115,8 @@ class Looks:
 class Observer:
     """Looks at a group over a session of its own."""
 
+    look_s = LOOK_S
+
     def __init__(self, client: KazooClient, group: str, topic: str, partitions: int) -> None:
         self._client = client
         self._ids, self._owners = paths.ids(group), paths.owners_of(group, topic)
@@ -128,7 +130,7 @@ class Observer:
             full = looks.members == members and looks.owners[-1] == self._partitions
             if quiet and full and self._as_assigned(looks):
                 return looks
-            time.sleep(LOOK_S)
+            time.sleep(self.look_s)
         raise SystemExit(f"not settled after {LIMIT_S:g} s: {looks.owners[-1]} owners")
 
     def _look(self, looks: Looks) -> None:
