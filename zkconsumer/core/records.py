@@ -27,12 +27,15 @@ from zkconsumer.core.releases import DEFAULT, Profile
 __all__ = [
     "MAX_PAYLOAD",
     "Broker",
+    "PartitionState",
     "Pattern",
     "Registration",
     "decode_broker",
     "decode_offset",
     "decode_owner",
+    "decode_partition_state",
     "decode_registration",
+    "decode_replicas",
     "decode_topic",
     "encode_offset",
     "encode_owner",
@@ -52,6 +55,14 @@ class Broker:
     port: int
     version: int
     endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition (-1: nobody), and which replicas have all of it."""
+
+    leader: int
+    isr: tuple[int, ...]
 
 
 # ---- topics and brokers -------------------------------------------------------------------------
@@ -116,6 +127,40 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
     elif not endpoints:
         raise raw.malformed("a broker has neither host and port nor endpoints")
     return Broker(*plaintext, version if type(version) is int else 1, endpoints)
+
+
+def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int, ...]]:
+    """The brokers that keep each partition of a topic, the preferred leader first.
+
+    For people to look at: what `decode_topic` refuses is refused, a list that is none is empty.
+    """
+    numbers = decode_topic(payload, where=where)
+    if not numbers:
+        return {}
+    raw = Payload(payload, where=where, remedy=_TOPIC_REMEDY)
+    listed = raw.fields(raw.fields(raw.document(), "a topic")["partitions"], "its partitions")
+    found = {parse_int32(key): replicas for key, replicas in listed.items()}
+    return {number: _brokers(found[number]) for number in numbers}
+
+
+def decode_partition_state(payload: bytes | None, *, where: str) -> PartitionState:
+    """Read what the controller last said of a partition, or MalformedZnodeError.
+
+    `kafka.utils.ZkUtils.getLeaderAndIsrForPartition`, 0.8.2 to 1.1.
+    """
+    raw = Payload(payload, where=where, remedy="the brokers' controller writes this znode")
+    try:
+        fields = raw.fields(raw.document(), "a partition's state")
+    except ValueError as error:
+        raise raw.malformed(f"{shown(raw.text())} is not the JSON that is due") from error
+    leader = fields.get("leader")
+    if type(leader) is not int:
+        raise raw.malformed("a partition's state names no leader")
+    return PartitionState(leader, _brokers(fields.get("isr")))
+
+
+def _brokers(listed: object) -> tuple[int, ...]:
+    return tuple(listed) if isinstance(listed, list) and _are_brokers(listed) else ()
 
 
 _BROKER_REMEDY = "the broker writes this znode when it starts: restart it"

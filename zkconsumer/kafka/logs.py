@@ -14,9 +14,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, admin
 from confluent_kafka import TopicPartition as RawPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.records import Broker
@@ -31,6 +30,9 @@ NO_LEADER: Final = "the partition has no leader"
 
 # The version of registrations of brokers that look up messages, not segments, by their time (0.10).
 _TIMES_SINCE: Final = 3
+
+# The client's own stubs leave this out.
+_SPEC: Final[Any] = vars(admin)["OffsetSpec"]
 
 
 class LogRange(NamedTuple):
@@ -53,8 +55,7 @@ def log_ends(
     `limit_s`: seconds for all of it. The end is the high watermark, as the JVM's tools have it
     (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the leader).
     """
-    spec: Any = OffsetSpec
-    specs = {"start": spec.earliest(), "end": spec.latest()}
+    specs = {"start": _SPEC.earliest(), "end": _SPEC.latest()}
     found: dict[TopicPartition, LogRange | str] = {}
     answers = _ask(brokers, partitions, specs, limit_s)
     for tp, start in answers["start"].items():
@@ -78,8 +79,7 @@ def offsets_at(
     Where not `are_times_exact`, the answer is the first offset of the last segment that was not
     written to since that time; None where there is no such segment.
     """
-    spec: Any = OffsetSpec
-    specs = {"at": spec.for_timestamp(timestamp_ms)}
+    specs = {"at": _SPEC.for_timestamp(timestamp_ms)}
     answers = _ask(brokers, partitions, specs, limit_s)["at"]
     return {tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()}
 
@@ -87,7 +87,7 @@ def offsets_at(
 def _ask(
     brokers: Sequence[Broker],
     partitions: Collection[TopicPartition],
-    specs: Mapping[str, OffsetSpec],
+    specs: Mapping[str, Any],
     limit_s: float,
 ) -> dict[str, dict[TopicPartition, int | str]]:
     """Each of the questions, to each leader at once, so that a dead one answers for itself only."""
@@ -95,7 +95,7 @@ def _ask(
     deadline = time.monotonic() + limit_s
     try:
         settings = _settings(brokers, limit_s)
-        client = AdminClient(settings)
+        client = admin.AdminClient(settings)
         leaders = _leaders(client.list_topics(timeout=limit_s), partitions)
     except FetchError as error:
         return _all(everything, str(error))
@@ -125,7 +125,7 @@ def _ask(
 
 
 def _listed(
-    client: AdminClient, partitions: Iterable[TopicPartition], spec: OffsetSpec, limit_s: float
+    client: admin.AdminClient, partitions: Iterable[TopicPartition], spec: Any, limit_s: float
 ) -> Iterable[Any]:
     asked = {RawPartition(*tp): spec for tp in partitions}
     futures = client.list_offsets(asked, request_timeout=limit_s)
