@@ -53,9 +53,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
         world = World(plan, recorder)
         recorder.files.clear()
         for _ in range(200):
-            if not world.enabled():
+            available = world.enabled()
+            if not available:
                 break
-            world.act(choose(world, decide, rarity))
+            world.act(choose(world, available, decide, rarity))
         for file in recorder.files.values():
             file.close()
     return recorder

@@ -42,6 +42,11 @@ class Ensemble:
         """Whether the session has a connection; servers end those of sessions that are over."""
         return session in self._connections
 
+    def has_news(self, session: int) -> bool:
+        """Whether events wait for this session's connection, or it has ended."""
+        connection = self._connections.get(session)
+        return connection is None or bool(connection.events)
+
     def take_events(self, session: int) -> list[tuple[str, str]]:
         """The watch events (kind, path) sent to this session's connection since the last call.
 

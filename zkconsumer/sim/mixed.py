@@ -114,8 +114,8 @@ def run(decide: Decisions) -> Result:
     actions = 0
     violation = None
     try:
-        while actions < length and world.enabled():
-            world.act(choose(world, decide, rarity))
+        while actions < length and (available := world.enabled()):
+            world.act(choose(world, available, decide, rarity))
             actions += 1
         heal(world, decide)
         for who in jvm:

@@ -335,6 +335,10 @@ class Monitor(Watcher):
         gone = {link.session for _, link in pairs if link.dead or link.frozen}
         if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
+        owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
+        left = {tp: end for tp, end in world.log_end.items() if self.prefix.get(tp, 0) < end}
+        if left:
+            return f"not delivered: {left}; owners are {owners}"
         partitions: dict[str, list[int]] = {}
         for tp in world.log_end:
             partitions.setdefault(tp.topic, []).append(tp.partition)
@@ -346,12 +350,8 @@ class Monitor(Watcher):
             },
             partitions=partitions,
         )
-        owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
         if owners != wanted:
             return f"owners are {owners}, not {wanted}"
-        left = {tp: end for tp, end in world.log_end.items() if self.prefix.get(tp, 0) < end}
-        if left:
-            return f"not delivered: {left}"
         waiting = [
             who
             for who, asked in self.asked.items()

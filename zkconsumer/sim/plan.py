@@ -61,6 +61,9 @@ class Do(Enum):
     REJOIN = "rejoin"
     QUORUM = "quorum"
 
+    # Members are what they are, and looked up at each action; Enum's own hash is that of the name.
+    __hash__ = object.__hash__
+
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
 

@@ -149,8 +149,8 @@ def run_plan(
     actions = 0
     violation = None
     try:
-        while actions < length and world.enabled():
-            world.act(choose(world, decide, rarity))
+        while actions < length and (available := world.enabled()):
+            world.act(choose(world, available, decide, rarity))
             actions += 1
         heal(world, decide)
         actions += settle(world, monitor, decide)
@@ -164,9 +164,10 @@ def run_plan(
     )
 
 
-def choose(world: World, decide: Decide, rarity: int) -> Action:
-    """The next action: rarely a fault or its end, and time passes rarely while there is work.
+def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> Action:
+    """The next action: rarely a fault or its end, else one of `actions`, the ordinary ones.
 
+    Time passes rarely while there is work.
     Members join rarely, too, once there is one: else all would be there before the first message,
     and nobody would hand over what has been read.
     """
@@ -175,7 +176,6 @@ def choose(world: World, decide: Decide, rarity: int) -> Action:
         wrong = [*faults.possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]
-    actions = world.enabled()
     if len(actions) > 1 and actions[-1].do is Do.TIME and decide(8):
         actions.pop()
     others = [action for action in actions if action.do is not Do.JOIN]

@@ -7,7 +7,7 @@ them, a list of them replays it, and a shorter list is a smaller run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -140,7 +140,7 @@ class World:
                 self._of_member(actions, who, member, link)
             elif self._reachable(link):
                 actions.append(Action(Do.JOIN, who))
-        if self.next_moment() < NEVER:
+        if any(moment < NEVER for moment in self._moments()):
             actions.append(Action(Do.TIME))
         return actions
 
@@ -254,6 +254,8 @@ class World:
         for who, link in enumerate(self.links):
             if not link.connected or link.muted_at is not None:
                 continue
+            if not zookeeper.has_news(link.session):
+                continue
             for event in zookeeper.take_events(link.session):
                 fired = WatchFired(*event)
                 if not link.dead:
@@ -327,20 +329,22 @@ class World:
 
     def next_moment(self) -> float:
         """When something is due, or a silent session may end."""
-        moment = NEVER
+        return min(self._moments(), default=NEVER)
+
+    def _moments(self) -> Iterator[float]:
         silent = False
         for member, link in zip(self.members, self.links, strict=True):
             if not link.joined:
                 continue
             if not (link.dead or link.frozen):
-                moment = min(moment, member.due)
+                yield member.due
                 if link.connected and link.muted_at is None:
                     continue
                 if link.connected:
-                    moment = min(moment, self._given_up_at(link))
+                    yield self._given_up_at(link)
             silent = silent or link.session in self.zookeeper.sessions
-        # A silent session ends with time alone.
-        return min(moment, self.now + self.plan.session_s / 2) if silent else moment
+        if silent:  # such a session ends with time alone
+            yield self.now + self.plan.session_s / 2
 
     def drop(self, who: int) -> None:
         """The connection is gone; what is under way is lost, and the member has yet to notice."""

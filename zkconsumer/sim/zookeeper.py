@@ -81,6 +81,7 @@ class SimZooKeeper(Ensemble):
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
         self._timers_start_anew = False
+        self._none_ends_before = 0.0  # timers only ever start anew, so an end is only put off
 
     # ---- sessions -------------------------------------------------------------------------------
 
@@ -137,6 +138,7 @@ class SimZooKeeper(Ensemble):
             # A new session is a transaction: its replica has applied all that came before.
             self._catch_up(server)
             self._sessions[session] = Session(timeout_s, now, 0)
+            self._none_ends_before = 0.0
         self._connections[session] = Connection(replica, auth)
         return session
 
@@ -190,6 +192,8 @@ class SimZooKeeper(Ensemble):
             return []
         if self._timers_start_anew:
             self._start_timers(now)
+        if now < self._none_ends_before:
+            return []
         over = [
             session
             for session, it in self._sessions.items()
@@ -197,6 +201,8 @@ class SimZooKeeper(Ensemble):
         ]
         for session in over:
             self._end(session, End.EXPIRED)
+        ends = (it.expires_at(self._tick_s) for it in self._sessions.values())
+        self._none_ends_before = min(ends, default=0.0)
         return over
 
     def regain_quorum(self) -> None:
