@@ -1,0 +1,17 @@
+"""A scene for each test, on the session's ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from adminscene import Scene, scenes
+
+from zkconsumer.sandbox import ZooKeeperServer
+
+
+@pytest.fixture
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """Below a chroot of its own; ends with its session."""
+    with scenes(zookeeper, unique("scene")) as one:
+        yield one

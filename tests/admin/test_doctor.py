@@ -1,0 +1,299 @@
+"""`doctor`: each thing that goes wrong is planted, and found; a sound group gives no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from adminscene import Scene
+from kazoo.security import make_acl
+
+from zkconsumer.admin.checks import rights
+from zkconsumer.admin.doctor import doctor
+from zkconsumer.admin.findings import Finding, Severity
+from zkconsumer.core import paths
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import UnknownGroupError
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.requests import Create
+
+TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
+SIZES = {"orders": 7, "logs": 2}
+
+
+def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
+    """What is found of groups, by default of all; without waiting."""
+    with Connection(scene.config()) as connection:
+        return doctor(connection, groups or None, patience_s=0.0, **said)
+
+
+def codes(found: list[Finding]) -> list[str]:
+    """The kinds of what was found."""
+    return [one.code for one in found]
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_sound_groups(scene: Scene, strategy: Strategy) -> None:
+    """Groups at rest give no finding, of either strategy; nor does one without members."""
+    members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
+    scene.settled(members, SIZES, strategy=strategy)
+    scene.offset("orders", 0, 5, "idle")
+    scene.settled({"h_a": {"orders": 9}}, {"orders": 7}, group="h")
+    assert examined(scene) == []
+
+
+@dataclass(frozen=True)
+class Plant:
+    """Something wrong, and what is to be found: words of it, and whether --fix mends it."""
+
+    code: str
+    severity: Severity
+    fixable: bool
+    plant: Callable[[Scene], object]
+    words: list[str]
+
+
+PLANTS = [
+    Plant(
+        "malformed-registration", Severity.ERROR, False,
+        lambda scene: scene.hold(paths.member("g", "g_x"), b'{"version":1}'),
+        ["g_x", "kafka.common.KafkaException", "0x"],
+    ),
+    Plant(
+        "malformed-registration", Severity.ERROR, True,
+        lambda scene: scene.put(paths.member("g", "g_x"), b"hello"), ["g_x", "--fix"],
+    ),
+    Plant(
+        "persistent-registration", Severity.ERROR, True,
+        lambda scene: scene.put(
+            paths.member("g", "g_x"),
+            b'{"version":1,"subscription":{"other":1},"pattern":"static","timestamp":"1"}',
+        ), ["g_x"],
+    ),
+    Plant(
+        "malformed-topic", Severity.ERROR, False,
+        lambda scene: scene.put(paths.topic("logs"), b'{"partitions":[]}'), ["logs"],
+    ),
+    Plant(
+        "persistent-owner", Severity.ERROR, True,
+        lambda scene: (
+            scene.session.delete(paths.owner("g", TopicPartition("orders", 0))),
+            scene.put(paths.owner("g", TopicPartition("orders", 0)), b"g_a-0"),
+        ), ["orders", "partition 0", "g_a-0"],
+    ),
+    Plant(
+        "unregistered-owner", Severity.ERROR, False,
+        lambda scene: scene.owner("orders", 4, "g_gone-0"), ["g_gone-0", "partition 4", "0x"],
+    ),
+    Plant(
+        "unregistered-owner", Severity.ERROR, False,
+        lambda scene: scene.owner("orders", 4, "g_a-2"), ["g_a-2", "not registered that thread"],
+    ),
+    Plant(
+        "unregistered-owner", Severity.ERROR, False,
+        lambda scene: (scene.topic("more", 1), scene.owner("more", 0, "g_a-0")), ["more"],
+    ),
+    Plant(
+        "foreign-owner", Severity.ERROR, False,
+        lambda scene: scene.owner("orders", 4, "g_a"), ["kafka-node", "partition 4"],
+    ),
+    Plant(
+        "no-owner", Severity.ERROR, False,
+        lambda scene: scene.session.delete(paths.owner("g", TopicPartition("orders", 6))),
+        ["partition 6", "g_b", "zkconsumer explain g"],
+    ),
+    Plant(
+        "owner-of-nothing", Severity.WARNING, False,
+        lambda scene: scene.owner("deleted", 3, "g_a-0"), ["deleted", "does not exist", "0x"],
+    ),
+    Plant(
+        "owner-of-nothing", Severity.WARNING, True,
+        lambda scene: scene.put(paths.owner("g", TopicPartition("deleted", 3)), b"g_a-0"),
+        ["deleted"],
+    ),
+    Plant(
+        "owner-of-nothing", Severity.WARNING, True,
+        lambda scene: scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_a-0"),
+        ["logs", "no such partition"],
+    ),
+    Plant(
+        "foreign-owner-nodes", Severity.ERROR, False,
+        lambda scene: scene.hold(f"{paths.owners_of('g', 'orders')}/0-1", b"host:uuid-0"),
+        ["'0-1'", "pykafka", "0x"],
+    ),
+    Plant(
+        "foreign-owner-nodes", Severity.ERROR, True,
+        lambda scene: scene.put(f"{paths.owners_of('g', 'orders')}/x/y", b""), ["'x'"],
+    ),
+    Plant(
+        "foreign-topic-name", Severity.WARNING, False,
+        lambda scene: scene.hold(f"{paths.owners_of('g', chr(98) + chr(39) + 'orders' + chr(39))}"
+                                 "/0-1", b"x"), ["b'orders'", "pykafka"],
+    ),
+    Plant(
+        "foreign-topic-name", Severity.WARNING, True,
+        lambda scene: scene.put(f"{paths.offsets_of('g', 'b' + chr(39) + 't' + chr(39))}/0", b"7"),
+        ["b't'"],
+    ),
+    Plant(
+        "foreign-offset-nodes", Severity.WARNING, True,
+        lambda scene: scene.put(f"{paths.offsets_of('g', 'orders')}/0-1", b"7"), ["'0-1'"],
+    ),
+    Plant(
+        "malformed-offset", Severity.ERROR, True,
+        lambda scene: scene.offset("orders", 1, "12\n"), ["partition 1", "writes 12"],
+    ),
+    Plant(
+        "malformed-offset", Severity.ERROR, True,
+        lambda scene: scene.offset("orders", 1, "?"), ["partition 1", "deletes it"],
+    ),
+    Plant(
+        "offset-of-nothing", Severity.WARNING, True,
+        lambda scene: scene.offset("deleted", 1, 7), ["deleted", "partition 1"],
+    ),
+    Plant(
+        "offset-of-nothing", Severity.WARNING, True,
+        lambda scene: scene.offset("logs", 2, 7), ["logs", "partition 2", "no such"],
+    ),
+    Plant(
+        "no-brokers", Severity.ERROR, False, lambda scene: scene.session.delete(paths.broker(0)),
+        ["no broker"],
+    ),
+    Plant(
+        "locked-out", Severity.ERROR, False,
+        lambda scene: scene.session.set_acls(
+            paths.offset("g", TopicPartition("orders", 1)),
+            [make_acl("digest", "alice:hash", all=True), make_acl("world", "anyone", read=True)],
+        ), ["digest:alice", "commit"],
+    ),
+    Plant(
+        "locked-out", Severity.ERROR, False,
+        lambda scene: scene.session.set_acls(
+            paths.owners_of("g", "orders"), [make_acl("world", "anyone", read=True)]
+        ), ["nobody", "claim"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plant", PLANTS, ids=[f"{one.code}-{number}" for number, one in enumerate(PLANTS)]
+)
+def test_what_is_planted_is_found(scene: Scene, plant: Plant) -> None:
+    """Just that is found: severity, subject, the reason, and whether --fix mends it."""
+    scene.settled(TWO, SIZES)
+    plant.plant(scene)
+    found = examined(scene, "g")
+    assert codes(found) == [plant.code]
+    (one,) = found
+    assert (one.severity, one.group, bool(one.mends)) == (plant.severity, "g", plant.fixable)
+    text = " ".join((one.subject, one.what, one.why, one.remedy))
+    assert all(word in text for word in plant.words), text
+    assert all((one.what, one.why, one.remedy))
+
+
+def test_the_one_that_stalls_all_comes_first(scene: Scene) -> None:
+    """Of several things the registration that fails every JVM member is named first."""
+    scene.settled(TWO, SIZES)
+    scene.offset("deleted", 0, 1)
+    scene.session.delete(paths.owner("g", TopicPartition("orders", 0)))
+    scene.hold(paths.member("g", "zz"), b"hello")
+    assert codes(examined(scene)) == ["malformed-registration", "no-owner", "offset-of-nothing"]
+
+
+def test_an_owner_of_an_older_session(scene: Scene) -> None:
+    """What a member's older session still holds is told apart from what it holds now."""
+    scene.settled(TWO, SIZES)
+    with Connection(scene.config()) as connection:
+        path = paths.owner("g", TopicPartition("orders", 0))
+        scene.session.delete(path)
+        connection.write([Create(path, b"g_a-0", ephemeral=True)])
+        (one,) = examined(scene)
+    assert (one.code, one.subject, one.severity) == ("stale-owner", "g_a", Severity.WARNING)
+    assert "orders-0" in one.what
+
+
+def test_members_that_disagree(scene: Scene) -> None:
+    """A member that deals by another order, found its share held and gave up, is named."""
+    members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
+    scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
+    for topic in ("events", "logs"):
+        for number in range(11):
+            path = paths.owner("g", TopicPartition(topic, number))
+            if scene.session.get(path)[0].startswith(b"g_b"):
+                scene.session.delete(path)
+    found = examined(scene)
+    (quarrel,) = (one for one in found if one.code == "disagreement")
+    assert quarrel.subject == "g_b"
+    assert "1.0-1.1" in quarrel.what
+    assert [one.code for one in found if one is not quarrel] == ["no-owner", "no-owner"]
+
+
+def test_offsets_outside_the_log(scene: Scene) -> None:
+    """Beyond the end is an error, behind the start a warning, an unknown log a note."""
+    scene.settled(TWO, SIZES)
+
+    def logs(brokers: Any, partitions: Any) -> dict[TopicPartition, LogRange | str]:
+        assert len(brokers) == 1
+        at: dict[int, LogRange | str] = {0: LogRange(0, 4), 1: LogRange(6, 9), 2: "gone"}
+        return {tp: at.get(tp.partition, LogRange(5, 5)) for tp in partitions}
+
+    beyond, other, behind, of_logs, note = examined(scene, "g", ask_logs=logs)
+    assert {one.code for one in (beyond, other)} == {"offset-beyond-log"}
+    assert (behind.code, behind.severity) == ("offset-behind-log", Severity.WARNING)
+    assert of_logs.code == "offset-behind-log"
+    assert {beyond.subject, other.subject} == {behind.subject, of_logs.subject} == {*SIZES}
+    assert "5, the log is 0 to 4" in beyond.what
+    assert "zkconsumer offsets reset --group g --topic" in beyond.remedy
+    assert (note.code, note.severity, note.is_problem) == ("log-unknown", Severity.NOTE, False)
+    assert "gone" in note.what
+
+
+def test_retries_that_end_too_early(scene: Scene) -> None:
+    """Of the members' own settings: retries x back-off below the session timeout is a warning."""
+    scene.settled(TWO, SIZES)
+    good = scene.config(rebalance_backoff_s=2.0)
+    bad = scene.config(rebalance_backoff_s=1.0, rebalance_max_retries=5)
+    assert examined(scene, "g", settings=good) == []
+    (one,) = examined(scene, "g", settings=bad)
+    assert (one.code, one.severity) == ("short-retries", Severity.WARNING)
+    assert "5 x 1 s = 5 s" in one.what
+
+
+def test_a_group_that_may_not_be_read(scene: Scene) -> None:
+    """It is a finding, and the other groups are examined all the same."""
+    for name in ("a", "b", "c"):
+        scene.offset("deleted", 0, 1, name)
+    scene.session.set_acls(paths.offsets("b"), [make_acl("digest", "alice:hash", all=True)])
+    found = examined(scene)
+    assert [(one.group, one.code) for one in found] == [
+        ("b", "access-denied"), ("a", "offset-of-nothing"), ("c", "offset-of-nothing")
+    ]  # fmt: skip
+
+
+def test_a_group_that_does_not_exist(scene: Scene) -> None:
+    """To ask for it is an error."""
+    with pytest.raises(UnknownGroupError):
+        examined(scene, "nobody")
+
+
+def test_what_passes_is_looked_at_twice(scene: Scene) -> None:
+    """A partition that has an owner at the second look is no finding."""
+    scene.settled(TWO, SIZES)
+    path = paths.owner("g", TopicPartition("orders", 0))
+    scene.session.delete(path)
+
+    def claims(brokers: Any, partitions: Any) -> dict[TopicPartition, LogRange | str]:
+        scene.hold(path, b"g_a-0")
+        return {}
+
+    assert codes(examined(scene)) == ["no-owner"]
+    assert examined(scene, ask_logs=claims) == []
+
+
+def test_hashes_of_passwords_are_not_told() -> None:
+    """Of a digest identity only the user is named."""
+    assert rights._names(frozenset({"digest:alice:bHQ="})) == "digest:alice"

@@ -1,0 +1,97 @@
+"""`explain`: the arithmetic is that of the assignors, and what it says of today is so."""
+
+from __future__ import annotations
+
+from adminscene import Scene
+
+from zkconsumer.admin.explain import Explanation, explain
+from zkconsumer.core import paths
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.zk.connection import Connection
+
+MEMBERS = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}, "g_c": {"logs": 3}}
+SIZES = {"orders": 7, "logs": 2}
+
+
+def explained(scene: Scene, **settings: str) -> Explanation:
+    """Group g, with settings of its members."""
+    with Connection(scene.config()) as connection:
+        return explain(connection, "g", settings=scene.config(**settings))
+
+
+def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Place, thread and partitions of a topic's threads."""
+    return [(one.position, one.thread, one.partitions) for one in found.shares
+            if one.topic == topic]
+
+
+def test_range(scene: Scene) -> None:
+    """Sizes, shares, extras, the order of threads, and idle threads are said of each topic."""
+    scene.settled(MEMBERS, SIZES)
+    found = explained(scene)
+    assert "range of 0.8.2-0.11" in found.rules
+    assert shares(found, "orders") == [
+        (1, "g_a-0", (0, 1, 2)), (2, "g_a-1", (3, 4)), (3, "g_b-0", (5, 6))
+    ]  # fmt: skip
+    assert found.topics["orders"] == (
+        "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1: the first 1 get one more."
+    )
+    assert "4 threads, 2 partitions: 2 idle by design" in found.topics["logs"]
+    first, *_, idle = (one for one in found.shares if one.topic == "logs")
+    assert "thread 1 of 4: 0 + 1, from place 1 of 2" in first.why
+    assert idle.why.endswith("idle")
+    assert all(one.owned == one.partitions for one in found.shares)
+    assert not found.failures
+
+
+def test_round_robin(scene: Scene) -> None:
+    """The strategy is told from the owner nodes, and each share says its turns."""
+    members = {name: {"orders": 1, "logs": 1} for name in ("g_a", "g_b")}
+    scene.settled(members, SIZES, strategy=Strategy.ROUND_ROBIN)
+    found = explained(scene)
+    assert "roundrobin" in found.rules
+    assert any("hash code" in text for text in found.words)
+    assert "[topic,n]" in " ".join(found.words)
+    assert all(one.owned == one.partitions for one in found.shares)
+    assert {tp for one in found.shares for tp in one.partitions} == set(range(7))
+    assert "on the circle: dealt in turn" in found.shares[0].why
+
+
+def test_what_is_not_as_it_should_be(scene: Scene) -> None:
+    """A thread that lacks a partition hears who holds it, and the holder that it is another's."""
+    scene.settled(MEMBERS, SIZES)
+    scene.owner("orders", 3, "g_b-0")
+    lacking = next(one for one in explained(scene).shares if one.thread == "g_a-1")
+    assert "does not own partition 3 (held: 3 by g_b-0)" in lacking.why
+    holding = next(one for one in explained(scene).shares if one.thread == "g_b-0"
+                   and one.topic == "orders")
+    assert "owns partition 3 that others are due" in holding.why
+
+
+def test_members_that_fail(scene: Scene) -> None:
+    """Where a registration fails all members, it is said what each throws."""
+    scene.settled(MEMBERS, SIZES)
+    scene.hold(paths.member("g", "g_x"), b"hello")
+    found = explained(scene)
+    assert found.failures.keys() == {*MEMBERS, "g_x"}
+    assert all("kafka.common.KafkaException" in why for why in found.failures.values())
+
+
+def test_settings_count_where_nobody_owns(scene: Scene) -> None:
+    """Without owner nodes the members' settings say the strategy."""
+    scene.settled({"g_a": {"orders": 1}}, {"orders": 2})
+    for number in (0, 1):
+        scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
+    assert "range" in explained(scene).rules
+    found = explained(scene, partition_assignment_strategy="roundrobin")
+    assert "roundrobin" in found.rules
+    assert "defaults" in found.words[0]
+
+
+def test_a_group_without_members(scene: Scene) -> None:
+    """Nobody is due anything."""
+    scene.offset("orders", 0, 1)
+    found = explained(scene)
+    assert (found.shares, found.topics) == ((), {})
+    assert "No member" in found.words[0]

@@ -1,0 +1,88 @@
+"""`verify`: what VerifyConsumerRebalance meant to check."""
+
+from __future__ import annotations
+
+import pytest
+from adminscene import Scene
+
+from zkconsumer.admin.findings import Finding, ranges
+from zkconsumer.admin.verify import verify
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.errors import UnknownGroupError
+from zkconsumer.zk.connection import Connection
+
+TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
+SIZES = {"orders": 7, "logs": 2}
+
+
+def findings(scene: Scene, *, exclude_internal: bool = True) -> list[Finding]:
+    """What is found of group g."""
+    with Connection(scene.config()) as connection:
+        return verify(connection, "g", exclude_internal=exclude_internal)
+
+
+def test_a_settled_group(scene: Scene) -> None:
+    """A group in which each partition has its owner gives no finding."""
+    scene.settled(TWO, SIZES)
+    assert findings(scene) == []
+
+
+def test_partitions_without_owner(scene: Scene) -> None:
+    """Those that members ask for and nobody owns are named, all of a topic in short."""
+    scene.settled(TWO, SIZES)
+    for number in (1, 2, 5):
+        scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
+    scene.session.delete(paths.owners_of("g", "logs"), recursive=True)
+    logs, orders = findings(scene)
+    assert (logs.code, logs.subject, logs.what) == (
+        "no-owner", "logs", "no partition has an owner"
+    )  # fmt: skip
+    assert (orders.partitions, orders.what) == ((1, 2, 5), "partitions 1-2, 5 without owner")
+
+
+@pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_b", "x"])
+def test_an_owner_that_nobody_registered(scene: Scene, thread: str) -> None:
+    """An owner must be a thread that a member has registered for this very topic."""
+    scene.settled(TWO, SIZES)
+    scene.owner("orders", 3, thread)
+    (one,) = findings(scene)
+    assert (one.code, one.subject, one.partitions) == ("unregistered-owner", "orders", (3,))
+    assert thread in one.what
+
+
+def test_patterns_are_expanded(scene: Scene) -> None:
+    """A wildcard member needs owners of all topics that it matches; Kafka's own if asked."""
+    for topic in ("orders", "other", "__consumer_offsets"):
+        scene.topic(topic, 1)
+    payload = encode_registration(Registration({".*o.*": 1}, Pattern.WHITE_LIST, 1))
+    scene.hold(paths.member("g", "g_w"), payload)
+    scene.owner("orders", 0, "g_w-0")
+    assert [one.subject for one in findings(scene)] == ["other"]
+    subjects = [one.subject for one in findings(scene, exclude_internal=False)]
+    assert subjects == ["__consumer_offsets", "other"]
+
+
+def test_what_cannot_be_read(scene: Scene) -> None:
+    """A registration and a topic that cannot be read are findings: nothing can be said of them."""
+    scene.settled(TWO, SIZES)
+    scene.hold(paths.member("g", "g_x"), b"hello")
+    scene.put(paths.topic("logs"), b'{"partitions":{"x":[0]}}')
+    assert [(one.code, one.subject) for one in findings(scene)] == [
+        ("malformed-registration", "g_x"), ("malformed-topic", "logs")
+    ]  # fmt: skip
+
+
+def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
+    """A group without members has nothing to own; one that does not exist is an error."""
+    scene.offset("orders", 0, 5)
+    assert findings(scene) == []
+    with Connection(scene.config()) as connection, pytest.raises(UnknownGroupError):
+        verify(connection, "nobody")
+
+
+def test_ranges_are_short() -> None:
+    """Partition numbers come sorted, each once, runs as ranges."""
+    assert ranges([7, 3, 2, 1, 9, 10, 3]) == "1-3, 7, 9-10"
+    assert ranges([]) == ""

@@ -1,0 +1,140 @@
+"""`zkconsumer verify`, `doctor` and `explain` as commands: formats, exit codes, words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from adminscene import Scene, scenes
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import ZooKeeperServer
+
+TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
+SIZES = {"orders": 7, "logs": 2}
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """A settled group g."""
+    with scenes(zookeeper, unique("scene")) as one:
+        one.settled(TWO, SIZES)
+        yield one
+
+
+@pytest.fixture
+def ask(scene: Scene) -> Ask:
+    """Runs a command on the scene, in this process."""
+
+    def run(command: str, *arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, [command, *arguments, "--zookeeper", scene.connect])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def break_it(scene: Scene) -> None:
+    """One partition loses its owner, and another group has an offset of a topic that is gone."""
+    scene.session.delete(paths.owner("g", TopicPartition("orders", 6)))
+    scene.offset("deleted", 0, 7, "h")
+
+
+def test_verify(ask: Ask, scene: Scene) -> None:
+    """0 and one word when the group has settled, 1 and the findings when it has not."""
+    assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
+    assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
+    break_it(scene)
+    code, out, err = ask("verify", "--group", "g")
+    assert (code, err) == (1, "")
+    assert "partition 6 without owner" in out
+    code, out, _ = ask("verify", "--group", "g", "-o", "jsonl")
+    row = json.loads(out)
+    assert (code, row["code"], row["partitions"]) == (1, "no-owner", [6])
+    assert ask("verify", "--group", "nobody")[0] == 1
+
+
+def test_doctor(ask: Ask, scene: Scene) -> None:
+    """One group or all; what, why and the command that mends it; programs get objects."""
+    code, out, err = ask("doctor", "--no-logs")
+    assert (code, out, err) == (0, "", "zkconsumer: no problem found\n")
+    break_it(scene)
+    code, out, err = ask("doctor", "--no-logs", "--patience", "0")
+    assert code == 1
+    assert "ERROR no-owner  group g: orders" in out
+    assert "WARNING offset-of-nothing  group h: deleted" in out
+    assert out.count("    why: ") == out.count("    mend: ") == 2
+    assert err == "zkconsumer: 2 problems, of which --fix can mend 1\n"
+    code, out, _ = ask("doctor", "--no-logs", "--group", "h", "-o", "json")
+    (row,) = json.loads(out)
+    assert (code, row["group"], row["fixable"]) == (1, "h", True)
+    assert row["why"]
+
+
+def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
+    """A file names the group to examine, and its settings are looked at."""
+    file = tmp_path / "consumer.properties"
+    file.write_text("group.id=g\nrebalance.backoff.ms=100\n")
+    code, out, _ = ask("doctor", "--no-logs", "--config", str(file))
+    assert code == 1
+    assert "WARNING short-retries  group g" in out
+
+
+def test_doctor_says_what_it_could_not_look_at(ask: Ask) -> None:
+    """Brokers that do not answer are a note, and no problem."""
+    code, out, err = ask("doctor", "--timeout", "0.5")
+    assert code == 0
+    assert "NOTE log-unknown" in out
+    assert err == "zkconsumer: no problem found\n"
+
+
+def test_explain(ask: Ask, scene: Scene) -> None:
+    """Words and a table for people, the same as values for programs; 1 where members would fail."""
+    code, out, err = ask("explain", "g")
+    assert (code, err) == (0, "")
+    assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
+    rows = [line.split()[:3] for line in out.splitlines()]
+    assert ["1", "g_a-0", "0-2"] in rows
+    code, out, _ = ask("explain", "g", "--topic", "logs", "-o", "json")
+    document = json.loads(out)
+    assert list(document["topics"]) == ["logs"]
+    assert document["threads"][0]["partitions"] == [0, 1]
+    assert ask("explain", "g", "--topic", "other")[0] == 1
+    scene.hold(paths.member("g", "x"), b"hello")
+    code, _, err = ask("explain", "g")
+    assert code == 1
+    assert err.count("would fail: kafka.common.KafkaException") == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [("verify",), ("explain",), ("doctor", "--group", "a/b"),
+                  ("doctor", "--patience", "-1")]
+)
+def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
+    """No group where one is needed, or a wrong value: 2."""
+    assert ask(*arguments)[0] == 2
+
+
+def test_read_only(ask: Ask, scene: Scene) -> None:
+    """None of them writes anything: no znode changes, whatever they find."""
+    break_it(scene)
+    before = _stats(scene)
+    for command in (("verify", "--group", "g"), ("doctor", "--no-logs"), ("explain", "g"),
+                    ("doctor", "--no-logs", "--fix")):
+        ask(*command)
+    assert _stats(scene) == before
+
+
+def _stats(scene: Scene, path: str = "") -> dict[str, tuple[int, int]]:
+    stat = scene.session.get(path or "/")[1]
+    found = {path: (stat.mzxid, stat.pzxid)}
+    for name in scene.session.get_children(path or "/"):
+        found |= _stats(scene, f"{path}/{name}")
+    return found

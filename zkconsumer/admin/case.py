@@ -1,0 +1,132 @@
+"""One group as `doctor` and `explain` look at it: what was read, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from zkconsumer.admin.asking import Asked, asked
+from zkconsumer.admin.findings import Mend
+from zkconsumer.admin.images import GroupImage
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.assignors import Strategy
+from zkconsumer.core.computing import Failure, Group
+from zkconsumer.core.detecting import Rules, detect, nearest
+from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.core.releases import DEFAULT
+from zkconsumer.errors import AccessDeniedError
+from zkconsumer.zk.requests import Right
+
+
+class Log(Protocol):
+    """A partition's log: the first offset it has, and the one after the last."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """A group.
+
+    Attributes:
+        topics: payloads of all topics there are.
+        logs: a partition's log, or why it is not known; those that were asked for.
+        rights: znode -> its access control list, of those that were looked at.
+        settings: the members', where somebody said them.
+        has_brokers: whether a broker is registered.
+    """
+
+    image: GroupImage
+    topics: Mapping[str, bytes | None]
+    logs: Mapping[TopicPartition, Log | str] = field(default_factory=dict)
+    rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
+    settings: ConsumerConfig | None = None
+    has_brokers: bool = True
+
+    @property
+    def group(self) -> str:
+        """Its name."""
+        return self.image.name
+
+    @cached_property
+    def owners(self) -> dict[TopicPartition, ThreadId]:
+        """Who owns what."""
+        return {tp: node.thread for tp, node in self.image.owners.items()}
+
+    @cached_property
+    def owned_by(self) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
+        """(topic, thread) -> what it owns, ascending."""
+        found: dict[tuple[str, ThreadId], list[int]] = {}
+        for tp, thread in sorted(self.owners.items()):
+            found.setdefault((tp.topic, thread), []).append(tp.partition)
+        return {key: tuple(numbers) for key, numbers in found.items()}
+
+    @cached_property
+    def live(self) -> Group:
+        """What members compute the assignment from, as `settings` say."""
+        said = self.settings
+        strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
+        return Group(
+            strategy, dict(sorted(self.image.registrations.items())), self.topics,
+            exclude_internal=said.exclude_internal_topics if said else True,
+        )
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Strategy, release and `exclude.internal.topics`, as the owner nodes show them."""
+        return nearest(self.live, self.owners)
+
+    @cached_property
+    def wanted(self) -> Asked:
+        """What the members ask for."""
+        return asked(
+            self.image.members, self.topics, exclude_internal=self.rules.exclude_internal
+        )
+
+    @cached_property
+    def due(self) -> dict[TopicPartition, ThreadId]:
+        """Who should own what, by those rules; nothing where members would fail."""
+        return {
+            tp: thread for part in self.rules.parts.values() if not isinstance(part, Failure)
+            for tp, thread in part.items()
+        }
+
+    @cached_property
+    def quarrels(self) -> Mapping[ConsumerId, str]:
+        """Members that go by other rules than the rest, and which."""
+        if self.wanted.faults:
+            return {}
+        rules = self.rules
+        as_found = Group(
+            rules.strategy, self.live.registrations, self.topics,
+            exclude_internal=rules.exclude_internal,
+        )
+        own = rules.profile if self.owners else DEFAULT
+        return detect(as_found, self.owners, own=own).quarrels
+
+    def session_of(self, path: str) -> int:
+        """The session that holds a znode; 0 for one that no session will take away."""
+        return self.image.nodes[path].stat.owner
+
+    def mend(self, path: str, data: bytes | None = None) -> Mend:
+        """Have a znode deleted, or its payload replaced."""
+        return Mend(path, self.image.nodes[path].stat.mzxid, data)
+
+    def below(self, root: str) -> Iterator[str]:
+        """A znode and all that were read below it, parents first."""
+        if root in self.image.nodes:
+            yield root
+        for child in self._children.get(root, ()):
+            yield from self.below(child)
+
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self.image.nodes:
+            found.setdefault(path.rpartition("/")[0], []).append(path)
+        return found

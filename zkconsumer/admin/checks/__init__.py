@@ -1,0 +1,1 @@
+"""What `doctor` looks for in one group, each a function from what was read to findings."""

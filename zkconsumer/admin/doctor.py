@@ -1,0 +1,186 @@
+"""What is wrong with groups: one finding for each thing, with what mends it.
+
+Reads many groups at once. What passes by itself, as in the middle of a rebalance, is looked at
+twice, and only what is there both times is a finding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from zkconsumer.admin.case import Case, Log
+from zkconsumer.admin.checks import layouts, members, offsets, owners, rights
+from zkconsumer.admin.findings import Finding, Severity
+from zkconsumer.admin.images import (
+    GroupImage,
+    read_brokers,
+    read_group_names,
+    read_groups,
+    read_topic_names,
+    read_topics,
+)
+from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED, unknown_group
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.paths import Kind
+from zkconsumer.core.records import Broker
+from zkconsumer.errors import AccessDeniedError
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.requests import Node
+
+Logs = Mapping[TopicPartition, Log | str]
+AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
+
+PASSING = frozenset({
+    MALFORMED, NO_OWNER, UNREGISTERED, owners.STALE, owners.FOREIGN_OWNER, members.DISAGREEMENT,
+    members.NO_BROKERS,
+})  # fmt: skip
+"""Findings that a rebalance, a registration or a restart under way brings about as well."""
+
+PATIENCE_S = 1.0
+"""Seconds between the two looks. A rebalance of a healthy group takes less; a longer one is worth a
+finding."""
+
+ACCESS_DENIED = "access-denied"
+
+
+def examine(case: Case) -> list[Finding]:
+    """All that is wrong with one group as it was read; the worst first, and pure."""
+    found = [
+        *members.of_members(case), *members.of_settings(case), *owners.of_owners(case),
+        *layouts.of_layouts(case), *members.of_agreement(case), *offsets.of_offsets(case),
+        *rights.of_rights(case),
+    ]  # fmt: skip
+    severities = list(Severity)
+    return sorted(found, key=lambda one: severities.index(one.severity))
+
+
+def doctor(
+    connection: Connection,
+    groups: Iterable[str] | None = None,
+    *,
+    settings: ConsumerConfig | None = None,
+    ask_logs: AskLogs | None = None,
+    patience_s: float = PATIENCE_S,
+) -> list[Finding]:
+    """What is wrong with these groups, by default with all there are. Reads only.
+
+    `settings` are those of the groups' members (retries, back-off, session timeout, strategy);
+    without them nothing is said about these. `ask_logs` gets brokers and partitions and tells their
+    logs; without it offsets are not compared with logs. What may pass by itself is looked at again
+    after `patience_s` seconds. Raises UnknownGroupError, ZooKeeperUnreachableError.
+    """
+    names = read_group_names(connection) if groups is None else list(groups)
+    denied: list[Finding] = []
+    cases = _cases(connection, names, settings, denied)
+    if groups is not None:
+        for name in names:
+            if name not in cases and all(one.group != name for one in denied):
+                raise unknown_group(name, connection)
+    cases = _with_logs(connection, cases, ask_logs)
+    found = {name: examine(case) for name, case in cases.items()}
+    again = [name for name, all_of in found.items() if any(one.code in PASSING for one in all_of)]
+    if again:
+        time.sleep(patience_s)
+        second = _cases(connection, again, settings, denied)
+        for name in again:
+            first = {(one.code, one.subject) for one in found.pop(name)}
+            if name in second:
+                case = replace(second[name], logs=cases[name].logs)
+                found[name] = [
+                    one for one in examine(case)
+                    if one.code not in PASSING or (one.code, one.subject) in first
+                ]
+    return denied + [one for name in names for one in found.get(name, ())]
+
+
+def kafka_logs(limit_s: float) -> AskLogs:
+    """Asks the brokers, for at most so many seconds."""
+
+    def ask(brokers: Sequence[Broker], partitions: Sequence[TopicPartition]) -> Logs:
+        from zkconsumer.kafka.logs import log_ends  # noqa: PLC0415 - loads librdkafka: 50 ms
+
+        return log_ends(brokers, partitions, limit_s=limit_s)
+
+    return ask
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _cases(
+    connection: Connection, names: Sequence[str], settings: ConsumerConfig | None,
+    denied: list[Finding],
+) -> dict[str, Case]:
+    topics = read_topics(connection, read_topic_names(connection))
+    payloads = {name: one.node.data for name, one in topics.items()}
+    brokers = read_brokers(connection)
+    images = _images(connection, names, denied)
+    cases = {
+        name: Case(image, payloads, settings=settings, has_brokers=bool(brokers))
+        for name, image in images.items()
+    }
+    extra = {name: _to_read_whole(case) for name, case in cases.items()}
+    nodes = connection.tree(*(path for roots in extra.values() for path in roots))
+    of_group: dict[str, dict[str, Node]] = {}
+    for path, node in nodes.items():
+        of_group.setdefault(path.split("/")[2], {})[path] = node
+    looked_at = {name: rights.places(case) for name, case in cases.items()}
+    lists = connection.rights(path for where in looked_at.values() for path in where)
+    return {
+        name: replace(
+            case,
+            image=replace(case.image, nodes={**case.image.nodes, **of_group.get(name, {})}),
+            rights={path: lists[path] for path in looked_at[name] if path in lists},
+        )
+        for name, case in cases.items()
+    }
+
+
+def _images(
+    connection: Connection, names: Sequence[str], denied: list[Finding]
+) -> dict[str, GroupImage]:
+    """All at once; where one may not be read, each for itself."""
+    try:
+        return read_groups(connection, names)
+    except AccessDeniedError as error:
+        if len(names) > 1:
+            half = len(names) // 2
+            return _images(connection, names[:half], denied) | _images(
+                connection, names[half:], denied
+            )
+        (name,) = names
+        denied.append(Finding(
+            Severity.ERROR, ACCESS_DENIED, name, error.where, "we may not read it",
+            "members that authenticate as we do here are locked out of the group",
+            "authenticate as the group's members do (zookeeper.auth.*), or have its access control"
+            " list changed",
+        ))
+        return {}
+
+
+def _to_read_whole(case: Case) -> Iterator[str]:
+    """Foreign nodes, and what belongs to topics that are gone: to be deleted with all below."""
+    yield from layouts.foreign_nodes(case)
+    for parent in case.image.listed:
+        at = paths.locate(parent)
+        if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF) and at.name not in case.topics:
+            yield parent
+
+
+def _with_logs(
+    connection: Connection, cases: dict[str, Case], ask_logs: AskLogs | None
+) -> dict[str, Case]:
+    wanted = {name: offsets.offsets_to_compare(case) for name, case in cases.items()}
+    partitions = sorted({tp for tps in wanted.values() for tp in tps})
+    if ask_logs is None or not partitions:
+        return cases
+    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    logs = ask_logs(brokers, partitions)
+    return {
+        name: replace(case, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})
+        for name, case in cases.items()
+    }

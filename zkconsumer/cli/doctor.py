@@ -1,0 +1,135 @@
+"""`zkconsumer doctor`: what is wrong with groups, and what mends it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zkconsumer.cli.options import PLACEHOLDER, Common, Groups, operator
+from zkconsumer.cli.output import Color, Column, Output, Row, safe, say
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.findings import Finding
+    from zkconsumer.config import ConsumerConfig
+
+_COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
+_WIDTH = 100
+"""Characters of a line where standard output is no terminal."""
+
+COLUMNS = (
+    Column("severity", color=_COLORS.get),
+    Column("code"),
+    Column("group"),
+    Column("subject"),
+    Column("what"),
+    Column("why"),
+    Column("remedy", "MENDED BY"),
+    Column("partitions"),
+    Column("fixable"),
+)
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+@operator
+def doctor(
+    common: Common,
+    *,
+    group: Groups = None,
+    logs: Annotated[
+        bool,
+        typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs."),
+    ] = True,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.0, metavar="S",
+            help="Seconds until what may pass by itself, as in a rebalance, is looked at again.",
+        ),
+    ] = 1.0,
+) -> None:
+    """Look for everything that is known to go wrong with groups: registrations that stall all JVM
+    members, owner nodes that block a partition, partitions without owner, offsets that cannot be
+    read or lie outside the log, nodes of other clients, members that do not agree, retries that end
+    too early (of --config), access control lists that lock members out.
+
+    Examines the groups of --group, else group.id of --config, else all. Reads only. Exit code 1: a
+    problem was found; notes do not count.
+
+    Example: zkconsumer doctor --zookeeper zk1:2181/kafka --group billing --config
+    consumer.properties
+    """
+    from zkconsumer.admin.doctor import doctor as examined  # noqa: PLC0415
+    from zkconsumer.admin.doctor import kafka_logs  # noqa: PLC0415
+    from zkconsumer.cli import Exit  # noqa: PLC0415
+
+    names, settings = _groups(common, group)
+    with common.connect() as connection:
+        limit_s = connection.config.zookeeper_connection_timeout_s
+        found = examined(
+            connection, names, settings=settings, ask_logs=kafka_logs(limit_s) if logs else None,
+            patience_s=patience,
+        )
+    _write(common, found)
+    problems = sum(one.is_problem for one in found)
+    if problems:
+        fixable = sum(bool(one.mends) for one in found)
+        say(f"{_counted(problems, 'problem')}, of which --fix can mend {fixable}")
+        raise typer.Exit(Exit.PROBLEM)
+    say("no problem found")
+
+
+def _groups(
+    common: Common, given: list[str] | None
+) -> tuple[list[str] | None, ConsumerConfig | None]:
+    """The groups to examine, None for all; and the members' settings, if they were said."""
+    from zkconsumer.core.paths import validate_group  # noqa: PLC0415
+
+    names = [validate_group(one) for one in given or ()]
+    said = common.settings(names[0] if names else None)
+    if not names and said.group_id != PLACEHOLDER:
+        names = [said.group_id]
+    is_said = common.config is not None or bool(common.properties)
+    return names or None, said if is_said else None
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+# ---- what is shown ------------------------------------------------------------------------------
+
+
+def _row(one: Finding) -> Row:
+    return {
+        "severity": one.severity.value, "code": one.code, "group": one.group,
+        "subject": one.subject, "what": one.what, "why": one.why, "remedy": one.remedy,
+        "partitions": list(one.partitions), "fixable": bool(one.mends),
+    }  # fmt: skip
+
+
+def _write(common: Common, found: Iterable[Finding]) -> None:
+    rows = [_row(one) for one in found]
+    if common.output not in (Output.TABLE, Output.LEGACY):
+        common.write(rows, COLUMNS)
+        return
+    screen = common.screen
+    width = screen.width or _WIDTH
+    for row in rows:
+        head = f"{row['severity'].upper()} {row['code']}"
+        color = _COLORS[row["severity"]] if screen.color else None
+        print(f"\x1b[{color.value}m{head}\x1b[0m" if color else head, end="")
+        print(f"  group {safe(row['group'])}: {safe(row['subject'])}")
+        for word, name in (("", "what"), ("why: ", "why"), ("mend: ", "remedy")):
+            print(_paragraph(word + safe(row[name]), width))
+
+
+def _paragraph(text: str, width: int) -> str:
+    return textwrap.fill(
+        text, max(40, width), initial_indent="    ", subsequent_indent="      ",
+        break_long_words=False, break_on_hyphens=False,
+    )

@@ -1,0 +1,100 @@
+"""`zkconsumer explain GROUP`: why does this thread own these partitions?"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all, write_document
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.explain import Explanation
+
+_WIDTH = 80
+"""Characters of a paragraph where standard output is no terminal."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def _columns() -> tuple[Column, ...]:
+    from zkconsumer.admin.findings import ranges  # noqa: PLC0415
+
+    def short(numbers: Any) -> str:
+        return ranges(numbers) or "-"
+
+    return (
+        Column("position", "#", align=Align.RIGHT),
+        Column("thread"),
+        Column("partitions", show=short),
+        Column("owned", "OWNS NOW", show=short, drop=1),
+        Column("why"),
+    )
+
+
+@app.command()
+@operator
+def explain(
+    common: Common,
+    *,
+    group: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="The group; or group.id of --config.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable.")
+    ] = None,
+) -> None:
+    """Say why each thread of a live group owns its partitions: the arithmetic, in words. Reads
+    only. Strategy and release are those that the owner nodes show (docs/releases.md); where they
+    show none, partition.assignment.strategy of --config counts.
+
+    Exit code 1: members would fail instead, and it is said why.
+
+    Example: zkconsumer explain billing --zookeeper zk1:2181/kafka
+    """
+    from zkconsumer.admin.explain import explain as explained  # noqa: PLC0415
+    from zkconsumer.cli import Exit  # noqa: PLC0415
+
+    name = common.group(group)
+    settings = common.settings(name)
+    with common.connect(name) as connection:
+        found = explained(connection, name, settings=settings)
+    wanted = set(topic or found.topics)
+    unknown = sorted(wanted - found.topics.keys())
+    say_all(f"no member asks for topic {one}" for one in unknown)
+    _write(common, found, wanted)
+    for consumer, why in found.failures.items():
+        say(f"member {consumer} would fail: {why}")
+    if found.failures or unknown:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _write(common: Common, found: Explanation, wanted: set[str]) -> None:
+    rows = [
+        {
+            "topic": one.topic, "position": one.position, "thread": one.thread,
+            "partitions": list(one.partitions), "owned": list(one.owned), "why": one.why,
+        }
+        for one in found.shares if one.topic in wanted
+    ]  # fmt: skip
+    if common.output in (Output.JSON, Output.YAML):
+        topics = {name: text for name, text in found.topics.items() if name in wanted}
+        document = {
+            "group": found.group, "rules": found.rules, "words": list(found.words),
+            "topics": topics, "threads": rows, "failures": found.failures,
+        }  # fmt: skip
+        write_document(document, common.output)
+        return
+    columns = _columns()
+    if common.output in (Output.JSONL, Output.CSV):
+        common.write(rows, (Column("topic"), *columns))
+        return
+    width = common.screen.width or _WIDTH
+    print("\n\n".join(textwrap.fill(safe(text), width) for text in found.words))
+    for name, text in found.topics.items():
+        if name not in wanted:
+            continue
+        print(f"\n{safe(name)}\n{textwrap.fill(safe(text), width)}")
+        common.write([row for row in rows if row["topic"] == name], columns)
