@@ -32,6 +32,10 @@ from zkconsumer.errors import (
 COMMANDS = {
     "demo": ("zkconsumer.cli.demo", "Show a real group at work: join, leave, kill."),
     "consume": ("zkconsumer.cli.consume", "Write the messages of topics to standard output."),
+    "topics": ("zkconsumer.cli.topics", "Which topics there are, and where they are kept."),
+    "groups": ("zkconsumer.cli.groups", "Which groups there are; one group in full; change them."),
+    "members": ("zkconsumer.cli.members", "Who is registered, and what its threads have."),
+    "lag": ("zkconsumer.cli.lag", "How far groups are behind; also for Prometheus."),
     "owners": ("zkconsumer.cli.owners", "Who owns the partitions of a group, also with --watch."),
     "assign": ("zkconsumer.cli.assign", "Who would get what, in a live group or a file of cases."),
     "verify": ("zkconsumer.cli.verify", "Check that a group has settled."),

@@ -187,17 +187,19 @@ _SHOWN_REASONS = 10
 
 
 def unknown_reasons(table: Table) -> list[str]:
-    """Why values are not known: each reason once, with how often it stands there."""
-    counts: dict[tuple[str, str], int] = {}
-    for row in table.rows:
+    """Why values are not known: each reason once, with the columns, and in how many rows."""
+    found: dict[str, tuple[dict[str, None], set[int]]] = {}
+    for number, row in enumerate(table.rows):
         for column in table.columns:
             value = row.get(column.name)
             if isinstance(value, Unknown):
-                key = (column.title, value.reason)
-                counts[key] = counts.get(key, 0) + 1
+                titles, numbers = found.setdefault(value.reason, ({}, set()))
+                titles[column.title] = None
+                numbers.add(number)
     told = [
-        f"{title} unknown: {reason}" + (f" ({count} rows)" if count > 1 else "")
-        for (title, reason), count in counts.items()
+        f"{', '.join(titles)} unknown: {reason}"
+        + (f" ({len(numbers)} rows)" if len(numbers) > 1 else "")
+        for reason, (titles, numbers) in found.items()
     ]
     more = len(told) - _SHOWN_REASONS
     return told if more <= 0 else [*told[:_SHOWN_REASONS], f"and {more} reasons more (-o json)"]

@@ -1,0 +1,227 @@
+"""`zkconsumer lag`: how far groups are behind their topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
+from zkconsumer.cli.output import Column, Output, Table, say, say_all
+from zkconsumer.cli.partitions import COLUMNS, GROUP, STATUS, group_words, partition_rows
+from zkconsumer.cli.watching import Interval, Watch, watch
+from zkconsumer.errors import ConfigError, UnknownGroupError
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection
+    from zkconsumer.admin.status import Status, Window
+    from zkconsumer.zk.connection import Connection
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+@operator
+def lag(
+    common: Common,
+    *,
+    group: Groups = None,
+    topic: Topics = None,
+    watch_: Watch = False,
+    interval: Interval = 5.0,
+    commit_interval: Annotated[
+        float,
+        typer.Option(
+            min=0.1, metavar="S",
+            help="auto.commit.interval.ms of the members, in seconds: twice as long without a"
+            " commit is a silence.",
+        ),
+    ] = 60.0,
+    fail_above: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N",
+            help="Exit with 1 if a partition is more than N messages behind, or nobody knows.",
+        ),
+    ] = None,
+    prometheus: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT",
+            help="Serve the figures to Prometheus until Ctrl-C, read every --interval.",
+        ),
+    ] = None,
+    prometheus_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where; 0.0.0.0 lets others ask, too.")
+    ] = "127.0.0.1",
+) -> None:
+    """Show committed offsets, the ends of the logs, and the lag between them. Reads only.
+
+    With --watch each partition gets a status from its commits: OK, WARNING (it falls behind),
+    STALLED (an owner that does not move), STOPPED (nobody owns or commits it), REWOUND.
+
+    Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
+    """
+    names = [common.group(name) for name in group or (None,)]
+    settings = common.settings(names[0])
+    if (watch_ or prometheus) and fail_above is not None:
+        raise ConfigError("--fail-above looks once", remedy="leave out --watch and --prometheus")
+    limit_s = settings.zookeeper_connection_timeout_s
+    with common.connect(names[0]) as connection:
+        reader = Reader(connection, names, topics_of(topic), limit_s, 2 * commit_interval)
+        if prometheus is not None:
+            _serve(reader, common, (prometheus_host, prometheus), interval)
+        elif watch_:
+            watch(common, reader.picture, interval_s=interval)
+        else:
+            _show(reader.read(), common, fail_above)
+
+
+class Reader:
+    """Reads the groups again and again, and remembers their commits."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        names: Sequence[str],
+        only: Selection | None,
+        limit_s: float,
+        patience_s: float,
+    ) -> None:
+        self._connection, self._names, self._only = connection, names, only
+        self._limit_s, self._patience_s = limit_s, patience_s
+        self._windows: dict[tuple[str, str, int], Window] = {}
+
+    def read(self) -> list[GroupLag]:
+        """The groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
+        from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
+
+        found = group_lags(
+            self._connection, self._names, limit_s=self._limit_s, only=self._only
+        )
+        for name in self._names:
+            if name not in found:
+                raise UnknownGroupError(
+                    f"group {name} does not exist", remedy="see zkconsumer groups list"
+                )
+        return list(found.values())
+
+    def observe(self) -> list[GroupLag]:
+        """As `read`, and the windows are told."""
+        from zkconsumer.admin.lag import Source  # noqa: PLC0415
+        from zkconsumer.admin.status import Window  # noqa: PLC0415
+
+        groups, now_s = self.read(), time.time()
+        for group in groups:
+            for one in group.partitions:
+                key = (group.name, one.topic, one.partition)
+                dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
+                self._windows.setdefault(key, Window()).add(
+                    now_s=now_s,
+                    offset=one.committed if isinstance(one.committed, int) else None,
+                    committed_s=one.written_ms / 1000 if dated else None,
+                    lag=one.lag if isinstance(one.lag, int) else None,
+                    is_owned=one.owner is not None,
+                )
+        return groups
+
+    def status(self, group: str, one: PartitionLag) -> Status | None:
+        """What the commits that were seen say of a partition."""
+        window = self._windows[group, one.topic, one.partition]
+        return window.status(time.time(), patience_s=self._patience_s)
+
+    def picture(self) -> tuple[str, Table, list[str]]:
+        """A reading for `watch`."""
+        groups = self.observe()
+        columns = (*_columns(groups), STATUS)
+        rows = list(partition_rows(groups, status_of=self.status))
+        words = [word for group in groups for word in group_words(group)]
+        return _title(groups), Table(rows, columns), words
+
+
+def _title(groups: Sequence[GroupLag]) -> str:
+    lags = [one.lag for group in groups for one in group.partitions]
+    known = [lag for lag in lags if isinstance(lag, int)]
+    names = ", ".join(group.name for group in groups)
+    missing = f", of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
+    return f"{names}: {sum(known)} messages behind{missing}"
+
+
+def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
+    return (GROUP, *COLUMNS) if len(groups) > 1 else COLUMNS
+
+
+def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> None:
+    from zkconsumer.cli import Exit  # noqa: PLC0415
+
+    if common.output is Output.LEGACY:
+        for group in groups:
+            for line in legacy_lines(group):
+                print(line)
+    else:
+        common.write(partition_rows(groups), _columns(groups))
+        say_all(word for group in groups for word in group_words(group))
+    if fail_above is None:
+        return
+    failing = [
+        f"{group.name} {one.topic}-{one.partition}"
+        for group in groups for one in group.partitions
+        if not isinstance(one.lag, int) or one.lag > fail_above
+    ]
+    if failing:
+        some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")
+        say(f"{len(failing)} partitions are more than {fail_above} behind, or not known: {some}")
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
+    from zkconsumer.admin.exporter import LagExporter  # noqa: PLC0415
+
+    with LagExporter(*where) as exporter:
+        say(f"serving http://{where[0]}:{where[1]}/metrics")
+        while True:
+            groups = reader.observe()
+            exporter.update(groups, reader.status)
+            time.sleep(interval_s)
+
+
+# ---- as Kafka's own tool ------------------------------------------------------------------------
+
+
+def legacy_lines(group: GroupLag) -> Iterator[str]:
+    """The table of `kafka.admin.ConsumerGroupCommand` 1.1.1 `--describe --zookeeper`.
+
+    Of topics that have owner znodes, as there; then the members that own nothing.
+    """
+    from zkconsumer.core.paths import owners  # noqa: PLC0415
+
+    owned = group.image.listed.get(owners(group.name), ())
+    rows = [
+        (
+            one.topic, str(one.partition), _or_dash(one.committed),
+            "-" if isinstance(one.log, str) else str(one.log.end), _or_dash(one.lag),
+            one.owner.rpartition("-")[0] if one.owner else "-",
+        )
+        for one in group.partitions if one.topic in owned
+    ]
+    busy = {row[5] for row in rows}
+    rows += [
+        ("-", "-", "-", "-", "-", member.consumer)
+        for member in group.members if member.consumer not in busy
+        for _ in member.subscription
+    ]
+    topic = max(15, *(len(row[0]) for row in rows), 0)
+    consumer = max(15, *(len(row[5]) for row in rows), 0)
+    head = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID")
+    yield ""
+    for cells in (head, *rows):
+        yield (
+            f"{cells[0]:<{topic}} {cells[1]:<10} {cells[2]:<15} {cells[3]:<15} {cells[4]:<15}"
+            f" {cells[5]:<{consumer}} "
+        )
+
+
+def _or_dash(value: int | str | None) -> str:
+    return str(value) if isinstance(value, int) else "-"

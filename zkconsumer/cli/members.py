@@ -1,0 +1,92 @@
+"""`zkconsumer members`: who is registered in groups, with what, and what its threads have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from zkconsumer.cli.options import Common, Groups, operator
+from zkconsumer.cli.output import Align, Color, Column, Row, say, say_all
+from zkconsumer.errors import UnknownGroupError
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.groups import MemberReport
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def of_time(milliseconds: int) -> str:
+    """A time of the server's, for people: UTC, to the second."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _of_subscription(subscription: dict[str, int]) -> str:
+    return ", ".join(f"{topic}={streams}" for topic, streams in subscription.items())
+
+
+COLUMNS = (
+    Column("group", drop=3),
+    Column("member"),
+    Column("subscription", show=_of_subscription),
+    Column("pattern", drop=2, wide_only=True),
+    Column("threads", align=Align.RIGHT),
+    Column("owned", align=Align.RIGHT),
+    Column(
+        "idle", align=Align.RIGHT, drop=1,
+        color=lambda idle: Color.WARNING if idle else None,
+    ),
+    Column("session", wide_only=True),
+    Column("since", wide_only=True),
+)
+
+
+def member_row(member: MemberReport) -> Row:
+    """A member as a row; partitions that it owns, and threads that own none."""
+    return {
+        "group": member.group,
+        "member": member.consumer,
+        "subscription": dict(member.subscription) or None,
+        "pattern": member.pattern.value if member.pattern else None,
+        "threads": len(member.threads),
+        "owned": sum(member.owned.values()),
+        "idle": len(member.idle),
+        "session": f"0x{member.session:x}",
+        "since": of_time(member.since_ms),
+    }
+
+
+def member_words(members: Iterable[MemberReport]) -> Iterable[str]:
+    """What is wrong with members."""
+    for member in members:
+        if member.fault:
+            yield f"member {member.consumer}: {member.fault}"
+        if not member.session:
+            yield f"member {member.consumer}: no session keeps it, so it will never go by itself"
+
+
+@app.command()
+@operator
+def members(common: Common, *, group: Groups = None) -> None:
+    """Show the members of groups, what they ask for, and what they own. Reads only.
+
+    Example: zkconsumer members -z zk1:2181/kafka --group billing
+    """
+    from zkconsumer.admin import groups as admin  # noqa: PLC0415
+    from zkconsumer.admin.images import read_group_names  # noqa: PLC0415
+    from zkconsumer.core.paths import validate_group  # noqa: PLC0415
+
+    names = [validate_group(name) for name in group or ()]
+    with common.connect() as connection:
+        found = admin.members(connection, names or read_group_names(connection))
+    for name in names:
+        if name not in found:
+            raise UnknownGroupError(f"group {name} does not exist", remedy="check name and chroot")
+    everybody = [one for _, of_group in found.values() for one in of_group]
+    common.write(map(member_row, everybody), COLUMNS)
+    say_all(member_words(everybody))
+    for name, (asked, _) in found.items():
+        for why in admin.idle_by_design(asked):
+            say(f"group {name}: {why}")

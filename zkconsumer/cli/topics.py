@@ -1,0 +1,117 @@
+"""`zkconsumer topics`: the topics that ZooKeeper knows, and where their partitions are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
+from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.topics import PartitionPlace, TopicSummary
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    help="Look at topics, as ZooKeeper has them.",
+)  # fmt: skip
+
+NAMES = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="By default all.")
+]
+LIST_COLUMNS = (
+    Column("topic"),
+    Column("partitions", align=Align.RIGHT),
+    Column("replicas", align=Align.RIGHT, drop=1),
+)
+
+
+def _of_brokers(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+SHOW_COLUMNS = (
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column(
+        "leader", align=Align.RIGHT,
+        color=lambda leader: Color.BAD if leader is None else None,
+    ),
+    Column("replicas", drop=2, show=_of_brokers),
+    Column("isr", drop=3, show=_of_brokers),
+    Column(
+        "out_of_sync", drop=1, show=lambda brokers: _of_brokers(brokers) or "-",
+        color=lambda brokers: Color.WARNING if brokers else None,
+    ),
+)
+
+
+@app.command("list")
+@operator
+def list_(common: Common, *, names: NAMES = None) -> None:
+    """List topics with their numbers of partitions and replicas. Reads only.
+
+    Example: zkconsumer topics list -z zk1:2181/kafka
+    """
+    from zkconsumer.admin.topics import topics  # noqa: PLC0415
+
+    with common.connect() as connection:
+        found = topics(connection, names or None)
+    common.write(map(_summary_row, found), LIST_COLUMNS)
+    _say_missing(names, {one.name for one in found})
+
+
+@app.command("show")
+@operator
+def show(common: Common, *, names: NAMES = None) -> None:
+    """Show where each partition is kept: leader, replicas, in-sync replicas. Reads only.
+
+    Example: zkconsumer topics show orders -z zk1:2181/kafka
+    """
+    from zkconsumer.admin.images import read_topic_names  # noqa: PLC0415
+    from zkconsumer.admin.topics import partitions  # noqa: PLC0415
+
+    with common.connect() as connection:
+        wanted = names or read_topic_names(connection)
+        found = partitions(connection, wanted)
+    common.write(map(_place_row, found), SHOW_COLUMNS)
+    leaderless = sum(one.leader is None for one in found)
+    behind = sum(bool(one.out_of_sync) for one in found)
+    if leaderless:
+        say(f"{leaderless} of {len(found)} partitions have no leader")
+    if behind:
+        say(f"{behind} of {len(found)} partitions have replicas that are not in sync")
+    _say_missing(names, {one.topic for one in found})
+
+
+def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:
+    missing = sorted(set(names or ()) - found)
+    if missing:
+        raise ZkConsumerError(
+            f"no such topic: {', '.join(missing)}", remedy="see zkconsumer topics list"
+        )
+
+
+def _summary_row(topic: TopicSummary) -> Row:
+    fewest, most = topic.replicas
+    row: dict[str, Any] = {"topic": topic.name, "partitions": topic.partitions}
+    if topic.fault:
+        return row | dict.fromkeys(("partitions", "replicas"), Unknown(topic.fault))
+    return row | {"replicas": fewest if fewest == most else f"{fewest}-{most}"}
+
+
+def _place_row(place: PartitionPlace) -> Row:
+    leader: Any = place.leader
+    if isinstance(leader, str):
+        leader = Unknown(leader)
+    return {
+        "topic": place.topic,
+        "partition": place.partition,
+        "leader": leader,
+        "replicas": list(place.replicas),
+        "isr": list(place.isr),
+        "out_of_sync": list(place.out_of_sync),
+    }
