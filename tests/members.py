@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.message import Message
@@ -142,6 +144,15 @@ class Group:
 
     def offset(self, partition: int) -> str:
         return paths.offset(self.name, self.tp(partition))
+
+    def owners(self) -> list[str]:
+        """The thread ids of the owner nodes there are, in the order of the partitions."""
+        topic, found = paths.owners_of(self.name, self.topic), []
+        numbers = self.admin.get_children(topic) if self.admin.exists(topic) else []
+        for number in sorted(map(int, numbers)):
+            with contextlib.suppress(NoNodeError):  # it may change hands meanwhile
+                found.append(self.admin.get(self.owner(number))[0].decode())
+        return found
 
     def owner_session(self, partition: int) -> int | None:
         """The session of an owner node, None where there is none."""

@@ -108,18 +108,14 @@ def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str],
             two: list[Keyed] = [(None, f"{partition}-{n}") for n in range(2)]
             write(cluster, topic, two, partition=partition, codec="gzip")
 
-    def owners() -> list[str]:
-        nodes = [group.owner(partition) for partition in range(2)]
-        return [group.admin.get(node)[0].decode() for node in nodes if group.admin.exists(node)]
-
     send()
     first = group.join("consumer1")
     first.read(4)
-    assert owners() == [f"{group.name}_consumer1-0"] * 2
+    assert group.owners() == [f"{group.name}_consumer1-0"] * 2
     first.connector.commit_offsets()
     second = group.join("consumer2")
     halves = [f"{group.name}_consumer1-0", f"{group.name}_consumer2-0"]
-    eventually(lambda: owners() == halves)
+    eventually(lambda: group.owners() == halves)
     send()
     second.read(2)
     first.read(6)
@@ -129,7 +125,7 @@ def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str],
     send()
     first.read(8)
     second.read(4)
-    assert owners() == halves
+    assert group.owners() == halves
     assert first.readers[0].offsets(0) == [0, 1, 2, 3, 4, 5]
     assert first.readers[0].offsets(1) == [0, 1]
     assert second.readers[0].offsets(1) == [2, 3, 4, 5]

@@ -167,7 +167,8 @@ def test_a_real_member(
     """The trace of a real connector, which read, was joined by another and left, checks."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=4)
-    sandbox.produce(topic, 50)
+    for partition in range(4):  # so that two partitions have five left, whoever gets which
+        sandbox.produce(topic, 15, partition=partition)
     path = tmp_path / "trace.jsonl"
 
     def config(**more: Any) -> ConsumerConfig:

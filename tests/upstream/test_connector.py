@@ -19,11 +19,6 @@ def _send(group: Group, count: int) -> None:
         group.sandbox.produce(group.topic, values, partition=partition)
 
 
-def _owners(group: Group) -> list[str]:
-    nodes = [group.owner(partition) for partition in range(2)]
-    return [group.admin.get(node)[0].decode() for node in nodes if group.admin.exists(node)]
-
-
 def test_basic(group: Group) -> None:
     """ZookeeperConsumerConnectorTest.testBasic: a time-out, then one member, two, an idle one."""
     none = group.member("consumer0", consumer_timeout_s=0.2)
@@ -36,12 +31,12 @@ def test_basic(group: Group) -> None:
     _send(group, 2)
     first = group.join("consumer1")
     first.read(4)
-    assert _owners(group) == [f"{group.name}_consumer1-0"] * 2
+    assert group.owners() == [f"{group.name}_consumer1-0"] * 2
     first.connector.commit_offsets()
 
     second = group.join("consumer2", rebalance_backoff_s=5.0)
     halves = [f"{group.name}_consumer1-0", f"{group.name}_consumer2-0"]
-    eventually(lambda: _owners(group) == halves)
+    eventually(lambda: group.owners() == halves)
     _send(group, 2)
     second.read(2)
     first.read(6)
@@ -52,7 +47,7 @@ def test_basic(group: Group) -> None:
     _send(group, 2)
     first.read(8)
     second.read(4)
-    assert _owners(group) == halves
+    assert group.owners() == halves
     assert [m.value for m in first.readers[0].messages[-4:]] == [b"0-0", b"0-1"] * 2
     assert [m.value for m in second.readers[0].messages] == [b"1-0", b"1-1"] * 2
     with pytest.raises(MessageStreamsExistError):
@@ -79,7 +74,7 @@ def test_one_partition(group: Group, sandbox: Sandbox, unique: Callable[[str], s
     assert {name: list(held) for name, held in one.status.owned.items()} == {
         f"{group.name}_consumer1-0": [group.tp(0)]
     }
-    assert _owners(group)[:1] == [f"{group.name}_consumer1-0"]
+    assert group.owners()[:1] == [f"{group.name}_consumer1-0"]
     assert [m.value for m in one.readers[0].messages] == [b"%d" % n for n in range(100)]
 
 
@@ -111,7 +106,7 @@ def test_a_closed_member_leaves_no_node(group: Group) -> None:
     """ZKEphemeralTest.testEphemeralNodeCleanup: its ephemeral nodes go with the connector."""
     one = group.join("consumer1")
     one.settled(0, 1)
-    assert _owners(group) == [f"{group.name}_consumer1-0"] * 2
+    assert group.owners() == [f"{group.name}_consumer1-0"] * 2
     one.close()
     eventually(lambda: not group.admin.get_children(paths.ids(group.name)))
-    assert _owners(group) == []
+    assert group.owners() == []
