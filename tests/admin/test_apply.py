@@ -1,0 +1,428 @@
+"""Applying plans on a real ZooKeeper: all or nothing, never under a member, finished when resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hands import Hands, hands_on
+from kazoo.security import make_acl, make_digest_acl
+
+from zkconsumer.admin import guards, planfile
+from zkconsumer.admin.apply import Live, Report, apply
+from zkconsumer.admin.changes import (
+    plan_copy_group,
+    plan_delete_group,
+    plan_delete_offsets,
+    plan_forget_topics,
+    plan_offsets,
+    plan_rename_group,
+    plan_writes,
+)
+from zkconsumer.admin.plan import Plan
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import (
+    AccessDeniedError,
+    AppliedInPartError,
+    ConfigError,
+    RefusedError,
+    UnknownGroupError,
+)
+from zkconsumer.sandbox import ZooKeeperServer
+
+T = [TopicPartition("t", number) for number in range(12)]
+
+
+@pytest.fixture
+def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+    """Both clients of the session's server."""
+    with hands_on(zookeeper.connect) as both:
+        yield both
+
+
+@pytest.fixture
+def group(hands: Hands, unique: Callable[[str], str]) -> str:
+    """An idle group with twelve offsets, as a JVM member has left it."""
+    name = unique("group")
+    hands.other.ensure_path(paths.ids(name))
+    hands.other.ensure_path(paths.owners_of(name, "t"))
+    hands.offsets(name, {tp: 100 + tp.partition for tp in T})
+    return name
+
+
+def setting(hands: Hands, group: str, offset: int = 7) -> Plan:
+    """A plan that sets all of them."""
+    return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, offset)})
+
+
+def do(hands: Hands, plan: Plan, where: Path, **options: object) -> Report:
+    return apply(hands.tools, plan, backup_dir=where, **options)  # type: ignore[arg-type]
+
+
+# ---- what it does -------------------------------------------------------------------------------
+
+
+def test_offsets_are_set(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Every offset is new, the members' parent is as it was, and a backup is there."""
+    before = hands.tree(group)[paths.ids(group)]
+    plan = setting(hands, group)
+    report = do(hands, plan, tmp_path)
+    assert (report.applied, report.already) == (12, 0)
+    assert set(hands.stored(group).values()) == {"7"}
+    assert hands.tree(group)[paths.ids(group)] == before
+    assert report.backup is not None
+    assert planfile.load(report.backup) == plan
+    assert report.backup.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_mark_is_in_the_transaction(hands: Hands, group: str, tmp_path: Path) -> None:
+    """The mark's czxid is the mzxid of every offset that was written with it."""
+    do(hands, setting(hands, group), tmp_path)
+    mark = hands.other.exists(paths.edit(group, 0))
+    for tp in T:
+        assert hands.other.exists(paths.offset(group, tp)).mzxid == mark.czxid
+
+
+def test_another_operators_mark(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A number that another operator took between two transactions is no obstacle."""
+    seen: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        if not seen:
+            hands.other.ensure_path(paths.edit(group, 0))
+        seen.append(done)
+
+    do(hands, setting(hands, group), tmp_path, max_writes=6, on_progress=progress)
+    assert set(hands.stored(group).values()) == {"7"}
+    assert seen == [0, 6, 12]
+    assert sorted(hands.other.get_children(paths.edits(group))) == ["0", "1", "2"]
+
+
+def test_a_new_group(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """Offsets of a group that nobody was ever in make the group, and nothing else."""
+    group = unique("new")
+    do(hands, setting(hands, group), tmp_path)
+    rooms = {paths.group(group), paths.offsets(group), paths.offsets_of(group, "t")}
+    assert hands.tree(group).keys() == rooms | {paths.offset(group, tp) for tp in T}
+
+
+def test_a_fresh_zookeeper(zookeeper: ZooKeeperServer, unique: Callable[[str], str],
+                           tmp_path: Path) -> None:
+    """Where no consumer ever was, the parent of all groups is made, open to everybody."""
+    chroot = unique("fresh")
+    with hands_on(zookeeper.connect) as above:
+        above.other.create(f"/{chroot}")
+    with hands_on(f"{zookeeper.connect}/{chroot}") as both:
+        do(both, setting(both, "g"), tmp_path)
+        assert set(both.stored("g").values()) == {"7"}
+
+
+def test_nothing_to_do(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A plan that was applied is done: no backup, no write."""
+    plan = setting(hands, group)
+    do(hands, plan, tmp_path)
+    before = hands.tree(group)
+    assert do(hands, plan, tmp_path) == Report(0, 12, None)
+    assert setting(hands, group).is_empty
+    assert hands.tree(group) == before
+
+
+def test_old_marks(
+    hands: Hands, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next edit takes away marks that are older than the limit, and no younger ones."""
+    do(hands, setting(hands, group), tmp_path)
+    do(hands, setting(hands, group, 8), tmp_path)
+    assert len(hands.other.get_children(paths.edits(group))) == 2
+    monkeypatch.setattr(guards, "MARKS_KEPT_MS", 0)
+    do(hands, setting(hands, group, 9), tmp_path)
+    assert hands.other.get_children(paths.edits(group)) == ["2"]
+
+
+# ---- whole groups -------------------------------------------------------------------------------
+
+
+def test_a_group_is_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Nothing is left of it, also where it takes many transactions."""
+    do(hands, plan_delete_group(hands.tools, group), tmp_path, max_writes=4)
+    assert hands.tree(group) == {}
+
+
+def test_a_group_is_renamed(
+    hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The new one has all the offsets, the old one is gone."""
+    before, other = hands.stored(group), unique("other")
+    do(hands, plan_rename_group(hands.tools, group, other), tmp_path, max_writes=4)
+    assert hands.stored(other) == before
+    assert hands.tree(group) == {}
+
+
+def test_a_copy_is_its_own_group(
+    hands: Hands, group: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A copy has the offsets and neither members nor owners; a group that exists is refused."""
+    other = unique("other")
+    hands.join(group)
+    do(hands, plan_copy_group(hands.tools, group, other), tmp_path)
+    assert hands.stored(other) == hands.stored(group)
+    assert paths.ids(other) not in hands.tree(other)
+    with pytest.raises(RefusedError, match="exists"):
+        plan_copy_group(hands.tools, group, other)
+
+
+def test_offsets_are_deleted(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Some partitions of a topic, then the rest with the topic's own znode."""
+    do(hands, plan_delete_offsets(hands.tools, group, topics={"t": {0, 1}}), tmp_path)
+    assert hands.stored(group).keys() == set(T[2:])
+    do(hands, plan_delete_offsets(hands.tools, group, topics={"t": None}), tmp_path)
+    assert paths.offsets_of(group, "t") not in hands.tree(group)
+    with pytest.raises(ConfigError, match="no such offset"):
+        plan_delete_offsets(hands.tools, group, topics={"t": {0}})
+
+
+def test_a_topic_is_forgotten(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Owners and offsets of the topic go from every group named; other topics stay."""
+    hands.offsets(group, {TopicPartition("u", 0): 5})
+    hands.other.create(paths.owner(group, T[0]), b"g_gone-0")
+    do(hands, plan_forget_topics(hands.tools, ["t"], groups=[group]), tmp_path)
+    assert hands.stored(group) == {TopicPartition("u", 0): "5"}
+    assert paths.owners_of(group, "t") not in hands.tree(group)
+
+
+def test_what_does_not_exist(hands: Hands, group: str) -> None:
+    """Groups and topics that nobody knows are named errors."""
+    for planned in (
+        lambda: plan_delete_group(hands.tools, "nobody"),
+        lambda: plan_rename_group(hands.tools, "nobody", "x"),
+        lambda: plan_forget_topics(hands.tools, ["t"], groups=["nobody"]),
+    ):
+        with pytest.raises(UnknownGroupError, match="nobody"):
+            planned()
+    with pytest.raises(ConfigError, match="no group knows"):
+        plan_forget_topics(hands.tools, ["nothing"], groups=[group])
+
+
+def test_a_limit_on_deletion(hands: Hands, group: str) -> None:
+    """More znodes than the limit are refused, with their number."""
+    with pytest.raises(RefusedError, match="18 znodes"):
+        plan_delete_group(hands.tools, group, max_deleted=17)
+
+
+# ---- live members -------------------------------------------------------------------------------
+
+
+def test_a_live_group_is_refused(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A member that was there, or came after the plan: nothing is written, not even a backup."""
+    plan = setting(hands, group)
+    hands.join(group)
+    before = hands.tree(group)
+    for one in (plan, setting(hands, group), plan_delete_group(hands.tools, group)):
+        with pytest.raises(RefusedError, match=r"live members.*g_a.*force-live"):
+            do(hands, one, tmp_path)
+    assert hands.tree(group) == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
+def test_a_member_that_comes_at_the_last_instant(
+    hands: Hands, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
+) -> None:
+    """A member that joins behind the last look makes the transaction itself fail, whole."""
+    plan = planned(hands, group)
+    before = hands.stored(group)
+    with pytest.raises(RefusedError, match=r"live members.*g_a"):
+        do(hands, plan, tmp_path, on_backup=lambda path: hands.join(group))
+    assert hands.stored(group) == before
+    assert hands.other.exists(paths.member(group, "g_a"))
+
+
+def test_a_first_member_at_the_last_instant(
+    hands: Hands, group: str, tmp_path: Path
+) -> None:
+    """So does the first member ever, where the members' parent did not exist."""
+    hands.other.delete(paths.ids(group))
+    plan, before = setting(hands, group), hands.stored(group)
+    with pytest.raises(RefusedError, match="live members"):
+        do(hands, plan, tmp_path, on_backup=lambda path: hands.join(group))
+    assert hands.stored(group) == before
+
+
+def test_a_member_between_two_transactions(hands: Hands, group: str, tmp_path: Path) -> None:
+    """What was written stays and is reported; applying it again when it has gone ends it."""
+    plan = setting(hands, group)
+
+    def progress(done: int, total: int) -> None:
+        if done == 4:
+            hands.join(group)
+
+    with pytest.raises(AppliedInPartError, match=r"4 of 12.*live members") as caught:
+        do(hands, plan, tmp_path, max_writes=4, on_progress=progress)
+    assert sorted(hands.stored(group).values()).count("7") == 4
+    (backup,) = tmp_path.iterdir()
+    assert str(backup) in caught.value.remedy
+    hands.leave(group)
+    report = do(hands, planfile.load(backup), tmp_path)
+    assert (report.applied, report.already) == (8, 4)
+    assert set(hands.stored(group).values()) == {"7"}
+
+
+def test_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Forced, a live group is written to, under a mark; its member is not touched."""
+    hands.join(group)
+    do(hands, setting(hands, group), tmp_path, live=Live.FORCE)
+    assert set(hands.stored(group).values()) == {"7"}
+    assert hands.other.exists(paths.member(group, "g_a"))
+    assert hands.other.exists(paths.edit(group, 0))
+
+
+def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Forced, a live group is deleted but for what belongs to its member, which a note names."""
+    hands.join(group)
+    plan = plan_delete_group(hands.tools, group)
+    assert any(paths.member(group, "g_a") in note for note in plan.notes)
+    do(hands, plan, tmp_path, live=Live.FORCE)
+    held = {paths.group(group), paths.ids(group), paths.member(group, "g_a")}
+    assert hands.tree(group).keys() == held
+
+
+def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
+    """What belongs to a living session is never planned on."""
+    hands.join(group)
+    with pytest.raises(RefusedError, match="living session"):
+        plan_writes(hands.tools, "x", {paths.member(group, "g_a"): None})
+
+
+# ---- changes in between -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["file", "memory"])
+def test_a_change_before_the_first_write(
+    hands: Hands, group: str, tmp_path: Path, through: str
+) -> None:
+    """One offset of twelve that changed since the plan: nothing is written, and it is named."""
+    plan = setting(hands, group)
+    if through == "file":
+        plan = planfile.load(planfile.save(plan, tmp_path / "plan.json"))
+    hands.offsets(group, {T[11]: 4711})
+    before = hands.tree(group)
+    with pytest.raises(RefusedError, match=r"1 znode changed since.*t/11 has '4711'"):
+        do(hands, plan, tmp_path, max_writes=4)
+    assert hands.tree(group) == before
+
+
+def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A znode that was deleted and made again has the version of before: from a file it is seen."""
+    hands.other.delete(paths.offset(group, T[0]))
+    hands.other.create(paths.offset(group, T[0]), b"100")
+    plan = planfile.load(planfile.save(setting(hands, group), tmp_path / "plan.json"))
+    hands.other.delete(paths.offset(group, T[0]))
+    hands.other.create(paths.offset(group, T[0]), b"100")
+    with pytest.raises(RefusedError, match="1 znode changed"):
+        do(hands, plan, tmp_path)
+
+
+def test_a_change_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A write behind the reading back is met by the compare-and-set: nothing is written."""
+    plan = setting(hands, group)
+    with pytest.raises(RefusedError, match="1 znode changed meanwhile"):
+        do(hands, plan, tmp_path, on_backup=lambda path: hands.offsets(group, {T[5]: 1}))
+    assert hands.stored(group)[T[0]] == "100"
+
+
+def test_a_child_that_comes_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Something new below a znode that is to go makes the deletion fail, whole."""
+    plan = plan_delete_group(hands.tools, group)
+    new = TopicPartition("new", 0)
+    with pytest.raises(RefusedError, match="created something below"):
+        do(hands, plan, tmp_path, on_backup=lambda path: hands.offsets(group, {new: 1}))
+    assert hands.stored(group)[T[0]] == "100"
+
+
+def test_another_chroot(hands: Hands, group: str, tmp_path: Path) -> None:
+    """A plan of another chroot is refused."""
+    plan = Plan.of("x", "/elsewhere", setting(hands, group).changes)
+    with pytest.raises(RefusedError, match="/elsewhere"):
+        do(hands, plan, tmp_path)
+
+
+def test_no_backup_no_write(hands: Hands, group: str, tmp_path: Path) -> None:
+    """Where the backup cannot be written nothing is."""
+    before = hands.tree(group)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        do(hands, setting(hands, group), tmp_path / "missing")
+    assert hands.tree(group) == before
+
+
+# ---- access control -----------------------------------------------------------------------------
+
+
+def test_forbidden(hands: Hands, group: str, tmp_path: Path) -> None:
+    """What access control forbids is named, and nothing of the transaction is written."""
+    hands.other.set_acls(paths.offset(group, T[3]), [make_acl("world", "anyone", read=True)])
+    with pytest.raises(AccessDeniedError, match="t/3"):
+        do(hands, setting(hands, group), tmp_path)
+    assert hands.stored(group)[T[0]] == "100"
+
+
+def test_the_guard_keeps_the_access_control(hands: Hands, group: str, tmp_path: Path) -> None:
+    """The members' parent comes back with its list and its data, null included."""
+    rights = [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)]
+    hands.other.set_acls(paths.ids(group), rights)
+    before = hands.tree(group)[paths.ids(group)]
+    do(hands, setting(hands, group), tmp_path)
+    assert hands.tree(group)[paths.ids(group)] == before
+
+
+# ---- death in between ---------------------------------------------------------------------------
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from zkconsumer.admin import guards, planfile
+from zkconsumer.admin.apply import apply
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.zk.connection import Connection
+connect, file, where, at, when = sys.argv[1:]
+class Mortal(Connection):
+    def write(self, writes):
+        if when == "sent" and len(writes) > 4:
+            self.left -= 1
+            if not self.left:
+                self._session.submit([__import__("zkconsumer.zk.requests").zk.requests.Multi(
+                    tuple(writes))], lambda replies: os.kill(os.getpid(), signal.SIGKILL))
+                signal.pause()
+        return super().write(writes)
+def progress(done, total):
+    if when == "between" and done == 4 * int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools:
+    tools.left = int(at)
+    apply(tools, planfile.load(Path(file)), backup_dir=Path(where), max_writes=4,
+          on_progress=progress)
+"""
+
+
+@pytest.mark.parametrize(("at", "when"), [(0, "between"), (1, "between"), (2, "sent")])
+def test_killed(hands: Hands, group: str, tmp_path: Path, at: int, when: str) -> None:
+    """SIGKILL between two transactions, and before a reply: applying the backup again ends it."""
+    file = planfile.save(setting(hands, group), tmp_path / "plan.json")
+    where = tmp_path / "backups"
+    where.mkdir()
+    arguments = [sys.executable, "-c", _KILLED, hands.connect, str(file), str(where), str(at), when]
+    done = subprocess.run(arguments, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    written = list(hands.stored(group).values()).count("7")
+    assert written == 4 * at
+    (backup,) = where.iterdir()
+    report = do(hands, planfile.load(backup), tmp_path, max_writes=4)
+    assert (report.applied, report.already) == (12 - written, written)
+    assert set(hands.stored(group).values()) == {"7"}
+    assert os.path.exists(backup)

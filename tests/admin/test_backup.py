@@ -1,0 +1,295 @@
+"""Backups: what was taken away comes back, whatever it was."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hands import Hands, hands_on
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+
+from zkconsumer.admin import planfile
+from zkconsumer.admin.apply import apply
+from zkconsumer.admin.changes import (
+    plan_copy_group,
+    plan_delete_group,
+    plan_offsets,
+    plan_rename_group,
+)
+from zkconsumer.admin.plan import Plan
+from zkconsumer.admin.undo import plan_undo
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import AccessDeniedError, AppliedInPartError, BadFileError
+from zkconsumer.sandbox import ZooKeeperServer
+
+T = [TopicPartition("t", number) for number in range(6)]
+RIGHTS: list[list[ACL]] = [
+    OPEN_ACL_UNSAFE,
+    [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)],
+    [make_acl("ip", "127.0.0.1", all=True)],
+]
+
+
+@pytest.fixture
+def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+    """Both clients of the session's server."""
+    with hands_on(zookeeper.connect) as both:
+        yield both
+
+
+def random_tree(hands: Hands, group: str, seed: int) -> None:
+    """A group with whatever anybody may have left in it."""
+    chance = random.Random(seed)
+    hands.other.ensure_path(paths.group(group))
+    known = [paths.group(group)]
+    rooms = [
+        paths.ids(group), paths.offsets(group), paths.owners(group),
+        paths.edits(group), f"{paths.group(group)}/q",
+    ]
+    for path in chance.sample(rooms, chance.randint(1, 5)):
+        known.append(path)
+        hands.other.create(path, chance.randbytes(chance.choice([0, 3])))
+    # Below `ids` stand members, whose like is not deleted.
+    parents = [path for path in known if path != paths.ids(group)]
+    for number in range(chance.randint(0, 20)):
+        path = f"{chance.choice(parents)}/{chance.choice('abü-')}{number}"
+        known.append(path)
+        parents.append(path)
+        hands.other.create(path, chance.randbytes(chance.choice([0, 1, 900])))
+    for path in known:
+        for _ in range(chance.randint(0, 2)):
+            hands.other.set(path, chance.randbytes(4))
+        hands.other.set_acls(path, chance.choice(RIGHTS))
+
+
+def run(hands: Hands, plan: Plan, where: Path, **options: Any) -> Plan:
+    """Applies a plan; its backup, read again."""
+    report = apply(hands.tools, plan, backup_dir=where, **options)
+    assert report.backup is not None
+    return planfile.load(report.backup)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_there_and_back(
+    hands: Hands, unique: Callable[[str], str], tmp_path: Path, seed: int
+) -> None:
+    """A random tree that is deleted and restored is identical: znodes, data, access control."""
+    group = unique("random")
+    random_tree(hands, group, seed)
+    before = hands.tree(group)
+    backup = run(hands, plan_delete_group(hands.tools, group), tmp_path, max_writes=3)
+    assert hands.tree(group) == {}
+    run(hands, plan_undo(hands.tools, backup), tmp_path, max_writes=3)
+    after = hands.tree(group)
+    assert {path: (data, rights) for path, (data, _, rights) in after.items()} == {
+        path: (data, rights) for path, (data, _, rights) in before.items()
+    }
+    assert plan_undo(hands.tools, backup).is_empty
+
+
+def test_null_payloads(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """ZooKeeper's null is not the empty payload, and comes back as null."""
+    group = unique("null")
+    hands.offsets(group, {T[0]: b""})
+    plan = plan_delete_group(hands.tools, group)
+    for number, change in enumerate(plan.changes):
+        assert change.before is not None
+        if number == 0:
+            null = type(change)(change.path, change.before._replace(data=None), None)
+            plan = Plan.of(plan.kind, plan.chroot, [null, *plan.changes[1:]])
+    apply(hands.tools, plan_delete_group(hands.tools, group), backup_dir=tmp_path)
+    run(hands, plan_undo(hands.tools, plan), tmp_path)
+    assert hands.tree(group)[paths.offset(group, T[0])][0] is None
+
+
+def test_offsets_there_and_back(
+    hands: Hands, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Offsets that were set and made: the old values are back, what was made is gone."""
+    group = unique("offsets")
+    hands.offsets(group, {T[0]: 10, T[1]: b"odd"})
+    before = hands.contents(group)
+    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+    backup = run(hands, plan, tmp_path)
+    run(hands, plan_undo(hands.tools, backup), tmp_path)
+    assert hands.contents(group) == before
+
+
+def test_a_rename_there_and_back(
+    hands: Hands, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The old group is back and the new one is gone, with edits that were made in it since."""
+    old, new = unique("old"), unique("new")
+    hands.offsets(old, dict.fromkeys(T, 5))
+    before = hands.contents(old)
+    backup = run(hands, plan_rename_group(hands.tools, old, new), tmp_path)
+    run(hands, plan_offsets(hands.tools, "offsets set", {new: {T[0]: 6}}), tmp_path)
+    undo = plan_undo(hands.tools, backup)
+    assert any("t/0 was changed since" in note for note in undo.notes)
+    run(hands, undo, tmp_path)
+    assert hands.contents(old) == before
+    assert hands.tree(new) == {}
+
+
+def test_what_others_have_built_upon(
+    hands: Hands, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A group that was made stays as far as somebody else has put something into it."""
+    old, new = unique("old"), unique("new")
+    hands.offsets(old, dict.fromkeys(T, 5))
+    backup = run(hands, plan_copy_group(hands.tools, old, new), tmp_path)
+    hands.offsets(new, {TopicPartition("theirs", 0): 1})
+    undo = plan_undo(hands.tools, backup)
+    assert sum("stays" in note for note in undo.notes) == 2
+    run(hands, undo, tmp_path)
+    assert hands.stored(new) == {TopicPartition("theirs", 0): "1"}
+
+
+def test_undone_in_part(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """What was applied in part is undone as far as it was applied."""
+    group = unique("part")
+    hands.offsets(group, dict.fromkeys(T, 5))
+    hands.other.ensure_path(paths.ids(group))
+    before = hands.contents(group)
+    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+
+    def progress(done: int, total: int) -> None:
+        if done == 4:
+            hands.join(group)
+
+    with pytest.raises(AppliedInPartError):
+        apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
+    (backup,) = tmp_path.iterdir()
+    hands.leave(group)
+    undo = plan_undo(hands.tools, planfile.load(backup))
+    assert len(undo) == 4
+    run(hands, undo, tmp_path)
+    assert hands.contents(group) == before
+
+
+def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """Ctrl-C between two transactions leaves whole ones, and a backup that leads on and back."""
+    group = unique("part")
+    hands.offsets(group, dict.fromkeys(T, 5))
+    plan = plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+
+    def progress(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
+    assert sorted(hands.stored(group).values()) == ["5"] * 4 + ["7"] * 2
+    (backup,) = tmp_path.iterdir()
+    run(hands, planfile.load(backup), tmp_path)
+    assert set(hands.stored(group).values()) == {"7"}
+
+
+def test_a_secret_access_control_list(
+    hands: Hands, unique: Callable[[str], str]
+) -> None:
+    """What could not be restored as it was is not deleted: the list is another's secret."""
+    group = unique("secret")
+    hands.offsets(group, {T[0]: 1})
+    rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
+    hands.other.set_acls(paths.offset(group, T[0]), rights)
+    with pytest.raises(AccessDeniedError, match="kept from us"):
+        plan_delete_group(hands.tools, group)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def a_file(hands: Hands, unique: Callable[[str], str], path: Path) -> dict[str, Any]:
+    """A plan file, as JSON."""
+    group = unique("file")
+    hands.offsets(group, {T[0]: 1})
+    planfile.save(plan_delete_group(hands.tools, group), path)
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def test_a_file_is_whole(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """A plan is the same after writing and reading, and a file is never written over."""
+    path = tmp_path / "plan.json"
+    document = a_file(hands, unique, path)
+    plan = planfile.load(path)
+    assert (plan.hash, len(plan)) == (document["hash"], 4)
+    assert document["made"].keys() == {"by", "at"}
+    with pytest.raises(Exception, match="cannot be written"):
+        planfile.save(plan, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
+
+
+def set_in(document: dict[str, Any], keys: str, value: Any) -> None:
+    *way, last = (int(key) if key.isdigit() else key for key in keys.split("."))
+    target: Any = document
+    for key in way:
+        target = target[key]
+    target[last] = value
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "why"),
+    [
+        ("format", "other", "format"),
+        ("version", 2, "version"),
+        ("version", True, "version"),
+        ("extra", 1, "nothing else"),
+        ("notes", [1], "a text is due"),
+        ("changes", {}, "a list is due"),
+        ("changes.0.path", "/brokers/ids/1", "not below a group"),
+        ("changes.0.path", "/consumers", "not below a group"),
+        ("changes.0.path", "/consumers/", "no legal group name"),
+        ("changes.0.path", "/consumers/g/", "not below a group"),
+        ("changes.0.path", "/consumers/../brokers", "no legal group name"),
+        ("changes.0.path", "/consumers/g/../../brokers", "'..'"),
+        ("changes.0.path", "/consumers/g/a\n", "U+000A"),
+        ("changes.0.path", "/consumersg/a", "not below a group"),
+        ("changes.0.before", None, "changes nothing"),
+        ("changes.0.before.version", -1, "number"),
+        ("changes.0.before.version", 1.0, "number"),
+        ("changes.0.before.data", "%", "base64"),
+        ("changes.0.before.data", base64.b64encode(b"x" * 1_000_001).decode(), "longer"),
+        ("changes.0.before.acl", [["x", 1]], "access control"),
+        ("changes.0.before.acl", [["world:anyone", 32]], "access control"),
+        ("changes.1.path", "SAME", "twice"),
+        ("changes.0.before.version", 77, "hash"),
+        ("kafka", [{"group": "g"}], "object"),
+        ("kafka", [
+            {"group": "g", "topic": "..", "partition": 0, "before": None, "after": [1, ""]}
+        ], "topic name"),
+        ("kafka", [
+            {"group": "g", "topic": "t", "partition": 0, "before": None, "after": [-1, ""]}
+        ], "offset"),
+    ],
+)  # fmt: skip
+def test_a_file_is_not_trusted(
+    hands: Hands, unique: Callable[[str], str], tmp_path: Path, *, keys: str, value: Any, why: str
+) -> None:
+    """Whatever is not exactly a plan is one clear error, above all a path not ours."""
+    document = a_file(hands, unique, tmp_path / "plan.json")
+    set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
+    with pytest.raises(BadFileError) as caught:
+        planfile.loads(json.dumps(document), path=tmp_path / "plan.json")
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", "[" * 100_000, '{"a": 1}', "\ufeff{}"])
+def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
+    """Neither is anything else a plan."""
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(BadFileError, match="this is no plan"):
+        planfile.load(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(BadFileError, match="no UTF-8"):
+        planfile.load(path)
+    with pytest.raises(BadFileError, match="No such file"):
+        planfile.load(tmp_path / "missing")
