@@ -183,6 +183,26 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
     assert counts == {f"{group}_a": 4, f"{group}_c": 7}
 
 
+def test_what_moves(ask: Run, group: str, topic: str) -> None:
+    """Wishes in one option or in several; each move is shown, counted, and told to programs."""
+    wishes = f"+{group}_c:1 -{group}_b"
+    code, out, err = ask("--strategy", "roundrobin", "--what-if", wishes, "--what-if",
+                         f"{topic}=+1")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["TOPIC", "PARTITION", "THREAD", "OWNER", "MOVE"]
+    moves = [row for row in rows[1:] if "->" in row]
+    assert all(row[4:] == [row[3], "->", row[2]] for row in moves)
+    assert f"{len(moves)} of 12 partitions move ({topic}: {len(moves)})" in err
+    assert "1 without owner today get one" in err
+    code, out, _ = ask("--strategy", "roundrobin", "--what-if", wishes, "--output", "json")
+    document = json.loads(out)
+    assert document["moves"]
+    assert all(one["from"] != one["to"] for one in document["moves"])
+    assert {f"{group}_c-0"} == {one["to"] for one in document["moves"]
+                                if one["from"].startswith(f"{group}_b")}
+
+
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
     """A registration that nobody can read fails all: each is named, and the exit code is 1."""
     client.create(paths.member(group, "x"), b"hello", ephemeral=True)

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.errors import ConfigError, UnknownGroupError
+from zkconsumer.cli.options import Common, OneGroup, operator
+from zkconsumer.cli.output import Align, Column, Output, say, say_all, write_document
+from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.assigning import Owners, Place
     from zkconsumer.core.computing import Failure, Group, Part
-    from zkconsumer.zk.survey import Survey
 
 AUTO = "auto"
-HEAD = ("TOPIC", "PARTITION", "THREAD", "OWNER")
+CASE = Column("case")
+COLUMNS = (
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("thread"),
+    Column("owner"),
+)
+MOVE = Column("move")
+_PROGRAMS = (Output.JSON, Output.JSONL, Output.YAML)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-class Output(Enum):
-    """How the result is written."""
-
-    TABLE = "table"
-    JSONL = "jsonl"  # one object per group
 
 
 class StrategyName(Enum):
@@ -39,12 +42,11 @@ class StrategyName(Enum):
 
 
 @app.command()
+@operator
 def assign(
+    common: Common,
     *,
-    zookeeper: Annotated[
-        str | None, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="A live group's ZooKeeper.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="The live group.")] = None,
+    group: OneGroup = None,
     cases: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Groups to compute, a JSON object a line; or .gz."),
@@ -54,12 +56,21 @@ def assign(
         typer.Option(help="As members of this Kafka release do it; auto: as the owner nodes show."),
     ] = AUTO,
     strategy: Annotated[
-        StrategyName, typer.Option(help="partition.assignment.strategy of the live group.")
-    ] = StrategyName.RANGE,
+        StrategyName | None,
+        typer.Option(help="partition.assignment.strategy; by default of --config, or range."),
+    ] = None,
     internal: Annotated[
         bool,
         typer.Option("--internal-topics", help="With exclude.internal.topics=false."),
     ] = False,
+    wishes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if", metavar="WHAT",
+            help="What if +MEMBER:THREADS came, -MEMBER went, TOPIC=+8 had eight partitions more;"
+            " several in one, with blanks, or one after the other.",
+        ),
+    ] = None,
     join: Annotated[
         list[str] | None,
         typer.Option(metavar="ID:TOPIC=N[,TOPIC=N]", help="What if this member came."),
@@ -67,51 +78,69 @@ def assign(
     leave: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="What if this member went.")
     ] = None,
-    output: Annotated[Output, typer.Option(help="How to write it.")] = Output.TABLE,
 ) -> None:
-    """Show what the members of a group would own. Reads only.
+    """Show what the members of a group would own, and what moves against today. Reads only.
 
     A live group is read once, with everything that its members look at. A file of cases holds
     whole groups, so nothing else is read: `strategy`, `registrations` {consumer id: payload},
     `topics` {topic: payload}, and `exclude_internal_topics`, `ids_child_order`, `case` and `name`.
-    """
-    from zkconsumer.core.assignors import Strategy  # noqa: PLC0415
-    from zkconsumer.core.computing import Group  # noqa: PLC0415
 
-    live = (zookeeper, group, *(join or ()), *(leave or ()))
-    if cases is not None and not any(live):
-        _show_cases(cases, release, output)
-    elif cases is None and zookeeper and group:
-        survey = _survey(zookeeper, group)
-        members = dict(sorted(survey.registrations.items()))
-        now = Group(Strategy(strategy.value), members, survey.topics, exclude_internal=not internal)
-        _show_group(survey, now, _what_if(now, join or (), leave or ()), release, output)
-    else:
-        raise ConfigError(
-            "one of the two: --cases, or --zookeeper and --group",
-            remedy="see zkconsumer assign --help",
+    Example: zkconsumer assign --zookeeper zk1:2181/kafka --group billing --what-if
+    "+billing_new:2 -billing_old orders=+8"
+    """
+    if cases is not None:
+        if any((common.zookeeper, common.config, group, wishes, join, leave)):
+            raise ConfigError(
+                "one of the two: --cases, or a live group", remedy="see zkconsumer assign --help"
+            )
+        _show_cases(common, cases, release)
+        return
+    from zkconsumer.admin.assigning import live_group  # noqa: PLC0415
+    from zkconsumer.core.assignors import Strategy  # noqa: PLC0415
+
+    name = common.group(group)
+    said = common.settings(name)
+    with common.connect(name) as connection:
+        now, owners = live_group(
+            connection, name,
+            strategy=Strategy(strategy.value if strategy else said.partition_assignment_strategy),
+            exclude_internal=said.exclude_internal_topics and not internal,
         )
+    asked = [one for text in wishes or () for one in text.split()]
+    then = _then(now, join or (), leave or (), asked)
+    _show_group(common, owners, now, then, release)
 
 
 # ---- cases --------------------------------------------------------------------------------------
 
 
-def _show_cases(path: Path, release: str, output: Output) -> None:
+def _show_cases(common: Common, path: Path, release: str) -> None:
+    from zkconsumer.admin.assigning import places  # noqa: PLC0415
     from zkconsumer.core.computing import compute  # noqa: PLC0415
     from zkconsumer.core.releases import profile  # noqa: PLC0415
 
     if release == AUTO:
         raise ConfigError("cases have no owner nodes to tell the release", remedy="say --release")
     as_release = profile(release)
+    documents, rows = [], []
     for where, case in _read_cases(path):
         parts = compute(_group_of(case, where), as_release)
         head = {"case": case.get("case"), "name": case.get("name"), "release": as_release.release}
-        if output is Output.JSONL:
+        if common.output is Output.JSONL:
             print(json.dumps(head | _document(parts)))
+        elif common.output in _PROGRAMS:
+            documents.append(head | _document(parts))
+        elif common.output is Output.CSV:
+            rows += [{"case": head["case"], **_row(one)} for one in places(parts, {})]
         else:
             print(f"case {head['case']} {head['name'] or ''}".rstrip())
-            _print_all(_table(parts, {}))
-            _print_all(_errors(parts))
+            common.write([_row(one) for one in places(parts, {})], COLUMNS)
+            for line in _errors(parts):
+                print(line)
+    if common.output is Output.CSV:
+        common.write(rows, (CASE, *COLUMNS))
+    elif common.output in (Output.JSON, Output.YAML):
+        write_document(documents, common.output)
 
 
 def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -177,71 +206,62 @@ def _bad_case(where: str, what: str) -> ConfigError:
 # ---- a live group -------------------------------------------------------------------------------
 
 
-def _survey(zookeeper: str, group: str) -> Survey:
-    from zkconsumer.zk.observer import Observer  # noqa: PLC0415
+def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]) -> Group:
+    """The group after members have come and gone."""
+    from zkconsumer.admin.assigning import joined, left, topic_counts, what_if  # noqa: PLC0415
+    from zkconsumer.core.records import Registration  # noqa: PLC0415
 
-    with Observer(zookeeper, group) as observer:
-        if not observer.group_exists():
-            raise UnknownGroupError(
-                f"group {group} does not exist", where=zookeeper, remedy="check name and chroot"
-            )
-        return observer.survey()
+    for consumer in leave:
+        now = left(now, consumer, where="--leave")
+    for text in join:
+        consumer, _, topics = text.rpartition(":")
+        now = joined(now, consumer, Registration(topic_counts(topics, where="--join")))
+    return what_if(now, wishes)
 
 
-def _show_group(survey: Survey, now: Group, then: Group, release: str, output: Output) -> None:
+def _show_group(common: Common, owners: Owners, now: Group, then: Group, release: str) -> None:
     """Show what members of `then` would own; `now` says by which rules."""
+    from zkconsumer.admin.assigning import places  # noqa: PLC0415
     from zkconsumer.cli import Exit  # noqa: PLC0415
     from zkconsumer.core.computing import compute  # noqa: PLC0415
     from zkconsumer.core.detecting import detect  # noqa: PLC0415
     from zkconsumer.core.releases import profile  # noqa: PLC0415
 
-    finding = detect(now, survey.owners)
+    finding = detect(now, owners)
     as_release, reason = finding.profile, finding.reason
     if release != AUTO:
         as_release, reason = profile(release), "as asked"
     parts = compute(then, as_release)
-    if output is Output.JSONL:
+    found = places(parts, owners)
+    if common.output in _PROGRAMS:
         head = {"release": as_release.release, "reason": reason, "quarrels": finding.quarrels}
-        print(json.dumps(head | _document(parts)))
+        moves = [
+            {**dict(zip(("topic", "partition"), one.partition, strict=True)),
+             "from": one.now, "to": one.then}
+            for one in found if one.moves
+        ]
+        write_document(head | _document(parts) | {"moves": moves}, common.output)
     else:
-        _print_all(_table(parts, survey.owners))
-        _complain(f"as {as_release.release}: {reason}")
-        for consumer, why in finding.quarrels.items():
-            _complain(f"member {consumer}: {why}")
-        for line in _errors(parts):
-            _complain(line)
+        columns = COLUMNS if then is now else (*COLUMNS, MOVE)
+        common.write([_row(one) for one in found], columns)
+        say(f"as {as_release.release}: {reason}")
+        say_all(f"member {consumer}: {why}" for consumer, why in finding.quarrels.items())
+        say_all(_errors(parts))
+        say(_moves(found))
     if not all(isinstance(part, dict) for part in parts.values()):
         raise typer.Exit(Exit.PROBLEM)
 
 
-def _complain(text: str) -> None:
-    typer.echo(f"zkconsumer: {text}", err=True)
-
-
-def _what_if(group: Group, join: Iterable[str], leave: Iterable[str]) -> Group:
-    """The group after members have come and gone."""
-    from zkconsumer.core.records import Registration, encode_registration  # noqa: PLC0415
-    from zkconsumer.core.topics import validate_topic_counts  # noqa: PLC0415
-
-    registrations = dict(group.registrations)
-    for consumer in leave:
-        if consumer not in registrations:
-            raise ConfigError(
-                f"{consumer} is no member", where="--leave", remedy="see zkconsumer owners"
-            )
-        del registrations[consumer]
-    for text in join:
-        consumer, _, topics = text.rpartition(":")
-        try:
-            pairs = [one.rpartition("=") for one in topics.split(",")]
-            counts = {topic: int(count) for topic, _, count in pairs}
-        except ValueError as error:
-            raise ConfigError(
-                f"{text} names no member", where="--join", remedy="ID:TOPIC=STREAMS[,...]"
-            ) from error
-        registration = Registration(validate_topic_counts(counts), timestamp_ms=0)
-        registrations[consumer] = encode_registration(registration)
-    return replace(group, registrations=registrations)
+def _moves(found: Sequence[Place]) -> str:
+    """How many partitions go from one owner to another, and how many get or lose one."""
+    moving = Counter(one.partition.topic for one in found if one.moves)
+    text = f"{moving.total()} of {len(found)} partitions move"
+    if moving:
+        text += f" ({', '.join(f'{topic}: {count}' for topic, count in moving.items())})"
+    new = sum(one.now is None for one in found)
+    lost = sum(one.then is None for one in found)
+    text += f"; {new} without owner today get one" if new else ""
+    return text + (f"; {lost} would have none" if lost else "")
 
 
 # ---- what is shown ------------------------------------------------------------------------------
@@ -266,18 +286,9 @@ def _errors(parts: Mapping[str, Part | Failure]) -> Iterator[str]:
             yield f"member {consumer} would fail: {part.error}: {part.message}"
 
 
-def _table(parts: Mapping[str, Part | Failure], owners: Mapping[Any, str]) -> Iterator[str]:
-    gets = {tp: thread for part in parts.values() if isinstance(part, dict)
-            for tp, thread in part.items()}
-    rows = [HEAD, *(
-        (tp.topic, str(tp.partition), gets.get(tp, "-"), owners.get(tp, "-"))
-        for tp in sorted({*gets, *owners})
-    )]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _print_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line)
+def _row(one: Place) -> dict[str, Any]:
+    topic, partition = one.partition
+    move = f"{one.now} -> {one.then}" if one.moves else None
+    return {
+        "topic": topic, "partition": partition, "thread": one.then, "owner": one.now, "move": move
+    }  # fmt: skip
