@@ -41,6 +41,16 @@ class StrategyName(Enum):
     ROUND_ROBIN = "roundrobin"
 
 
+Wishes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if", metavar="WHAT",
+        help="What if +MEMBER:THREADS came, -MEMBER went, TOPIC=+8 had eight partitions more;"
+        " several in one, with blanks, or one after the other.",
+    ),
+]
+
+
 @app.command()
 @operator
 def assign(
@@ -63,14 +73,7 @@ def assign(
         bool,
         typer.Option("--internal-topics", help="With exclude.internal.topics=false."),
     ] = False,
-    wishes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if", metavar="WHAT",
-            help="What if +MEMBER:THREADS came, -MEMBER went, TOPIC=+8 had eight partitions more;"
-            " several in one, with blanks, or one after the other.",
-        ),
-    ] = None,
+    wishes: Wishes = None,
     join: Annotated[
         list[str] | None,
         typer.Option(metavar="ID:TOPIC=N[,TOPIC=N]", help="What if this member came."),
