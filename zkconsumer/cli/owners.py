@@ -3,53 +3,69 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zkconsumer.cli.options import Common, OneGroup, operator
+from zkconsumer.cli.output import (
+    Align,
+    Column,
+    Output,
+    Row,
+    Screen,
+    Table,
+    format_table,
+    safe,
+    say,
+    write_document,
+)
 from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
 
-HEAD = ("TOPIC", "PARTITION", "OWNER", "CONSUMER", "OFFSET")
+COLUMNS = (
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("owner"),
+    Column("consumer", drop=1),
+    Column("offset", align=Align.RIGHT),
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Output(Enum):
-    """How the result is written."""
-
-    TABLE = "table"
-    JSON = "json"  # one object; with --watch one object per change, the first ones from nothing
-
-
 @app.command()
+@operator
 def owners(
+    common: Common,
     *,
-    zookeeper: Annotated[
-        str, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="zookeeper.connect of the group.")
-    ],
-    group: Annotated[str, typer.Option(help="The group.")],
+    group: OneGroup = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on, with one line for each change.")
     ] = False,
-    output: Annotated[Output, typer.Option(help="How to write it.")] = Output.TABLE,
 ) -> None:
-    """Show who owns the partitions of a group, and its offsets. Reads only."""
+    """Show who owns the partitions of a group, and its offsets. Reads only.
+
+    Example: zkconsumer owners -z zk1:2181/kafka --group billing --watch
+    """
     from zkconsumer.zk.observer import Observer  # noqa: PLC0415
 
-    with Observer(zookeeper, group) as observer:
+    name = common.group(group)
+    config = common.settings(name)
+    limit_s = config.zookeeper_connection_timeout_s
+    with Observer(config.zookeeper_connect, name, timeout_s=limit_s, config=config) as observer:
         if not observer.group_exists():
             raise UnknownGroupError(
-                f"group {group} does not exist", where=zookeeper, remedy="check name and chroot"
+                f"group {name} does not exist", where=config.zookeeper_connect,
+                remedy="check name and chroot",
             )
         if not watch:
-            _show(observer.snapshot(), output)
-        elif output is Output.JSON:
+            _show(observer.snapshot(), common)
+        elif common.output in (Output.JSON, Output.JSONL):
             _print_all(_change_json(change) for _, change in observer.changes())
         else:
             _print_all(_lines(observer.changes()))
@@ -60,11 +76,16 @@ def _print_all(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _show(snapshot: GroupSnapshot, output: Output) -> None:
-    if output is Output.JSON:
-        print(json.dumps({"members": _members(snapshot), "partitions": list(_rows(snapshot))}))
+def _show(snapshot: GroupSnapshot, common: Common) -> None:
+    rows = list(_rows(snapshot))
+    if common.output in (Output.JSON, Output.YAML):
+        write_document({"members": _members(snapshot), "partitions": rows}, common.output)
+    elif common.output in (Output.JSONL, Output.CSV):
+        common.write(rows, [Column(name) for name in rows[0]] if rows else COLUMNS)
     else:
-        _print_all(_table(snapshot))
+        common.write([_shown(row, snapshot) for row in rows], COLUMNS)
+        for problem in _problems(snapshot):
+            say(problem)
 
 
 def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
@@ -76,7 +97,11 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
         if change.what is What.READ:
             break
         first[change.what][change.key] = change.after
-    yield from _table(GroupSnapshot(first[What.MEMBER], first[What.OWNER], first[What.OFFSET]))
+    snapshot = GroupSnapshot(first[What.MEMBER], first[What.OWNER], first[What.OFFSET])
+    rows = [_shown(row, snapshot) for row in _rows(snapshot)]
+    yield format_table(Table(rows, COLUMNS), Output.WIDE, Screen())[0].rstrip("\n")
+    for problem in _problems(snapshot):
+        say(problem)
     for _, change in changes:
         yield _change_line(change)
 
@@ -111,15 +136,10 @@ def _consumer(thread: str | None) -> str | None:
     return thread and thread.rpartition("-")[0]
 
 
-def _cells(row: dict[str, Any], snapshot: GroupSnapshot) -> Sequence[str]:
+def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
     gone = row["consumer"] and row["consumer"] not in snapshot.members
-    return (
-        row["topic"],
-        str(row["partition"]),
-        row["owner"] or "-",
-        (row["consumer"] or "-") + (" (not registered)" if gone else ""),
-        "-" if row["offset"] is None else str(row["offset"]),
-    )
+    return {**row, "owner": row["owner"] or None,
+            "consumer": (row["consumer"] or "-") + (" (not registered)" if gone else "")}
 
 
 def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
@@ -131,16 +151,6 @@ def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
             yield f"{row['topic']}-{row['partition']}: {row['fault']}"
 
 
-def _table(snapshot: GroupSnapshot) -> Iterator[str]:
-    # Not rich: 10,000 rows take it five seconds.
-    rows = [HEAD, *(_cells(row, snapshot) for row in _rows(snapshot))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    for problem in _problems(snapshot):
-        typer.echo(f"zkconsumer: {problem}", err=True)
-
-
 # ---- a change -----------------------------------------------------------------------------------
 
 
@@ -149,7 +159,7 @@ def _change_line(change: Change) -> str:
     if not change.key:
         return f"{now}  {change.what.name.lower()} {change.after or ''}".rstrip()
     before, after = ("-" if one is None else _value(one) for one in (change.before, change.after))
-    return f"{now}  {change.key} {change.what.name.lower()}: {before} -> {after}"
+    return safe(f"{now}  {change.key} {change.what.name.lower()}: {before} -> {after}")
 
 
 def _change_json(change: Change) -> str:

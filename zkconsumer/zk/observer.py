@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.config_connect import split_connect
 from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ChrootMissingError, ZooKeeperUnreachableError
 from zkconsumer.zk.mirror import ALL, Change, GroupSnapshot, Mirror, OwnerInfo, Part, What
+from zkconsumer.zk.security import TlsSockets, client_options, tls_context
 from zkconsumer.zk.survey import Survey, read_survey
 
 __all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "Part", "ALL", "Change", "What"]
@@ -39,6 +41,7 @@ class Observer:
         follow: the parts to read; fewer are cheaper.
         timeout_s: for the first connection, and as session timeout.
         auth: scheme and credential, such as ("digest", "user:password").
+        config: whose authentication and TLS count, in place of `auth`.
 
     Raises ConfigError, InvalidNameError, and on entering ZooKeeperUnreachableError or
     ChrootMissingError. While the connection is away later on, `changes` waits; the others raise
@@ -53,6 +56,7 @@ class Observer:
         follow: Collection[Part] = ALL,
         timeout_s: float = 6.0,
         auth: tuple[str, str] | None = None,
+        config: ConsumerConfig | None = None,
     ) -> None:
         hosts, self._chroot = split_connect(connect)
         self._hosts = hosts
@@ -63,9 +67,15 @@ class Observer:
         self._client = KazooClient(
             hosts + self._chroot,
             timeout=timeout_s,
-            auth_data=[auth] if auth else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": _RECONNECT_MAX_S},
+            **(client_options(config) if config else {"auth_data": [auth] if auth else None}),
         )
+        context = tls_context(config) if config else None
+        if context:
+            sockets, handler = TlsSockets(context), cast(Any, self._client.handler)
+            handler.create_connection = lambda address, *, timeout=timeout_s, **more: sockets.open(
+                address, hostname=more.get("hostname"), timeout=timeout
+            )
 
     def __enter__(self) -> Self:
         # Not start(), which warns on stderr about a chroot that does not exist.
