@@ -23,7 +23,7 @@ from zkconsumer.consumer.holdings import Grant, Which
 from zkconsumer.consumer.journal import Journal
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.metrics import Tally
-from zkconsumer.consumer.notices import FOR_IDLE, NO_SHARE, error_for, held_by, level_of
+from zkconsumer.consumer.notices import FOR_IDLE, NO_SHARE, NoticeLog, error_for, held_by
 from zkconsumer.consumer.stream import Stream, StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
@@ -88,9 +88,9 @@ class Coordinator(threading.Thread):
         self._streams: Streams = {}
         self._answers: dict[int, Future[None]] = {}
         self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
-        self._last_request = 0
+        self._last_request, self._ended = 0, False
+        self._log = NoticeLog(logger, settings.consumer, gate.clock)
         self._session: ZooKeeperSession | None = None
-        self._ended = False
         self._store: KafkaOffsetStore | None = None
         self._executor: Executor | None = None
 
@@ -320,7 +320,7 @@ class Coordinator(threading.Thread):
     def _notice(self, notice: cmd.Notice) -> None:
         self.counters[notice.kind.value] += 1
         error = error_for(notice)
-        logger.log(level_of(notice.kind), "%s: %s", self._settings.consumer, error)
+        self._log.write(notice, error)
         if notice.kind is cmd.NoticeKind.DENIED and not self.state.registered:
             self._reject(error)
         if notice.kind is cmd.NoticeKind.OFFSET_MALFORMED:
