@@ -1,0 +1,113 @@
+"""Where offsets are moved: each kind, the log's range, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.admin.resets import (
+    Kind,
+    Known,
+    Reset,
+    parse_duration,
+    parse_instant,
+    parse_offset,
+    resolve,
+    shown_instant,
+)
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.kafka.logs import LogRange
+
+TP = TopicPartition("t", 0)
+LOG = LogRange(10, 50)
+
+
+@pytest.mark.parametrize(
+    ("reset", "known", "expected", "note"),
+    [
+        (Reset(Kind.EARLIEST), Known(20, LOG), 10, ""),
+        (Reset(Kind.LATEST), Known(None, LOG), 50, ""),
+        (Reset(Kind.OFFSET, 30), Known(20, LOG), 30, ""),
+        (Reset(Kind.OFFSET, 9), Known(20, LOG), 10, "9 is before the log, which begins at 10"),
+        (Reset(Kind.OFFSET, 51), Known(20, LOG), 50, "51 is behind the log, which ends at 50"),
+        (Reset(Kind.OFFSET, 51), Known(20, "dead"), 51, "not checked against the log: dead"),
+        (Reset(Kind.SHIFT, 5), Known(20, LOG), 25, ""),
+        (Reset(Kind.SHIFT, -5), Known(20, LOG), 15, ""),
+        (Reset(Kind.SHIFT, -15), Known(20, LOG), 10, "5 is before"),
+        (Reset(Kind.SHIFT, -25), Known(20, LOG), 10, "-5 is before"),
+        (Reset(Kind.SHIFT, -25), Known(20, "dead"), 0, "not checked"),
+        (Reset(Kind.SHIFT, 99), Known(20, LOG), 50, "119 is behind"),
+        (Reset(Kind.CURRENT), Known(20, LOG), 20, ""),
+        (Reset(Kind.CURRENT), Known(2, LOG), 10, "2 is before"),
+        (Reset(Kind.CURRENT), Known(None, LOG), 50, ""),
+        (Reset(Kind.DATETIME, 1), Known(20, LOG, at=33), 33, ""),
+        (Reset(Kind.DURATION, 1), Known(20, LOG, at=None), 50, ""),
+        (Reset(Kind.FILE), Known(20, LOG, wanted=44), 44, ""),
+        (Reset(Kind.FILE), Known(20, LOG, wanted=4), 10, "4 is before"),
+    ],
+)
+def test_kinds(reset: Reset, known: Known, expected: int, note: str) -> None:
+    """Each kind's offset, moved to the nearest end of the log with a word about it."""
+    targets, notes = resolve(reset, {TP: known})
+    assert targets == {TP: expected}
+    assert "".join(notes).removeprefix("t-0: ").startswith(note)
+    assert bool(notes) == bool(note)
+
+
+@pytest.mark.parametrize(
+    ("reset", "known", "why"),
+    [
+        (Reset(Kind.EARLIEST), Known(20, "dead"), "dead"),
+        (Reset(Kind.LATEST), Known(20, "dead"), "dead"),
+        (Reset(Kind.SHIFT, 1), Known(None, LOG), "nothing is committed"),
+        (Reset(Kind.SHIFT, 1), Known("odd", LOG), "odd"),
+        (Reset(Kind.CURRENT), Known("odd", LOG), "odd"),
+        (Reset(Kind.DATETIME, 1), Known(20, LOG, at="dead"), "dead"),
+        (Reset(Kind.FILE), Known(20, LOG), "does not name it"),
+    ],
+)
+def test_what_is_not_known(reset: Reset, known: Known, why: str) -> None:
+    """Where something needed is not known nothing is guessed, of no partition."""
+    with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
+        resolve(reset, {TP: known, TopicPartition("t", 1): Known(20, LOG, at=1, wanted=1)})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("PT1H", 3600), ("P1D", 86400), ("P7D", 604800), ("P2W", 1209600), ("PT90M", 5400),
+        ("P1DT2H3M4S", 93784), ("PT0.5S", 0.5), ("PT0S", 0),
+    ],
+)  # fmt: skip
+def test_durations(text: str, seconds: float) -> None:
+    """ISO 8601 durations of fixed length."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "1H", "PT1", "P1M", "P1Y", "-PT1H", "PT-1H", "P1DT", "pt1h", "PT1H ",
+             "PT" + "9" * 99 + "S", "P\u0661D"],
+)  # fmt: skip
+def test_no_durations(text: str) -> None:
+    """Anything else is one clear error."""
+    with pytest.raises(ConfigError, match="is no duration"):
+        parse_duration(text)
+
+
+def test_instants() -> None:
+    """ISO 8601, in UTC where no zone is named, shown again in UTC."""
+    assert parse_instant("1970-01-01T00:00:01.500") == 1500
+    assert parse_instant("1970-01-01T01:00:00+01:00") == 0
+    assert parse_instant("1970-01-02") == 86_400_000
+    assert shown_instant(1500) == "1970-01-01T00:00:01.500+00:00"
+    for text in ("", "yesterday", "2026-13-01T00:00:00", "1969-12-31T23:59:59"):
+        with pytest.raises(ConfigError):
+            parse_instant(text)
+
+
+def test_offsets() -> None:
+    """Numbers from 0 to the largest that Java has."""
+    assert parse_offset("9223372036854775807", where="x") == 2**63 - 1
+    for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
+        with pytest.raises(ConfigError, match="is no offset"):
+            parse_offset(text, where="x")
