@@ -319,6 +319,39 @@ def test_what_is_denied_is_taken_out_and_tried_again() -> None:
     assert member.last(cmd.Claim).partitions == {T3: THREAD}
 
 
+@pytest.mark.parametrize("mode", RebalanceMode)
+def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) -> None:
+    """A lost watch costs that time at most: news are acted on, and without any nothing moves."""
+    member = member_in(Phase.SETTLED, mode=mode, refresh_s=100.0)
+    assert not of(member.wait(99), cmd.ReadView)
+    assert of(member.wait(21), cmd.ReadView)
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not [c for c in member.read() if isinstance(c, cmd.AskRelease | cmd.Withdraw)]
+    member.drive()
+    assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
+    member.wait(1)
+    member.verify()  # what was kept is read back, as after every reading
+    assert of(member.wait(121), cmd.ReadView)
+    assert one(member.read(TWO), cmd.AskRelease).partitions >= tps(2, 3)
+
+
+def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
+    """Five session timeouts, and a second for each member of the group; each a little later."""
+    pauses = []
+    for name in (ME, "g_x"):
+        member = Member(consumer=name, refresh_s=0.0)
+        member.settle(view([name]))
+        assert member.state.refresh_at is not None
+        pauses.append(member.state.refresh_at - member.now)
+        assert 5 * SESSION.timeout_s <= pauses[-1] <= 6 * SESSION.timeout_s
+        many = view([name, *(f"g_{n}" for n in range(200))], {"t": 201})
+        joined(member, many)
+        member.drive(many)
+        assert member.state.refresh_at - member.now >= 201
+    assert pauses[0] != pauses[1]
+    assert member_in(Phase.SETTLED).state.refresh_at is None
+
+
 # ---- eager --------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 # `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
 NUDGE_S: Final = 60.0
 
+# A settled member reads the group again after so long at the least (unit: seconds), should a watch
+# have been lost; a reading is a request for each member, and a few for each topic.
+REFRESH_S: Final = 30.0
+
 
 def settings(
     config: ConsumerConfig,
@@ -67,6 +71,7 @@ def settings(
         backoff_s=config.rebalance_backoff_s,
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
+        refresh_s=REFRESH_S,
         # Nothing of the user's holds a release for longer: a JVM joiner gives up in the end.
         listener_s=config.release_grace_s if listener else None,
         storage=storage(config),

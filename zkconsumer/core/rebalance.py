@@ -7,6 +7,7 @@ cut short by a reconnect goes on from what is true by then.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 from zkconsumer.core import blocking, committing, holding, listening
@@ -38,6 +39,13 @@ MAX_PUT_OFF = 10
 """How many readings in a row may put a claim off because the next news is there already. Then what
 is missing is claimed and read by the view at hand, though some of it may have to go again at once:
 else a group that never rests would leave partitions unread for as long."""
+
+
+REFRESH_SESSIONS, REFRESH_PER_MEMBER_S = 5, 1.0
+REFRESH_SPREAD = 0.2
+"""A reading at rest comes after five session timeouts, and one second for each member of the group:
+then each member is read about once a second, however many there are. By up to a fifth it is later,
+each member's own share, so that a group that came to rest at once does not read at once."""
 
 
 def advance(state: State, now: float) -> Step:
@@ -83,8 +91,19 @@ def rest(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
         due = state.retry_at
         retry_at = now + state.settings.backoff_s if due is None else due
         return replace(state, phase=Phase.WAITING, op=None, retry_at=retry_at), ()
-    peers_at = now + patience_s(state)
-    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None, peers_at=peers_at), ()
+    state = replace(state, peers_at=now + patience_s(state), refresh_at=_refresh_at(state, now))
+    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None), ()
+
+
+def _refresh_at(state: State, now: float) -> float | None:
+    """A watch can be lost: where its client may not read, ZooKeeper from 3.8.4 on drops it."""
+    least_s, session, view = state.settings.refresh_s, state.session, state.view
+    if least_s is None or session is None or view is None:
+        return None
+    of_group_s = REFRESH_PER_MEMBER_S * len(view.members)
+    wait_s = max(least_s, REFRESH_SESSIONS * session.timeout_s, of_group_s)
+    share = zlib.crc32(state.settings.consumer.encode()) / 2**32
+    return now + wait_s * (1 + REFRESH_SPREAD * share)
 
 
 def register(state: State) -> Step:

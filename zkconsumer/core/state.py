@@ -72,6 +72,7 @@ class Settings:
     backoff_s: float = 2.0
     retries: int = 4
     nudge_s: float | None = None  # None: peers.nudge=false
+    refresh_s: float | None = None  # least time between readings at rest; None: watches only
     listener_s: float | None = None  # how long a listener is waited for; None: there is none
     storage: Storage = Storage.ZOOKEEPER
     channel_backoff_s: float = 1.0  # before Kafka is asked again for offsets, or to store them
@@ -122,6 +123,7 @@ class State:
         unwatched: what we claimed and have not yet re-read, which arms the watch.
         blocked: who holds what we want, since when, and whether that was reported.
         idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
+        refresh_at: a settled member reads the group again then, though no watch has fired.
         assignment: who should own what, all members' as far as we know it; for a listener only.
         heard: the last of its calls for this assignment; None: neither.
         stale: something changed since the view was read.
@@ -167,6 +169,7 @@ class State:
     auto_commit_at: float | None = None
     leave_at: float | None = None
     peers_at: float | None = None
+    refresh_at: float | None = None
     nudged_at: float = float("-inf")
     idle_peers: frozenset[TopicPartition] = frozenset()
     lease: Lease = field(default_factory=Lease)

@@ -23,7 +23,7 @@ The longest that anything looks back is the patience with a blocker, 8 s."""
 
 MOMENTS = frozenset({
     "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "auto_commit_at",
-    "leave_at", "peers_at", "nudged_at", "blocked_since", "muted_at",
+    "leave_at", "peers_at", "refresh_at", "nudged_at", "blocked_since", "muted_at",
 })  # fmt: skip
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
 OPERATIONS = frozenset({"op"})
