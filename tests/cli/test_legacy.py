@@ -1,0 +1,160 @@
+"""`zkconsumer legacy`: what the real tools of five releases said and did, byte by byte."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from oldtools import RELEASES, TOPICS, World, captured, produce, without_stacks
+
+from zkconsumer.sandbox import Sandbox
+
+# Where we differ from a recorded run, and why. Everything else is equal, but for the JVM's stacks
+# of calls (`without_stacks`) and the place of a backup.
+REFUSED = {
+    "DIR/import.txt": "a line without a colon: the JVM threw an exception, we say which line it is",
+    "DIR/import2.txt": "values that are no numbers: the JVM wrote them, and no member could start",
+}
+# Which partition comes first, and how messages of several mix, is the brokers' and threads' matter.
+UNORDERED = "ConsoleConsumer"
+
+# The captures' standard error was cut there.
+CUT = 6000
+
+
+@pytest.fixture(scope="module")
+def topics(sandbox: Sandbox) -> Sandbox:
+    """The three topics of the captures."""
+    for name, partitions in TOPICS.items():
+        sandbox.create_topic(name, partitions=partitions)
+    produce(sandbox)
+    return sandbox
+
+
+@pytest.fixture(scope="module")
+def worlds(topics: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
+    """A chroot and a directory for each release."""
+    found = {}
+    for release in RELEASES:
+        found[release] = World(topics, release, tmp_path_factory.mktemp(f"old-{release}"))
+        found[release].build()
+    return found
+
+
+@pytest.fixture(scope="module")
+def more(topics: Sandbox) -> None:
+    """The last runs of the captures saw each topic's messages twice."""
+    produce(topics)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded(release: str, worlds: dict[str, World]) -> None:
+    """Output, exit codes, files and znodes of every recorded run are those of the real tool."""
+    world = worlds[release]
+    lines = [line for line in captured(release) if not line["state"].startswith("idle")]
+    files(world, lines)
+    told = Counter[str]()
+    for line in lines:
+        told[replay(world, line)] += 1
+    assert told["equal"] >= 39 and told["refused"] == 2, told
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
+    """So are those of groups with idle members, and with missing and odd offsets."""
+    world = worlds[release]
+    lines = [line for line in captured(release) if line["state"].startswith("idle")]
+    snapshots = [line for line in lines if "znodes" in line]
+    for snapshot in snapshots:
+        group = snapshot["znodes"][0]["path"]
+        own = [line for line in lines if "class" in line and group.split("/")[2] in line["args"]]
+        offsets = [one for one in snapshot["znodes"] if one["path"].startswith(f"{group}/offsets")]
+        world.put([one for one in snapshot["znodes"] if one not in offsets])
+        for line in own:
+            if "offsets tool3/0" in line["state"]:
+                world.put(offsets)
+            assert replay(world, line) == "equal"
+        world.delete(group)
+
+
+# ---- playing a line -----------------------------------------------------------------------------
+
+
+def files(world: World, lines: list[dict[str, Any]]) -> None:
+    """The files that the runs read."""
+    for line in lines:
+        for name, text in line.get("import_files", {}).items():
+            (world.directory / name).write_text(text)
+    properties = f"zookeeper.connect={world.connect}\ngroup.id=updg\n"
+    (world.directory / "consumer.properties").write_text(properties)
+    settings = "group.id=ccg\nconsumer.id=cc\nconsumer.timeout.ms=3000\n"
+    (world.directory / "cc.properties").write_text(settings)
+
+
+def replay(world: World, line: dict[str, Any]) -> str:
+    """Bring the world to the state of a line, run it, and compare."""
+    state = line["state"]
+    if state.startswith("active: "):
+        world.put(line["znodes"])
+        return "state"
+    if state == "znodes after the two ImportZkOffsets":
+        return "state"  # ours were refused
+    if "znodes" in line:
+        roots = {"/".join(one["path"].split("/")[:3]) for one in line["znodes"]}
+        recorded = {one["path"]: one["data"] for one in line["znodes"]}
+        found = world.below(*roots)
+        if "console consumer" in state:
+            # A member of ours makes parents with an empty payload, which nobody reads.
+            found = {path: data or recorded.get(path) for path, data in found.items()}
+        assert found == recorded
+        return "equal"
+    if "children" in line:
+        assert [one for one in world.groups() if not one.startswith("seqg")] == line["children"]
+        return "equal"
+    owners = "/consumers/toolg/owners/tool"
+    if state.endswith("owner node of tool/1 deleted"):
+        world.delete(f"{owners}/1")
+    elif state == "no active member":
+        gone = [path for path in world.below("/consumers/toolg") if path.count("/") > 3]
+        world.delete(*(p for p in gone if "/ids/" in p or p.startswith(f"{owners}/")))
+    foreign = re.findall(r"(?:^|/)(seqg\w?)\b", line["stdout"], re.MULTILINE)
+    world.ensure(*foreign)
+    return compare(world, line)
+
+
+def compare(world: World, line: dict[str, Any]) -> str:
+    tool = line["class"].rpartition(".")[2]
+    is_refused = not REFUSED.keys().isdisjoint(line["args"])
+    before = world.below("/consumers") if is_refused else {}
+    code, out, err = world.run(tool, *line["args"])
+    if is_refused:
+        assert (code, out) == (1, "")
+        assert re.match(r"zkconsumer: .* \(DIR/\w+\.txt:\d\): .* nothing was imported\n$", err)
+        assert world.below("/consumers") == before
+        return "refused"
+    assert code == line["exit"], (line, err)
+    expected = without_stacks(line["stdout"])
+    if tool == UNORDERED:
+        assert shape(out) == shape(expected)
+    else:
+        assert out == expected, line["args"]
+    wanted = without_stacks(line["stderr"])
+    assert err == wanted if len(wanted) < CUT else err.startswith(wanted), line["args"]
+    for name, text in line.get("files", {}).items():
+        assert (world.directory / name.removeprefix("DIR/")).read_text() == text
+    return "equal"
+
+
+def shape(text: str) -> tuple[int, bool]:
+    """How many messages, with keys or without; each partition's are in their order, from its first.
+    """
+    partitions: dict[str, list[int]] = {}
+    lines = text.splitlines()
+    for line in lines:
+        match = re.fullmatch(r"(?:k(\d+)\t)?(\w+-\d)-(\d+)", line)
+        assert match is not None and match[1] in (None, match[3]), line
+        partitions.setdefault(match[2], []).append(int(match[3]))
+    assert all(numbers == list(range(len(numbers))) for numbers in partitions.values()), text
+    return len(lines), "\t" in text

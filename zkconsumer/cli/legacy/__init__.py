@@ -1,0 +1,124 @@
+"""`zkconsumer legacy NAME [old arguments]`: Kafka's old tools, byte by byte, so scripts go on.
+
+Exit codes are the old tools' own, 1 for whatever the JVM ended with an exception, but 3 when
+ZooKeeper cannot be reached; for some of the tools that was 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, NamedTuple, NoReturn
+
+import typer
+
+from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.options import Common
+from zkconsumer.errors import ChrootMissingError, ZkConsumerError, ZooKeeperUnreachableError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class _Entry(NamedTuple):
+    """Where a tool is written again, and the releases that had it."""
+
+    java: str
+    module: str
+    function: str = "run"
+    first: Release = Release.R0_8
+    last: Release = Release.R1
+
+
+_TOOLS = {
+    "ConsumerOffsetChecker": _Entry(
+        "kafka.tools.ConsumerOffsetChecker", "checker", last=Release.R0_11
+    ),
+    "ExportZkOffsets": _Entry("kafka.tools.ExportZkOffsets", "offsets", "export"),
+    "ImportZkOffsets": _Entry("kafka.tools.ImportZkOffsets", "offsets", "import_"),
+    "UpdateOffsetsInZK": _Entry("kafka.tools.UpdateOffsetsInZK", "offsets", "update"),
+    "VerifyConsumerRebalance": _Entry("kafka.tools.VerifyConsumerRebalance", "verify"),
+    "ConsumerGroupCommand": _Entry(
+        "kafka.admin.ConsumerGroupCommand", "groups", first=Release.R0_9
+    ),
+    "ConsoleConsumer": _Entry("kafka.tools.ConsoleConsumer", "console"),
+    "GetOffsetShell": _Entry("kafka.tools.GetOffsetShell", "shell"),
+}
+
+Name = Enum("Name", {name: name for name in _TOOLS})  # type: ignore[misc]
+
+
+@app.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+    }
+)
+def legacy(
+    context: typer.Context,
+    name: Annotated[Name, typer.Argument(help="The tool; its own arguments follow.")],
+    *,
+    release: Annotated[
+        Release | None, typer.Option(help="As of this release; by default the newest with it.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Properties: authentication and TLS to ZooKeeper."),
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Such a property."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="S",
+            help="Seconds to wait for ZooKeeper, by default 30, and for the brokers, 10.",
+        ),
+    ] = None,
+    backup_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where what is overwritten or deleted is kept.")
+    ] = Path(),
+) -> None:
+    """Kafka's old tools with their old arguments and output.
+
+    For example: zkconsumer legacy --release 0.9.0.1 ConsumerGroupCommand --zookeeper h:2181 --list
+    """
+    entry = _TOOLS[name.value]
+    common = Common(config=config, properties=properties, timeout=timeout)
+    _run(entry, release or entry.last, context.args, common, backup_dir)
+
+
+def _run(
+    entry: _Entry, release: Release, arguments: list[str], common: Common, backups: Path
+) -> None:
+    from zkconsumer.admin.legacy import JavaError  # noqa: PLC0415
+    from zkconsumer.cli.legacy.jopt import OptionError  # noqa: PLC0415
+    from zkconsumer.cli.legacy.tool import Ended, Tool  # noqa: PLC0415
+
+    if not (release.since(entry.first) and entry.last.since(release)):
+        _end(
+            f"Error: Could not find or load main class {entry.java}\n"
+            f"Caused by: java.lang.ClassNotFoundException: {entry.java}"
+        )
+    module = importlib.import_module(f"{__name__}.{entry.module}")
+    tool = Tool(
+        java=entry.java, release=release, arguments=arguments, common=common, backups=backups
+    )
+    try:
+        getattr(module, entry.function)(tool)
+    except Ended as ended:
+        raise typer.Exit(ended.code) from None
+    except (JavaError, OptionError) as error:
+        _end(f'Exception in thread "main" {error.kind}: {error}')
+    except (ZooKeeperUnreachableError, ChrootMissingError):
+        raise
+    except ZkConsumerError as error:
+        _end(f"zkconsumer: {error}")
+
+
+def _end(words: str) -> NoReturn:
+    sys.stderr.write(f"{words}\n")
+    raise typer.Exit(1)

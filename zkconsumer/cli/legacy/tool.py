@@ -1,0 +1,148 @@
+"""What the old tools have in common: their streams, their ways to end, and their connection."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from zkconsumer.admin.legacy import ZkUtils
+from zkconsumer.cli.legacy.jopt import Option, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.options import Common, pair
+from zkconsumer.core.releases import Profile, profile
+from zkconsumer.zk.connection import Connection
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.legacy_writes import Writing
+
+# Seconds: what the old tools gave ZooKeeper, for a session and for the first connection.
+ZOOKEEPER_S = 30.0
+
+# Seconds: what the old tools gave a broker for an answer (`SimpleConsumer`, soTimeout).
+BROKER_S = 10.0
+
+HELP = Option("help", "Print this message.")
+
+
+class Ended(Exception):
+    """The tool is through, with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def connect_string(name: str) -> Option:
+    """The option that says where ZooKeeper is, with the default that is never used."""
+    return Option(name, "ZooKeeper connect string.", "", default="localhost:2181")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One run of an old tool.
+
+    Attributes:
+        java: the tool's class, as the log lines name it.
+        arguments: as the old tool took them.
+        common: our own options: authentication, and properties of the connection.
+        backups: the directory for backups.
+    """
+
+    java: str
+    release: Release
+    arguments: Sequence[str]
+    common: Common
+    backups: Path
+
+    @property
+    def profile(self) -> Profile:
+        return profile(self.release.value)
+
+    @property
+    def name(self) -> str:
+        """The tool's class without its package."""
+        return self.java.rpartition(".")[2]
+
+    # ---- the streams -----------------------------------------------------------------------------
+
+    def out(self, text: str) -> None:
+        """A line of the result."""
+        sys.stdout.write(f"{text}\n")
+
+    def err(self, text: str) -> None:
+        """A line for people."""
+        sys.stderr.write(f"{text}\n")
+
+    def log(self, level: str, text: str) -> None:
+        """A line as of log4j, which the old tools were set up to write to stderr."""
+        now = datetime.now()
+        time = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
+        self.err(f"[{time}] {level} {text} ({self.java}$)")
+
+    def deprecated(self, since: Release, words: str) -> None:
+        """The warning with which the tool began from a release on."""
+        if self.release.since(since):
+            self.log("WARN", f"WARNING: {self.name} is deprecated and will be dropped in {words}")
+
+    # ---- arguments -------------------------------------------------------------------------------
+
+    def options(self, options: Iterable[Option], summary: str) -> tuple[Parser, Options]:
+        """Read the arguments, as tools did that have `--help`. Raises Ended, OptionError."""
+        parser = Parser(options, self.release)
+        if not self.arguments:
+            self.usage(parser, summary)
+        given = parser.parse(self.arguments)
+        if given.has("help"):
+            sys.stdout.write(parser.help())
+            raise Ended(0)
+        return parser, given
+
+    def usage(self, parser: Parser, words: str) -> NoReturn:
+        """`CommandLineUtils.printUsageAndDie`."""
+        self.err(words)
+        sys.stderr.write(parser.help())
+        raise Ended(1)
+
+    def require(self, parser: Parser, given: Options, *names: str) -> None:
+        """`CommandLineUtils.checkRequiredArgs`: a default does not count."""
+        for name in names:
+            if not given.has(name):
+                self.usage(parser, f'Missing required argument "[{name}]"')
+
+    # ---- ZooKeeper -------------------------------------------------------------------------------
+
+    @contextmanager
+    def zookeeper(self, connect: str) -> Iterator[ZkUtils]:
+        """A connection; our own options add authentication and TLS, and may limit the wait."""
+        config = replace(self.common, zookeeper=connect).settings()
+        if self.common.timeout is None:
+            config = replace(config, zookeeper_connection_timeout_s=ZOOKEEPER_S)
+        with Connection(replace(config, zookeeper_session_timeout_s=ZOOKEEPER_S)) as connection:
+            yield ZkUtils(connection, self.profile)
+
+    def own_properties(self) -> dict[str, str]:
+        """The properties that our own options name: authentication and TLS."""
+        from zkconsumer.config_files import read_properties  # noqa: PLC0415
+
+        file = self.common.config
+        kept = {} if file is None else {name: one for name, one, _ in read_properties(file)}
+        return kept | dict(map(pair, self.common.properties or ()))
+
+    @property
+    def broker_limit_s(self) -> float:
+        """Seconds in which the brokers must have answered."""
+        return self.common.timeout or BROKER_S
+
+    def writing(self, zk: ZkUtils) -> Writing:
+        """How this tool writes: with a backup, whose place is said before the first write."""
+        from zkconsumer.admin.legacy_writes import Writing  # noqa: PLC0415
+
+        return Writing(zk.connection, f"legacy {self.name}", self.backups, self._backed_up)
+
+    def _backed_up(self, file: Path) -> None:
+        self.err(f"zkconsumer: backup: {file}")
