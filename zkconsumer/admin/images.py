@@ -94,10 +94,15 @@ class GroupImage:
         return dict(sorted(found.items()))
 
     def _of(self, kind: Kind) -> Iterable[tuple[paths.Located, Node]]:
+        return self._located.get(kind, ())
+
+    @cached_property
+    def _located(self) -> dict[Kind, list[tuple[paths.Located, Node]]]:
+        found: dict[Kind, list[tuple[paths.Located, Node]]] = {}
         for path, node in self.nodes.items():
             at = paths.locate(path)
-            if at.kind is kind:
-                yield at, node
+            found.setdefault(at.kind, []).append((at, node))
+        return found
 
 
 def _registration(
@@ -151,10 +156,10 @@ def read_groups(
     ]
     found: dict[str, dict[str, Node]] = {roots[root]: {root: node} for root, node in nodes.items()}
     for path, node in connection.read(leaves).items():
-        found[paths.locate(path).group][path] = node
+        found[path.split("/", 3)[2]][path] = node
     listings: dict[str, dict[str, Collection[str]]] = {name: {} for name in found}
     for path, below in listed.items():
-        listings[path.split("/")[2]][path] = below
+        listings[path.split("/", 3)[2]][path] = below
     return {name: GroupImage(name, found[name], listings[name]) for name in found}
 
 

@@ -11,10 +11,12 @@ for only where their topic exists, since looking for the group's coordinator cre
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, admin
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
@@ -31,8 +33,16 @@ NO_LEADER: Final = "the partition has no leader"
 # The version of registrations of brokers that look up messages, not segments, by their time (0.10).
 _TIMES_SINCE: Final = 3
 
-# The client's own stubs leave this out.
-_SPEC: Final[Any] = vars(admin)["OffsetSpec"]
+# What ListOffsets takes in place of a time.
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+
+# Partitions of one request: librdkafka looks for each answer in the list of all that was asked, so
+# that 10,000 at once take it half a second.
+_AT_ONCE: Final = 500
+
+# Seconds that a leader has in any case, though the time is up.
+_LEAST_S: Final = 0.1
 
 
 class LogRange(NamedTuple):
@@ -55,15 +65,14 @@ def log_ends(
     `limit_s`: seconds for all of it. The end is the high watermark, as the JVM's tools have it
     (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the leader).
     """
-    specs = {"start": _SPEC.earliest(), "end": _SPEC.latest()}
     found: dict[TopicPartition, LogRange | str] = {}
-    answers = _ask(brokers, partitions, specs, limit_s)
-    for tp, start in answers["start"].items():
-        end = answers["end"][tp]
-        if isinstance(start, str) or isinstance(end, str):
-            found[tp] = start if isinstance(start, str) else str(end)
-        else:
+    starts, ends = _ask(brokers, partitions, (_EARLIEST, _LATEST), limit_s)
+    for tp, start in starts.items():
+        end = ends[tp]
+        if isinstance(start, int) and isinstance(end, int):
             found[tp] = LogRange(start, end)
+        else:
+            found[tp] = start if isinstance(start, str) else str(end)
     return found
 
 
@@ -77,65 +86,61 @@ def offsets_at(
     """The first message of that time or later; None where there is none; else why it is not known.
 
     Where not `are_times_exact`, the answer is the first offset of the last segment that was not
-    written to since that time; None where there is no such segment.
+    written to since that time; None where there is no such segment; of a time to come, the end.
     """
-    specs = {"at": _SPEC.for_timestamp(timestamp_ms)}
-    answers = _ask(brokers, partitions, specs, limit_s)["at"]
+    (answers,) = _ask(brokers, partitions, (max(0, timestamp_ms),), limit_s)
     return {tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()}
 
 
 def _ask(
     brokers: Sequence[Broker],
     partitions: Collection[TopicPartition],
-    specs: Mapping[str, Any],
+    times: Sequence[int],
     limit_s: float,
-) -> dict[str, dict[TopicPartition, int | str]]:
-    """Each of the questions, to each leader at once, so that a dead one answers for itself only."""
-    everything = {name: dict.fromkeys(partitions, "") for name in specs}
+) -> list[dict[TopicPartition, int | str]]:
+    """ListOffsets for each of the times, to each leader by itself: a dead one hides no other."""
     deadline = time.monotonic() + limit_s
     try:
-        settings = _settings(brokers, limit_s)
-        client = admin.AdminClient(settings)
-        leaders = _leaders(client.list_topics(timeout=limit_s), partitions)
+        with _client(brokers, limit_s) as client:
+            places = _leaders(client.list_topics(timeout=limit_s), partitions)
+            answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for tp, place in places.items():
+                if isinstance(place, int):
+                    by_leader.setdefault(place, []).append(tp)
+            for theirs in by_leader.values():
+                for part in _parts(theirs):
+                    for answer, at in zip(answers, times, strict=True):
+                        left_s = max(_LEAST_S, deadline - time.monotonic())
+                        answer.update(_listed(client, part, at, left_s))
+            return answers
     except FetchError as error:
-        return _all(everything, str(error))
+        return [dict.fromkeys(partitions, str(error)) for _ in times]
     except KafkaException as error:
-        return _all(everything, f"the brokers do not answer: {error.args[0].str()}")
-    by_leader: dict[int, list[TopicPartition]] = {}
-    answers: dict[str, dict[TopicPartition, int | str]] = {name: {} for name in specs}
-    for tp in partitions:
-        leader = leaders[tp]
-        if isinstance(leader, int):
-            by_leader.setdefault(leader, []).append(tp)
-        for name in specs:
-            answers[name][tp] = "" if isinstance(leader, int) else leader
-    left_s = max(0.1, deadline - time.monotonic())
-    running = [
-        (name, tp, future)
-        for theirs in by_leader.values()
-        for name, spec in specs.items()
-        for tp, future in zip(theirs, _listed(client, theirs, spec, left_s), strict=True)
-    ]
-    for name, tp, future in running:
-        try:
-            answers[name][tp] = future.result().offset
-        except KafkaException as error:
-            answers[name][tp] = f"the leader does not say: {error.args[0].str()}"
-    return answers
+        reason = f"the brokers do not answer: {error.args[0].str()}"
+        return [dict.fromkeys(partitions, reason) for _ in times]
+
+
+def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    left = iter(partitions)
+    while part := list(islice(left, _AT_ONCE)):
+        yield part
 
 
 def _listed(
-    client: admin.AdminClient, partitions: Iterable[TopicPartition], spec: Any, limit_s: float
-) -> Iterable[Any]:
-    asked = {RawPartition(*tp): spec for tp in partitions}
-    futures = client.list_offsets(asked, request_timeout=limit_s)
-    return [futures[raw] for raw in asked]
-
-
-def _all(
-    answers: Mapping[str, dict[TopicPartition, str]], reason: str
-) -> dict[str, dict[TopicPartition, int | str]]:
-    return {name: dict.fromkeys(of, reason) for name, of in answers.items()}
+    client: Consumer, partitions: Iterable[TopicPartition], at: int, limit_s: float
+) -> dict[TopicPartition, int | str]:
+    asked = [RawPartition(*tp, at) for tp in partitions]
+    try:
+        found = client.offsets_for_times(asked, timeout=limit_s)
+    except KafkaException as error:
+        return dict.fromkeys(partitions, f"the leader does not say: {error.args[0].str()}")
+    return {
+        TopicPartition(one.topic, one.partition): (
+            f"the leader does not say: {one.error.str()}" if one.error else one.offset
+        )
+        for one in found
+    }
 
 
 def _leaders(
@@ -158,43 +163,54 @@ def committed_in_kafka(
     """What the group has committed in Kafka; None where nothing; else why it is not known.
 
     As `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s`: seconds
-    for each of the two questions.
+    for each question.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
     if not partitions:
         return found
-    consumer = None
     try:
-        settings = _settings(brokers, limit_s) | {"group.id": group, "enable.auto.commit": False}
-        consumer = Consumer(settings)
-        if OFFSETS_TOPIC not in consumer.list_topics(timeout=limit_s).topics:
-            return found
-        asked = [RawPartition(*tp) for tp in partitions]
-        for one in consumer.committed(asked, timeout=limit_s):
-            tp = TopicPartition(one.topic, one.partition)
-            if one.error is None and one.offset >= 0:
-                found[tp] = OffsetAndMetadata(one.offset, one.metadata or "")
-            elif one.error and one.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                found[tp] = f"Kafka: {one.error.str()}"
+        with _client(brokers, limit_s, group) as client:
+            if OFFSETS_TOPIC not in client.list_topics(timeout=limit_s).topics:
+                return found
+            for part in _parts(partitions):
+                found |= _committed(client, part, limit_s)
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
     except KafkaException as error:
         return dict.fromkeys(partitions, f"Kafka: {error.args[0].str()}")
-    finally:
-        if consumer is not None:
-            consumer.close()
     return found
 
 
-def _settings(brokers: Sequence[Broker], limit_s: float) -> dict[str, Any]:
+def _committed(
+    client: Consumer, partitions: Iterable[TopicPartition], limit_s: float
+) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
+    found: dict[TopicPartition, OffsetAndMetadata | str | None] = {}
+    for one in client.committed([RawPartition(*tp) for tp in partitions], timeout=limit_s):
+        tp = TopicPartition(one.topic, one.partition)
+        if one.error is None and one.offset >= 0:
+            found[tp] = OffsetAndMetadata(one.offset, one.metadata or "")
+        elif one.error and one.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            found[tp] = f"Kafka: {one.error.str()}"
+    return found
+
+
+@contextmanager
+def _client(
+    brokers: Sequence[Broker], limit_s: float, group: str = "zkconsumer.tools.no-group"
+) -> Iterator[Consumer]:
+    """A consumer that never subscribes and commits nothing; of the group only to ask for it."""
     if not brokers:
         raise FetchError(NO_BROKER)
-    limit_ms = max(10, min(round(limit_s * 1000), 300_000))
-    # librdkafka's own lines on stderr: only what is critical; errors come as answers.
-    return {
+    client = Consumer({
         **broker_settings(brokers),
-        "socket.timeout.ms": limit_ms,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
+        # librdkafka's own lines on stderr: only what is critical; errors come as answers.
         "log_level": 2,
-        # Connections come and go; what was asked for says itself what became of it.
         "error_cb": lambda error: None,
-    }
+    })
+    try:
+        yield client
+    finally:
+        client.close()

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
+from zkconsumer.zk.handler import ReadAheadHandler
 from zkconsumer.zk.requests import (
     Children,
     Code,
@@ -49,7 +50,9 @@ class Connection:
     def __init__(self, config: ConsumerConfig) -> None:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
-        self._session = ZooKeeperSession(config, on_state=_unheeded, on_watch=_unheeded)
+        self._session = ZooKeeperSession(
+            config, on_state=_unheeded, on_watch=_unheeded, handler=ReadAheadHandler()
+        )
 
     def __enter__(self) -> Self:
         self._session.start()

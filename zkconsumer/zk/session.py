@@ -70,7 +70,14 @@ class ZooKeeperSession:
     `on_watch` gets each fired watch. Both are called on kazoo's threads and must only enqueue.
     """
 
-    def __init__(self, config: ConsumerConfig, *, on_state: OnState, on_watch: OnWatch) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        *,
+        on_state: OnState,
+        on_watch: OnWatch,
+        handler: InOrderHandler | None = None,
+    ) -> None:
         self._on_state, self._fired = on_state, on_watch
         self._config = config
         self._hosts, self._chroot = config.zookeeper_hosts, config.zookeeper_chroot
@@ -79,7 +86,7 @@ class ZooKeeperSession:
         self._client = KazooClient(
             hosts=config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_s,
-            handler=InOrderHandler(),
+            handler=handler or InOrderHandler(),
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             **client_options(config),
         )

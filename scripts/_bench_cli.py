@@ -1,0 +1,205 @@
+"""How long the operator's commands take, each a cold process, on a real ZooKeeper and broker.
+
+There are 5,000 groups, half of them with a member; one more with 200 members that own and have
+committed 10,000 partitions of ten topics; and one of 512 partitions, of which Kafka 1.1.1's own
+ConsumerGroupCommand is asked the same, in turn with ours. The figure is the median of `--rounds`
+runs, in seconds of the wall clock from the start of the process to its end; memory is the largest
+resident set of any of them. What a command writes goes to a pipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from _bench import Result, at_least, at_most, show
+from kazoo.client import KazooClient
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox.java import find_java
+
+GROUPS, MEMBERS, TOPICS, PARTITIONS = 5_000, 200, 10, 1_000
+LARGE, SMALL = "large", "small"
+SMALL_PARTITIONS = 512
+MEMORY_MIB = 200
+JVM_ROUNDS = 3
+# Writes in one transaction while the scene is made.
+BATCH = 1_000
+COMMAND_LIMIT_S = 120
+# A partition's index is mapped whole: 10,000 of the default 10 MiB are more than need be.
+OVERRIDES = {"log.index.size.max.bytes": 65_536}
+
+
+# ---- the scene ----------------------------------------------------------------------------------
+
+
+def large_partitions() -> list[TopicPartition]:
+    return [TopicPartition(f"topic.{n}", p) for n in range(TOPICS) for p in range(PARTITIONS)]
+
+
+def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[tuple[str, bytes]]:
+    """The znodes of a group, parents first; registrations and owners are to be ephemeral."""
+    yield from ((path, b"") for path in (
+        paths.group(name), paths.ids(name), paths.owners(name), paths.offsets(name)
+    ))
+    topics = dict.fromkeys(tp.topic for tp in owned)
+    registration = encode_registration(Registration(dict.fromkeys(topics, 1), timestamp_ms=0))
+    consumers = [f"{name}_host-1400000000{n:03}-{n * 7919:08x}" for n in range(members)]
+    yield from ((paths.member(name, consumer), registration) for consumer in consumers)
+    yield from ((paths.owners_of(name, topic), b"") for topic in topics)
+    yield from ((paths.offsets_of(name, topic), b"") for topic in topics)
+    for number, tp in enumerate(owned):
+        yield paths.owner(name, tp), f"{consumers[number % members]}-0".encode()
+        yield paths.offset(name, tp), b"0"
+
+
+def make(client: KazooClient, wanted: Iterable[tuple[str, bytes]]) -> None:
+    transaction, size = client.transaction(), 0
+    for path, data in wanted:
+        kind = paths.locate(path).kind
+        live = kind in (paths.Kind.MEMBER, paths.Kind.OWNER)
+        transaction.create(path, data, ephemeral=live)
+        size += 1
+        if size == BATCH:
+            done(transaction)
+            transaction, size = client.transaction(), 0
+    if size:
+        done(transaction)
+
+
+def done(transaction: object) -> None:
+    for result in transaction.commit():  # type: ignore[attr-defined]
+        if isinstance(result, Exception):
+            raise result
+
+
+@contextlib.contextmanager
+def scene() -> Iterator[Sandbox]:
+    with Sandbox(overrides=OVERRIDES) as sandbox:
+        for number in range(TOPICS):
+            print(f"topic {number + 1} of {TOPICS} ...", file=sys.stderr)
+            sandbox.create_topic(f"topic.{number}", partitions=PARTITIONS)
+        sandbox.create_topic(SMALL, partitions=SMALL_PARTITIONS)
+        client = KazooClient(sandbox.zookeeper_connect, timeout=30)
+        client.start()
+        try:
+            client.ensure_path(paths.CONSUMERS)
+            make(client, nodes(LARGE, MEMBERS, large_partitions()))
+            small = [TopicPartition(SMALL, p) for p in range(SMALL_PARTITIONS)]
+            make(client, nodes(SMALL, 8, small))
+            for number in range(GROUPS):
+                make(client, nodes(f"group-{number}", number % 2, ()))
+            yield sandbox
+        finally:
+            client.stop()
+            client.close()
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def timed(command: Sequence[str], *, allowed: tuple[int, ...] = (0,)) -> tuple[float, float]:
+    """Seconds and MiB of one run; raises where it fails."""
+    with tempfile.TemporaryFile() as words:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words)
+        assert process.stdout is not None
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        if process.returncode not in allowed:
+            words.seek(0)
+            text = (words.read() or output)[-2000:].decode(errors="replace")
+            raise SystemExit(f"{' '.join(command)}: exit {process.returncode}: {text}")
+    return seconds, usage.ru_maxrss / 1024
+
+
+def jvm_tool(sandbox: Sandbox) -> list[str]:
+    """ConsumerGroupCommand 1.1.1 on the small group."""
+    classpath = os.pathsep.join(map(str, jars.resolve("kafka-1.1.1")))
+    return [
+        str(find_java().executable), "-cp", classpath, "kafka.admin.ConsumerGroupCommand",
+        "--zookeeper", sandbox.zookeeper_connect, "--describe", "--group", SMALL,
+    ]  # fmt: skip
+
+
+class Runs:
+    """Runs commands, and keeps the largest resident set."""
+
+    def __init__(self, rounds: int, connect: str) -> None:
+        self.rounds, self.connect, self.largest_mib = rounds, connect, 0.0
+
+    def seconds(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> float:
+        """The median of the rounds, after one that counts only for memory."""
+        taken = [self.once(*arguments, allowed=allowed) for _ in range(self.rounds + 1)]
+        return statistics.median(taken[1:])
+
+    def once(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> float:
+        command = [sys.executable, "-m", "zkconsumer", *arguments]
+        seconds, mib = timed(command, allowed=allowed)
+        self.largest_mib = max(self.largest_mib, mib)
+        return seconds
+
+    def of_zookeeper(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> float:
+        return self.seconds(*arguments, "--zookeeper", self.connect, allowed=allowed)
+
+
+def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
+    runs = Runs(rounds, sandbox.zookeeper_connect)
+    ask: Callable[..., float] = runs.of_zookeeper
+    yield at_most("help", "seconds", runs.seconds("--help"), "s", 0.2)
+    for command in (("lag",), ("groups", "show"), ("offsets", "reset")):
+        taken = runs.seconds(*command, "--help")
+        yield at_most(f"{' '.join(command)} help", "seconds", taken, "s", 0.3)
+    theirs, ours = [], []
+    for number in range(max(JVM_ROUNDS, rounds)):
+        if number < JVM_ROUNDS:
+            theirs.append(timed(jvm_tool(sandbox))[0])
+        ours.append(runs.once("lag", "--group", SMALL, "--zookeeper", runs.connect))
+    lag = statistics.median(ours)
+    yield at_most(f"lag {SMALL_PARTITIONS}", "seconds", lag, "s", 0.8)
+    speedup = statistics.median(theirs) / lag
+    yield at_least(f"lag {SMALL_PARTITIONS}", "speedup_over_jvm_tool", speedup, "times", 5)
+    count = TOPICS * PARTITIONS
+    yield at_most(f"groups show {count}", "seconds", ask("groups", "show", LARGE), "s", 3.5)
+    yield at_most(f"groups list {GROUPS}", "seconds", ask("groups", "list"), "s", 1.2)
+    exported = directory / "offsets"
+    export = ("offsets", "export", "--group", LARGE, "--to", str(exported))
+    yield at_most(f"export {count}", "seconds", ask(*export), "s", 2)
+    yield at_most(f"import {count}", "seconds", ask(*import_(exported)), "s", 2)
+    yield at_most("doctor", "seconds", ask("doctor", allowed=(0, 1)), "s", 5)
+    yield at_most("all", "memory", runs.largest_mib, "MiB", MEMORY_MIB)
+
+
+def import_(file: Path) -> tuple[str, ...]:
+    return ("offsets", "import", str(file))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench_cli", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_const", const="json", default="table",
+                        dest="output", help="one JSON object as the last line")
+    arguments = parser.parse_args()
+    with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
+        results = list(measure(sandbox, arguments.rounds, Path(directory)))
+    return show("cli", results, output=arguments.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
