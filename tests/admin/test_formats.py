@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.admin.formats import FileFormat, Offsets, read_offsets, write_offsets
@@ -53,6 +53,7 @@ def test_odd_numbers() -> None:
     }
 
 
+@settings(max_examples=40, deadline=None)
 @given(given_offsets=offsets, to=st.sampled_from(FileFormat))
 def test_there_and_back(given_offsets: Offsets, to: FileFormat) -> None:
     """What is written in a format is read again as it was."""

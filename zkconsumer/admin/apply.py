@@ -325,7 +325,8 @@ class _Run:
 
 def way_on(backup: Path | None) -> str:
     """What to do about a change that was made in part."""
-    return f"`zkconsumer apply {backup}` finishes it, `zkconsumer undo {backup}` takes it back"
+    undo = f"`zkconsumer undo {backup} --execute`"
+    return f"`zkconsumer apply {backup}` finishes it, {undo} takes it back"
 
 
 def sort_out(

@@ -173,7 +173,7 @@ def plan_forget_topics(
     known = connection.stats(map(paths.group, names))
     for name in names:
         if groups is not None and paths.group(name) not in known:
-            raise _unknown(name)
+            raise unknown_group(name)
     rooms = [
         room for name in names for topic in topics
         for room in (paths.offsets_of(name, topic), paths.owners_of(name, topic))
@@ -221,11 +221,12 @@ def plan_writes(
 def _tree(connection: Connection, group: str) -> GroupImage:
     tree = read_group_tree(connection, group)
     if tree is None:
-        raise _unknown(group)
+        raise unknown_group(group)
     return tree
 
 
-def _unknown(group: str) -> UnknownGroupError:
+def unknown_group(group: str) -> UnknownGroupError:
+    """Nobody was ever in it."""
     return UnknownGroupError(
         f"group {group} does not exist", where=paths.group(group),
         remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",

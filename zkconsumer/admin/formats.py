@@ -17,8 +17,10 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from zkconsumer.core import paths
@@ -57,6 +59,21 @@ class _Fault(Exception):
     def __init__(self, what: str, line: int = 0) -> None:
         super().__init__(what)
         self.line = line
+
+
+def read_file(path: Path, *, group: str | None = None) -> Offsets:
+    """As `read_offsets`, of a file; "-" is standard input. Raises BadFileError."""
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadFileError(
+            f"the file cannot be read: {error.strerror}", where=str(path)
+        ) from error
+    return read_offsets(data, where=str(path), group=group)
 
 
 def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:

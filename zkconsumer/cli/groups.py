@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zkconsumer.cli.groups_change import copy, delete, rename
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
 from zkconsumer.cli.options import Common, operator
@@ -109,3 +110,8 @@ def _read(connection: Connection, name: str) -> GroupLag:
             f"group {name} does not exist", remedy="see zkconsumer groups list"
         )
     return found[name]
+
+
+app.command("delete")(delete)
+app.command("copy")(copy)
+app.command("rename")(rename)

@@ -9,6 +9,7 @@ import typer
 
 from zkconsumer.cli.options import Common, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
+from zkconsumer.cli.topics_forget import forget
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
@@ -115,3 +116,6 @@ def _place_row(place: PartitionPlace) -> Row:
         "isr": list(place.isr),
         "out_of_sync": list(place.out_of_sync),
     }
+
+
+app.command("forget")(forget)

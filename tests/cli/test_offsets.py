@@ -1,0 +1,240 @@
+"""The commands that change offsets and groups, in this process, on real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from hands import Hands, hands_on
+from kazoo.client import KazooClient
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import ZooKeeperServer
+
+# As ExportZkOffsets of 0.8.2.2 has written it.
+EXPORTED = "/consumers/toolg/offsets/tool/0:3\n/consumers/toolg/offsets/tool/1:0\n"
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Hands]:
+    """Below a chroot of its own, with a topic of three partitions that no broker keeps."""
+    chroot = unique("commands")
+    above = KazooClient(zookeeper.connect)
+    above.start()
+    above.create(f"/{chroot}")
+    above.stop()
+    above.close()
+    with hands_on(f"{zookeeper.connect}/{chroot}") as both:
+        payload = json.dumps({"version": 1, "partitions": {str(n): [0] for n in range(3)}})
+        both.other.create(paths.topic("t"), payload.encode(), makepath=True)
+        both.other.ensure_path(paths.ids("g"))
+        both.offsets("g", {TopicPartition("t", n): 100 + n for n in range(3)})
+        yield both
+
+
+@pytest.fixture
+def command(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs `zkconsumer ARGUMENTS` in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", hands.connect)
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, input=stdin)
+
+    return run
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def the_backup() -> str:
+    (backup,) = Path().glob("zkconsumer-backup-*.json")
+    return str(backup)
+
+
+# ---- plan, show, apply --------------------------------------------------------------------------
+
+
+def test_a_dry_run(hands: Hands, command: Command) -> None:
+    """Without --execute old and new are shown, and nothing is written: no znode, no file."""
+    before = hands.tree("g")
+    done = command("offsets", "set", "-g", "g", "t:0=7", "t:1=8", "-o", "json")
+    assert done.exit_code == 0
+    assert [(row["partition"], row["old"], row["new"]) for row in rows(done)] == [
+        (0, 100, 7), (1, 101, 8),
+    ]  # fmt: skip
+    assert "dry run, nothing was written" in done.stderr
+    assert hands.tree("g") == before
+    assert not list(Path().iterdir())
+
+
+def test_set_and_undo(hands: Hands, command: Command) -> None:
+    """--execute writes, names the backup and says who did what; undo puts it back."""
+    before = hands.contents("g")
+    done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
+    assert (done.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
+    backup = the_backup()
+    assert f"backup: {backup}" in done.stderr
+    assert "audit: " in done.stderr
+    assert "kind=offsets-set groups=g done=1/1" in done.stderr
+    assert command("undo", backup).exit_code == 0
+    assert hands.contents("g") != before
+    assert command("undo", backup, "--execute").exit_code == 0
+    assert hands.contents("g") == before
+    again = command("undo", backup, "--execute")
+    assert (again.exit_code, "nothing to change" in again.stderr) == (0, True)
+
+
+def test_a_plan_file(hands: Hands, command: Command) -> None:
+    """A plan in a file is applied later, once; and not at all if something has changed."""
+    command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
+    command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
+    shown = command("apply", "plan.json", "--dry-run", "-o", "json")
+    assert [row["new"] for row in rows(shown)] == [7, 7, 7]
+    assert command("apply", "plan.json").exit_code == 0
+    assert set(hands.stored("g").values()) == {"7"}
+    assert command("apply", "plan.json").exit_code == 0
+    refused = command("apply", "other.json")
+    assert (refused.exit_code, set(hands.stored("g").values())) == (4, {"7"})
+    assert "3 znodes changed since the plan was made" in refused.stderr
+
+
+def test_live_members(hands: Hands, command: Command) -> None:
+    """A live group is refused with 4; a dry run says so; by force it says what members will do."""
+    hands.join("g")
+    dry = command("offsets", "set", "-g", "g", "t:0=7")
+    assert (dry.exit_code, "--execute will refuse" in dry.stderr) == (0, True)
+    for arguments in (
+        ("offsets", "set", "-g", "g", "t:0=7"),
+        ("offsets", "delete", "-g", "g", "-t", "t"),
+        ("groups", "delete", "g"),
+        ("topics", "forget", "t"),
+    ):
+        refused = command(*arguments, "--execute")
+        assert (refused.exit_code, "g_a" in refused.stderr) == (4, True)
+    assert set(hands.stored("g").values()) == {"100", "101", "102"}
+    forced = command("offsets", "set", "-g", "g", "t:0=7", "--execute", "--force-live")
+    assert (forced.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
+    assert "members of the JVM do not look" in forced.stderr
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "kafka-utils", "legacy"])
+def test_export_and_import(hands: Hands, command: Command, format_: str) -> None:
+    """What was exported in any format is imported again, into a group that was deleted."""
+    before = hands.stored("g")
+    assert command("offsets", "export", "f", "-g", "g", "--format", format_).exit_code == 0
+    assert command("groups", "delete", "g", "--execute").exit_code == 0
+    assert hands.tree("g") == {}
+    done = command("offsets", "import", "f", "-g", "g", "--execute")
+    assert (done.exit_code, hands.stored("g")) == (0, before)
+
+
+def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
+    """A file of ExportZkOffsets is imported unchanged; missing topics are a word, not an error."""
+    Path("export.txt").write_text(EXPORTED)
+    done = command("offsets", "import", "export.txt", "--execute")
+    assert done.exit_code == 0
+    assert "tool-0 does not exist" in done.stderr
+    assert command("offsets", "export", "-g", "toolg", "-f", "legacy").stdout == EXPORTED
+
+
+def test_a_bad_file(hands: Hands, command: Command) -> None:
+    """One bad line in the end: exit code 2, its number, and nothing of the file is written."""
+    bad = EXPORTED + "/consumers/g/offsets/../0:1\n"
+    done = command("offsets", "import", "-", "--execute", stdin=bad)
+    assert (done.exit_code, "-:3" in done.stderr, hands.tree("toolg")) == (2, True, {})
+
+
+def test_nothing_to_export(command: Command) -> None:
+    """An empty export is an error, and makes no file; nor is a file written over."""
+    assert command("offsets", "export", "f", "-g", "g", "-t", "t:2", "-t", "t:0").exit_code == 0
+    assert command("offsets", "export", "f", "-g", "g").exit_code == 2
+    assert command("offsets", "export", "x", "-g", "nobody").exit_code == 1
+    twice = command("offsets", "export", "x", "-g", "g", "-g", "g")
+    assert (twice.exit_code, "named twice" in twice.stderr) == (2, True)
+    assert not Path("x").exists()
+    assert len(json.loads(Path("f").read_text())["groups"]["g"]["t"]) == 2
+
+
+# ---- whole groups, and topics -------------------------------------------------------------------
+
+
+def test_groups(hands: Hands, command: Command) -> None:
+    """Copied, renamed, a topic forgotten, deleted."""
+    before = hands.stored("g")
+    assert command("groups", "copy", "g", "h", "--execute").exit_code == 0
+    assert command("groups", "rename", "h", "i", "--execute").exit_code == 0
+    assert (hands.stored("i"), hands.tree("h")) == (before, {})
+    assert command("offsets", "copy", "--from", "g", "-g", "k", "-t", "t:1", "--execute") \
+        .exit_code == 0
+    assert hands.stored("k") == {TopicPartition("t", 1): "101"}
+    assert command("topics", "forget", "t", "--execute").exit_code == 0
+    assert (hands.stored("g"), hands.stored("i"), hands.stored("k")) == ({}, {}, {})
+    assert command("groups", "delete", "i", "--execute").exit_code == 0
+    assert hands.tree("i") == {}
+
+
+def test_offsets_deleted(hands: Hands, command: Command) -> None:
+    """Of some partitions."""
+    assert command("offsets", "delete", "-g", "g", "-t", "t:0,2", "--execute").exit_code == 0
+    assert hands.stored("g") == {TopicPartition("t", 1): "101"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["offsets", "set", "-g", "nobody", "t:0=1"], 1, "does not exist"),
+        (["offsets", "set", "-g", "g", "x:0=1"], 2, "topic x does not exist"),
+        (["offsets", "set", "-g", "g", "t:7=1"], 2, "has no partition 7"),
+        (["offsets", "set", "-g", "g", "t:0"], 2, "TOPIC:P=OFFSET"),
+        (["offsets", "set", "-g", "g", "t:0=-1"], 2, "is no offset"),
+        (["offsets", "set", "-g", "g", "t:0=1", "t=2"], 2, "two offsets"),
+        (["offsets", "set", "-g", "..", "t:0=1"], 2, "no legal group"),
+        (["offsets", "set", "-g", "a/b", "t:0=1"], 2, "no legal group"),
+        (["offsets", "set", "-g", "g\n", "t:0=1"], 2, "no legal group"),
+        (["offsets", "set", "t:0=1"], 2, "no group was named"),
+        (["offsets", "reset", "-g", "g", "--to-latest"], 2, "which partitions"),
+        (["offsets", "reset", "-g", "g", "--all-topics"], 2, "exactly one"),
+        (["offsets", "reset", "-g", "g", "-t", "t", "--to-latest", "--to-current"], 2, "exactly"),
+        (["offsets", "reset", "-g", "g", "--topic-regex", "x.*", "--to-latest"], 2, "matches"),
+        (["offsets", "reset", "-g", "g", "--topic-regex", "(", "--to-latest"], 2, "regex"),
+        (["offsets", "reset", "-g", "g", "-t", "t", "--to-latest"], 4, "cannot be known"),
+        (["offsets", "reset", "-g", "g", "-t", "t", "--by-duration", "1h"], 2, "no duration"),
+        (["offsets", "delete", "-g", "g"], 2, "no topic was named"),
+        (["offsets", "delete", "-g", "g", "-t", "u"], 2, "no such offset"),
+        (["offsets", "copy", "--from", "g", "-g", "g"], 2, "onto itself"),
+        (["offsets", "copy", "--from", "nobody", "-g", "g"], 1, "does not exist"),
+        (["offsets", "import", "missing"], 2, "No such file"),
+        (["groups", "delete", "nobody"], 1, "does not exist"),
+        (["groups", "copy", "g", "g"], 4, "exists"),
+        (["groups", "rename", "g", "../x"], 2, "no legal group"),
+        (["groups", "delete", "g", "--max-znodes", "2"], 4, "more than 2"),
+        (["topics", "forget", "x"], 2, "no group knows x"),
+        (["topics", "forget", "a/b"], 2, "no legal topic"),
+        (["apply", "missing"], 2, "No such file"),
+        (["undo", "missing"], 2, "No such file"),
+    ],
+)
+def test_clear_errors(
+    hands: Hands, command: Command, arguments: list[str], code: int, why: str
+) -> None:
+    """Whatever is asked wrongly is one line that says what, with the right exit code."""
+    before = hands.tree("g")
+    done = command(*arguments, "--execute", "--timeout", "2")
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert why in done.stderr
+    assert hands.tree("g") == before

@@ -1,0 +1,300 @@
+"""Moving a group's offsets, in ZooKeeper and in Kafka: what is known of them, and the plan.
+
+    with Connection(config) as connection:
+        moved = plan_reset(
+            connection, "billing", Reset(Kind.DURATION, now_ms - 3_600_000),
+            topics={"orders": None}, limit_s=6.0,
+        )
+        apply(connection, moved.plan, backup_dir=Path("."))
+
+In Kafka (`offsets.storage=kafka`) there are no versions: what is stored there is read back before
+the first write, and then written. Brokers take it as long as nobody of the new consumer's kind is
+in a group of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from zkconsumer.admin.asking import partitions_in
+from zkconsumer.admin.changes import Targets, plan_offsets, unknown_group
+from zkconsumer.admin.images import OFFSETS, OWNERS, GroupImage, read_groups
+from zkconsumer.admin.kafkastore import registered
+from zkconsumer.admin.plan import KafkaChange, Plan
+from zkconsumer.admin.resets import Kind, Known, Reset, at_most, resolve, shown_instant
+from zkconsumer.core import paths
+from zkconsumer.core.filters import matching, white_list
+from zkconsumer.core.model import OffsetAndMetadata, Storage, TopicPartition
+from zkconsumer.core.records import Broker
+from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.kafka.logs import (
+    LogRange,
+    are_times_exact,
+    committed_in_kafka,
+    log_ends,
+    offsets_at,
+)
+from zkconsumer.zk.connection import Connection
+
+Selection = Mapping[str, frozenset[int] | None]
+"""Topics, and which of their partitions: None for all."""
+
+_NOTES: Final = 20  # of one kind, so many are shown
+
+
+class Times(Enum):
+    """Whether an answer by time of brokers before 0.10 will do, which know segments only."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+
+
+class Unknown(Enum):
+    """What becomes of a group that nobody was ever in."""
+
+    REFUSE = "refuse"
+    MAKE = "make"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A plan, and where the logs that it is about end, to show lag by."""
+
+    plan: Plan
+    ends: Mapping[TopicPartition, int]
+
+
+# ---- plans --------------------------------------------------------------------------------------
+
+
+def plan_reset(
+    connection: Connection,
+    group: str,
+    reset: Reset,
+    *,
+    topics: Selection | None,
+    limit_s: float,
+    storage: Storage = Storage.ZOOKEEPER,
+    times: Times = Times.EXACT,
+    unknown: Unknown = Unknown.REFUSE,
+    wanted: Mapping[TopicPartition, int] | None = None,
+    kind: str = "offsets reset",
+) -> Moved:
+    """Move a group's offsets as `kafka-consumer-groups --reset-offsets` does, within the logs.
+
+    Args:
+        topics: which topics and partitions; None: all that the group has offsets or owners of.
+        limit_s: seconds for each question to the brokers.
+        storage: where the offsets are kept; with both the larger one is what is shifted, and both
+            get the same.
+        times: by time, brokers before 0.10 answer with the beginning of a segment.
+        wanted: the offsets, for `Kind.FILE`.
+
+    Raises:
+        UnknownGroupError: nobody was ever in the group.
+        ConfigError: a topic or a partition does not exist, or there is none to move.
+        RefusedError: something that is needed is not known, or only approximately.
+    """
+    image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
+    if image is None and unknown is Unknown.REFUSE:
+        raise unknown_group(group)
+    there = image or GroupImage(group, {})
+    partitions = sorted(_partitions(connection, there, topics) if wanted is None else wanted)
+    if not partitions:
+        raise ConfigError(
+            f"group {group} has no offsets and no owners", remedy="name topics with --topic"
+        )
+    brokers = registered(connection)
+    times_note = _by_time(brokers, reset, times)
+    logs = log_ends(brokers, partitions, limit_s=limit_s)
+    kafka = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+    at: Mapping[TopicPartition, int | str | None] = (
+        offsets_at(brokers, partitions, reset.value, limit_s=limit_s) if times_note else {}
+    )
+    known = {
+        tp: Known(
+            _current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp),
+            None if wanted is None else wanted[tp],
+        )
+        for tp in partitions
+    }
+    targets, clamped = resolve(reset, known)
+    plan = _plan(connection, kind, {group: targets}, {group: kafka}, storage=storage)
+    notes = [*times_note, *at_most(clamped, _NOTES)]
+    if storage is Storage.ZOOKEEPER and any(isinstance(one, tuple) for one in kafka.values()):
+        notes.append(
+            f"Kafka has offsets of group {group}, too, which members with offsets.storage=kafka"
+            " read; --storage both moves those as well"
+        )
+    ends = {tp: log.end for tp, log in logs.items() if isinstance(log, LogRange)}
+    return Moved(plan.noted(*notes), ends)
+
+
+def plan_import(
+    connection: Connection,
+    offsets: Mapping[str, Mapping[TopicPartition, int]],
+    *,
+    kind: str = "offsets import",
+) -> Plan:
+    """Set offsets in ZooKeeper exactly as they were exported; groups that are missing are made.
+
+    Unlike `plan_reset` with `Kind.FILE` no broker is asked, so that it works where none is up;
+    topics and partitions that do not exist are named by notes.
+    """
+    wanted = {tp for of in offsets.values() for tp in of}
+    payloads = connection.read({paths.topic(tp.topic): None for tp in wanted})
+    topics = {paths.locate(path).name: node.data for path, node in payloads.items()}
+    existing = {topic: set(partitions_in(topic, topics)[0]) for topic in topics}
+    missing = sorted(tp for tp in wanted if tp.partition not in existing.get(tp.topic, ()))
+    notes = at_most([f"{tp} does not exist (any more)" for tp in missing], _NOTES)
+    return plan_offsets(connection, kind, offsets, notes=notes)
+
+
+def read_committed(
+    connection: Connection,
+    groups: Iterable[str],
+    *,
+    topics: Selection | None,
+    limit_s: float,
+    storage: Storage = Storage.ZOOKEEPER,
+) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
+    """The committed offsets of these groups, and notes about what has none that can be read.
+
+    From Kafka: of the topics that the group has offsets or owners of in ZooKeeper, or of `topics`.
+    With both the larger one counts. Raises UnknownGroupError, ConfigError for an unknown topic.
+    """
+    names = list(groups)
+    images = read_groups(connection, names, rooms=(OFFSETS,) if storage is Storage.ZOOKEEPER else (
+        OFFSETS, OWNERS))
+    found: dict[str, dict[TopicPartition, int]] = {}
+    notes: list[str] = []
+    brokers = [] if storage is Storage.ZOOKEEPER else registered(connection)
+    for name in names:
+        if name not in images:
+            raise unknown_group(name)
+        image = images[name]
+        wanted: Iterable[TopicPartition] = image.offsets
+        if topics is not None or storage is not Storage.ZOOKEEPER:
+            wanted = sorted(_partitions(connection, image, topics))
+        kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
+        if brokers:
+            kafka = committed_in_kafka(brokers, name, list(wanted), limit_s=limit_s)
+        found[name] = {}
+        for tp in wanted:
+            at = _current(image, tp, kafka.get(tp), storage)
+            if isinstance(at, int):
+                found[name][tp] = at
+            elif at is not None:
+                notes.append(f"{name} {tp} is left out: {at}")
+    return found, at_most(notes, _NOTES)
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+def _plan(
+    connection: Connection,
+    kind: str,
+    targets: Mapping[str, Mapping[TopicPartition, int]],
+    kafka: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata | str | None]],
+    *,
+    storage: Storage,
+) -> Plan:
+    changes: list[KafkaChange] = []
+    if storage is not Storage.ZOOKEEPER:
+        for group, of in targets.items():
+            for tp, offset in of.items():
+                before = kafka[group].get(tp)
+                if isinstance(before, str):
+                    raise RefusedError("what Kafka has cannot be known", where=f"{tp}: {before}")
+                if before is None or before.offset != offset:
+                    changes.append(KafkaChange(group, tp, before, OffsetAndMetadata(offset)))
+    in_zookeeper: Targets = {} if storage is Storage.KAFKA else targets
+    plan = plan_offsets(connection, kind, in_zookeeper)
+    return Plan.of(kind, plan.chroot, plan.changes, kafka=changes, notes=plan.notes)
+
+
+def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]:
+    """What is to be said of an answer by time; nothing where none is asked for."""
+    if reset.kind not in (Kind.DATETIME, Kind.DURATION):
+        return []
+    told = f"the first messages from {shown_instant(reset.value)} on"
+    if are_times_exact(brokers):
+        return [told]
+    if times is Times.EXACT:
+        raise RefusedError(
+            "brokers before 0.10 know the times of whole segments only", where="--to-datetime",
+            remedy="--approximate takes the beginning of the last segment that is older",
+        )
+    return [f"{told}, approximately: brokers before 0.10 know the times of whole segments only"]
+
+
+def _current(
+    image: GroupImage, tp: TopicPartition, kafka: Any, storage: Storage
+) -> int | str | None:
+    """What counts as committed: an offset, None for none, or why it cannot be known."""
+    node = image.offsets.get(tp)
+    here: int | str | None = None
+    if node is not None:
+        here = node.fault if node.value is None else node.value if node.value >= 0 else None
+    there: int | str | None = kafka.offset if isinstance(kafka, OffsetAndMetadata) else kafka
+    if storage is not Storage.DUAL:
+        return here if storage is Storage.ZOOKEEPER else there
+    values = [one for one in (here, there) if isinstance(one, int)]
+    faults = [one for one in (here, there) if isinstance(one, str)]
+    return faults[0] if faults else max(values, default=None)
+
+
+def _partitions(
+    connection: Connection, image: GroupImage, topics: Selection | None
+) -> set[TopicPartition]:
+    """The partitions that are meant; all of a topic are those that the topic has."""
+    known = {tp for tp in (*image.offsets, *image.owners) if tp.partition >= 0}
+    return known if topics is None else partitions_of(connection, topics)
+
+
+def partitions_of(connection: Connection, topics: Selection) -> set[TopicPartition]:
+    """These topics' partitions. Raises ConfigError for a topic or a partition that is not there."""
+    nodes = connection.read(map(paths.topic, topics))
+    payloads = {paths.locate(path).name: node.data for path, node in nodes.items()}
+    found: set[TopicPartition] = set()
+    for topic, numbers in topics.items():
+        there = set(partitions_in(topic, payloads)[0]) if topic in payloads else set()
+        if topic not in payloads:
+            raise ConfigError(
+                f"topic {topic} does not exist", where=paths.topic(topic),
+                remedy="`zkconsumer topics list` shows those there are",
+            )
+        if missing := sorted((numbers or set()) - there):
+            raise ConfigError(
+                f"topic {topic} has no partition {missing[0]}", where=paths.topic(topic),
+                remedy=f"it has {len(there)}",
+            )
+        found |= {TopicPartition(topic, number) for number in numbers or there}
+    return found
+
+
+def select_topics(
+    connection: Connection, group: str, pattern: str
+) -> dict[str, frozenset[int] | None]:
+    """The topics that a group has offsets or owners of and that match a Java regex, as a whole.
+
+    Raises InvalidFilterError, UnknownGroupError, ConfigError where none does.
+    """
+    wanted = white_list(pattern)
+    image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
+    if image is None:
+        raise unknown_group(group)
+    topics = sorted({tp.topic for tp in (*image.offsets, *image.owners)})
+    found: dict[str, frozenset[int] | None] = {}
+    found |= dict.fromkeys(matching(wanted, topics, internal=frozenset()))
+    if not found:
+        raise ConfigError(
+            f"no topic of group {group} matches {paths.shown(pattern)}",
+            remedy=f"it has {', '.join(topics[:20]) or 'none'}",
+        )
+    return found
+

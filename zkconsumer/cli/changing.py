@@ -1,0 +1,223 @@
+"""What the commands that change something have in common: plan, show, apply.
+
+    @app.command()
+    @changing
+    def delete(common: Common, how: Changing, *, group: OneGroup = None) -> None:
+        with common.connect(group) as connection:
+            carry_out(common, connection, plan_delete_group(connection, group), how)
+
+Without `--execute` nothing is written, as in Kafka's own tool.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.output import Align, Column, say, say_all
+from zkconsumer.core import paths
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.plan import Plan
+    from zkconsumer.core.model import TopicPartition
+    from zkconsumer.zk.connection import Connection
+
+COLUMNS = (
+    Column("action"),
+    Column("store", drop=1),
+    Column("group", drop=3),
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("old", align=Align.RIGHT),
+    Column("new", align=Align.RIGHT),
+    Column("lag", align=Align.RIGHT),
+    Column("new_lag", align=Align.RIGHT),
+    Column("path", wide_only=True),
+)
+
+MaxZnodes = Annotated[
+    int, typer.Option("--max-znodes", min=1, help="Refuse to delete more znodes than this.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changing:
+    """The values of the options of every command that changes something."""
+
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Write it. Without this nothing is written.")
+    ] = False
+    plan_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the plan to a file, for `zkconsumer apply FILE`."),
+    ] = None
+    backup_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where the backup is written, for `zkconsumer undo`."),
+    ] = Path()
+    force_live: Annotated[
+        bool,
+        typer.Option(
+            "--force-live",
+            help="Write although the group has live members: those of this package honour it, those"
+            " of the JVM write over it with their next commit.",
+        ),
+    ] = False
+
+
+def changing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the common options, and those of a change, as its first two arguments."""
+    first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    more = list(inspect.signature(Changing, eval_str=True).parameters.values())
+    names = [one.name for one in more]
+
+    def run(common: Common, **given: Any) -> None:
+        command(common, Changing(**{name: given.pop(name) for name in names}), **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
+    return operator(run)
+
+
+def carry_out(
+    common: Common,
+    connection: Connection,
+    plan: Plan,
+    how: Changing,
+    *,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> None:
+    """Show a plan; save it, and apply it, where that was asked for.
+
+    Raises what `apply` raises.
+    """
+    common.write(map(_row, _rows(plan, ends)), COLUMNS)
+    proceed(connection, plan, how)
+
+
+def proceed(connection: Connection, plan: Plan, how: Changing) -> None:
+    """As `carry_out`, for a command that has shown its plan in rows of its own."""
+    say_all(plan.notes)
+    if plan.is_empty:
+        say("nothing to change: all is as it should be")
+        return
+    _tell_of_members(connection, plan, how)
+    if how.plan_out is not None:
+        from zkconsumer.admin.planfile import save  # noqa: PLC0415
+
+        save(plan, how.plan_out)
+        say(f"plan {plan.hash} is in {how.plan_out}: `zkconsumer apply {how.plan_out}`")
+    if how.execute:
+        _apply(connection, plan, how)
+    else:
+        say(f"dry run, nothing was written: {len(plan)} changes planned; --execute makes them")
+
+
+def _rows(plan: Plan, ends: Mapping[TopicPartition, int] | None) -> Any:
+    from zkconsumer.admin.plan import rows  # noqa: PLC0415
+
+    return rows(plan, ends=ends)
+
+
+def _row(row: Any) -> dict[str, Any]:
+    """Other znodes than offsets have their path in place of the topic."""
+    shown: dict[str, Any] = row._asdict()
+    return shown if row.topic is not None else shown | {"topic": row.path}
+
+
+def _tell_of_members(connection: Connection, plan: Plan, how: Changing) -> None:
+    found = connection.children(map(paths.ids, plan.groups))
+    live = [path.split("/")[2] for path, names in found.items() if names]
+    if not live:
+        return
+    names = ", ".join(live[:5])
+    if how.force_live:
+        say(
+            f"live members in {names}: members of this package read on from the new offsets;"
+            " members of the JVM do not look, and write over them with their next commit;"
+            " what belongs to a living session is not touched"
+        )
+    elif not how.execute:
+        say(f"live members in {names}: --execute will refuse this as long as they are there")
+
+
+def _apply(connection: Connection, plan: Plan, how: Changing) -> None:
+    from zkconsumer.admin.apply import Live, apply, way_on  # noqa: PLC0415
+    from zkconsumer.admin.planfile import who  # noqa: PLC0415
+
+    store = None
+    if plan.kafka:
+        from zkconsumer.admin.kafkastore import BrokerOffsets  # noqa: PLC0415
+
+        store = BrokerOffsets.of(connection)
+    progress = Progress()
+    try:
+        report = apply(
+            connection, plan, backup_dir=how.backup_dir, kafka=store,
+            live=Live.FORCE if how.force_live else Live.REFUSE,
+            on_backup=progress.saved, on_progress=progress.advanced,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if progress.backup is not None:
+            told = f"interrupted: {progress.done} of {len(plan)} changes are known to be made"
+            say(f"{told}; {way_on(progress.backup)}")
+        raise
+    finally:
+        progress.end()
+        if progress.backup is not None:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            groups = ",".join(plan.groups[:5]) + (",..." if len(plan.groups) > 5 else "")
+            say(
+                f"audit: {now} {who()} plan={plan.hash} kind={plan.kind.replace(' ', '-')}"
+                f" groups={groups} done={progress.done}/{len(plan)} backup={progress.backup}"
+            )
+    already = f", {report.already} were made before" if report.already else ""
+    say(f"done: {report.applied} changes made{already}")
+
+
+class Progress:
+    """Says where the backup is, and at most once a second how far it has come.
+
+    `done` is what is known to be written; `backup` is None before the first write.
+    """
+
+    INTERVAL_S = 1.0
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.backup: Path | None = None
+        self._said_at = time.monotonic()
+        self._is_open = False
+
+    def saved(self, backup: Path) -> None:
+        """The backup is on the disk."""
+        self.backup = backup
+        say(f"backup: {backup} (back again: `zkconsumer undo {backup} --execute`)")
+
+    def advanced(self, done: int, total: int) -> None:
+        """So many changes are made."""
+        self.done = done
+        now = time.monotonic()
+        if now - self._said_at < self.INTERVAL_S or done == total:
+            return
+        self._said_at = now
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{done} of {total} changes")
+            sys.stderr.flush()
+            self._is_open = True
+        else:
+            say(f"{done} of {total} changes")
+
+    def end(self) -> None:
+        """Ends the line."""
+        if self._is_open:
+            sys.stderr.write("\n")
