@@ -121,7 +121,7 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
     """A member that goes between the listing and its reading is not in the view, and no error."""
     guest = paths.member(client.group, "g_guest")
     client.peer.create(guest, b"{}", ephemeral=True)
-    last = {2: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
+    last = {1: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
     outcome = client.run(viewing.read_view(client.me), before=last)
     assert isinstance(outcome, ViewRead)
     assert set(outcome.view.members) | set(outcome.view.malformed) <= {"g_m", "g_guest"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
+from typing import Any
 
 from zkconsumer.core import paths, records
 from zkconsumer.core.events import Denied, MemberNodeGone, ViewRead
@@ -21,7 +22,11 @@ logger = getLogger(__name__)
 
 
 def read_view(member: Member) -> Running:
-    """Read the group, and watch everything that the assignment depends on."""
+    """Read the group, and watch everything that the assignment depends on.
+
+    What does not depend on each other is asked for together: until a member has read the group and
+    released, it is in the way of JVM members, which back off for that.
+    """
     ids, brokers, own = yield [
         rq.Children(paths.ids(member.group), watch=True),
         rq.Children(paths.BROKER_IDS),
@@ -32,16 +37,59 @@ def read_view(member: Member) -> Running:
             return Denied(where, reason(reply))
     if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
         return MemberNodeGone()
-    cluster = yield from read_brokers(brokers.value or ())
-    if not cluster:  # none is listed, or those listed are gone by now
-        cluster = yield from read_brokers((yield from _watch_brokers()))
+    static = member.pattern is Pattern.STATIC
+    mine = member.subscription if static else {}
+    cluster, listed, (topics, bad) = yield from together(
+        _read_cluster(brokers.value or ()),
+        _read_members(member, ids.value),
+        _read_topics(sorted(mine), member.profile),
+    )
+    if isinstance(listed, Denied):
+        return listed
+    members, malformed = listed
+    view = GroupView(members, malformed, {}, {}, cluster)
+    if any(one.pattern is not Pattern.STATIC for one in members.values()):
+        view = _expand(view, (yield from _list_topics()), member.internal)
+    mine = mine or view.matched.get(member.consumer, {})
+    needed = needed_topics(view.counts().values(), mine, member.strategy)
+    others = [name for name in needed if not static or name not in mine]
+    if others:
+        more, more_bad = yield from _read_topics(others, member.profile)
+        topics, bad = dict(sorted({**topics, **more}.items())), bad | more_bad
+    return ViewRead(replace(view, topics=topics, malformed_topics=bad))
+
+
+def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Replies, list[Any]]:
+    """Run these side by side, what they ask for at a time as one batch; what each returns."""
+    results: list[Any] = [None] * len(running)
+    batches: dict[int, Batch] = {}
+
+    def resume(number: int, replies: Replies | None) -> None:
+        try:
+            one = running[number]
+            batches[number] = next(one) if replies is None else one.send(replies)
+        except StopIteration as end:
+            results[number] = end.value
+
+    for number in range(len(running)):
+        resume(number, None)
+    while batches:
+        asked, batches = batches, {}
+        replies = yield [request for batch in asked.values() for request in batch]
+        for number, batch in asked.items():
+            resume(number, replies[: len(batch)])
+            replies = replies[len(batch) :]
+    return results
+
+
+def _read_members(
+    member: Member, consumers: Sequence[str]
+) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
+    """The registrations, and why those that cannot be read cannot be."""
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
-    for consumer, reply in zip(
-        ids.value,
-        (yield [rq.Get(paths.member(member.group, c)) for c in ids.value]),
-        strict=True,
-    ):
+    replies = yield [rq.Get(paths.member(member.group, c)) for c in consumers]
+    for consumer, reply in zip(consumers, replies, strict=True):
         if reply.code is Code.NO_NODE:
             continue  # it left after the listing; the watch on the listing says so too
         if reply.code is not Code.OK:
@@ -52,15 +100,7 @@ def read_view(member: Member) -> Running:
             )
         except MalformedZnodeError as error:
             malformed[consumer] = error.what
-    view = GroupView(members, malformed, {}, {}, cluster)
-    if any(one.pattern is not Pattern.STATIC for one in members.values()):
-        view = _expand(view, (yield from _list_topics()), member.internal)
-    static = member.pattern is Pattern.STATIC
-    mine = member.subscription if static else view.matched.get(member.consumer, {})
-    topics, bad = yield from _read_topics(
-        needed_topics(view.counts().values(), mine, member.strategy), member.profile
-    )
-    return ViewRead(replace(view, topics=topics, malformed_topics=bad))
+    return members, malformed
 
 
 def _expand(view: GroupView, topics: Sequence[str], internal: frozenset[str]) -> GroupView:
@@ -102,6 +142,14 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
         if there.value is None:
             break
     return []
+
+
+def _read_cluster(
+    ids: Sequence[str],
+) -> Generator[Batch, Replies, tuple[records.Broker, ...]]:
+    """The brokers of this listing; where none is listed, or those listed are gone, of another."""
+    found = yield from read_brokers(ids)
+    return found or (yield from read_brokers((yield from _watch_brokers())))
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
