@@ -48,6 +48,7 @@ from waiting import wait_for  # noqa: E402
 from zkconsumer.consumer.gate import boottime  # noqa: E402
 from zkconsumer.core import paths  # noqa: E402
 from zkconsumer.core.model import TopicPartition  # noqa: E402
+from zkconsumer.core.state import Phase  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 
 RELEASE = "1.1.1"
@@ -66,6 +67,8 @@ OUR_SETTINGS = {"auto_offset_reset": "smallest", "auto_commit_interval_s": 60.0}
 # done, in seconds. It is more than their back-off.
 SILENCE_S = 2.5
 BOOT_LIMIT_S = 60.0
+# Where a member stands when it serves all that it owns.
+SERVING = (Phase.VERIFYING.value, Phase.SETTLED.value)
 # Which partition's owner node stood in the way of a claim, as the JVM logs it.
 REFUSED = re.compile(r"waiting for the partition ownership to be deleted: (\d+)")
 
@@ -192,7 +195,7 @@ class Group:
             ),
             default=began,
         )  # fmt: skip
-        said = [e for e in self.our.of("status") if e["phase"] == "settled"]
+        said = [e for e in self.our.of("status") if e["phase"] in SERVING]
         held = {TopicPartition(*tp) for one in said[-1]["owned"].values() for tp in one}
         ahead_s = time.time() - boottime()
         first: float = next(
