@@ -110,6 +110,7 @@ class World:
 
     def _here(self, argument: str) -> str:
         place = argument.replace(f"127.0.0.1:2181/b{self.release}", self.connect)
+        place = place.replace("127.0.0.1:9092", self.sandbox.bootstrap)
         return re.sub(r"^DIR(?=/)", str(self.directory), place)
 
     def _there(self, text: str) -> str:

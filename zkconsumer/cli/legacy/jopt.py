@@ -65,7 +65,7 @@ class Options:
         found = self.values(name)
         if len(found) > 1:
             raise self._parser.error(
-                f"Found multiple arguments for option {self._parser.quoted(name)}, "
+                f"Found multiple arguments for option {self._parser.listed(name)}, "
                 "but you asked for only one",
                 "MultipleArgumentsForOptionException",
             )
@@ -116,7 +116,7 @@ class Parser:
                     value = next(left, "")
                     if not value:
                         raise self.error(
-                            f"Option {self._listed(option.name)} requires an argument",
+                            f"Option {self.listed(option.name)} requires an argument",
                             "OptionMissingRequiredArgumentException",
                         )
                 given.append((option.name, value))
@@ -140,7 +140,7 @@ class Parser:
     def unreadable(self, name: str, text: str) -> OptionError:
         if self._old:
             words = (
-                f"Cannot convert argument '{text}' of option {self._listed(name)} "
+                f"Cannot convert argument '{text}' of option {self.listed(name)} "
                 f"to class java.lang.{self.option(name).kind}"
             )
         else:
@@ -150,7 +150,7 @@ class Parser:
     def quoted(self, name: str) -> str:
         return f"'{name}'" if self._old else name
 
-    def _listed(self, name: str) -> str:
+    def listed(self, name: str) -> str:
         return f"['{name}']" if self._old else name
 
     # ---- help ------------------------------------------------------------------------------------

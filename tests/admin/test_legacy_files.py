@@ -1,0 +1,61 @@
+"""Files of ExportZkOffsets: what is read, and what is refused, always in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.admin.legacy_files import read_export
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError
+
+GOOD = b"/consumers/g/offsets/t/0:42"
+
+
+@pytest.mark.parametrize(
+    ("data", "offsets", "unread"),
+    [
+        (b"", {}, 0),
+        (GOOD, {0: 42}, 0),
+        (GOOD + b"\n", {0: 42}, 0),
+        (GOOD + b"\r\n/consumers/g/offsets/t/1:-1\r\n", {0: 42, 1: -1}, 0),
+        (GOOD + b"\n" + GOOD + b"3\n", {0: 423}, 0),
+        (GOOD + b"\n\n" + GOOD + b"3\n", {0: 42}, 2),
+        (GOOD + b"\n\n\n", {0: 42}, 0),
+    ],
+)
+def test_read(data: bytes, offsets: dict[int, int], unread: int) -> None:
+    """As ImportZkOffsets reads: any line end, the last of a path wins, an empty line is the end."""
+    found = read_export(data, where="file")
+    assert found.unread == unread
+    assert found.offsets == {("g", TopicPartition("t", n)): at for n, at in offsets.items()}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"broken line",
+        b"/consumers/g/offsets/t/0:",
+        b"/consumers/g/offsets/t/0: 5 ",
+        b"/consumers/g/offsets/t/0:abc",
+        b"/consumers/g/offsets/t/0:5:6",
+        b"/consumers/g/offsets/t/0:9223372036854775808",
+        b"/consumers/g/offsets/t/-1:5",
+        b"/consumers/g/offsets/t/00:5",
+        b"/consumers/../offsets/t/0:5",
+        b"/consumers/g/offsets/../0:5",
+        b"/consumers/g/owners/t/0:5",
+        b"/consumers/g/offsets/t:5",
+        b"/brokers/ids/0:5",
+        b"/consumers/g/offsets/a\x00b/0:5",
+        b"\xef\xbb\xbf/consumers/g/offsets/t/0:5",
+        b"\xff\xfe",
+        b"/consumers/" + b"g" * 1_000_000 + b"/offsets/t/0:5",
+    ],
+)
+def test_refused(line: bytes) -> None:
+    """What is no offset of a group is refused in one short line that names its place."""
+    with pytest.raises(ConfigError) as caught:
+        read_export(GOOD + b"\n" + line + b"\n" + GOOD + b"\n", where="file")
+    assert caught.value.where == "file:2"
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).isprintable()
