@@ -1,0 +1,85 @@
+"""How a group gets on with a partition: Burrow's rules, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.admin.status import PATIENCE_S, WINDOW, Commit, Status, Window, evaluate
+
+MINUTE_S = 60.0
+
+
+def _judge(
+    commits: list[tuple[float, int, int]], *, lag: int, now_s: float, is_owned: bool = True
+) -> Status | None:
+    return evaluate(
+        [Commit(*one) for one in commits], lag=lag, is_owned=is_owned, now_s=now_s,
+        patience_s=PATIENCE_S,
+    )  # fmt: skip
+
+
+MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
+
+
+@pytest.mark.parametrize(
+    ("commits", "lag", "minutes", "owned", "status"),
+    [
+        (MOVING, 0, 60, True, Status.OK),  # no lag now
+        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.OK),  # none within the window
+        (MOVING, 6, 2, True, Status.OK),  # it fell once
+        ([(0.0, 10, 5), (MINUTE_S, 20, 5), (2 * MINUTE_S, 30, 9)], 9, 2, True, Status.WARNING),
+        ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
+        (MOVING, 6, 2 + 2.1, True, Status.STALLED),  # silent, and somebody owns it
+        (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # silent, and nobody does
+        (MOVING, 6, 2 + 1.9, False, Status.OK),  # not silent for so long as it has spoken
+        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
+        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),  # first, as in Burrow
+        ([(0.0, 10, 5)], 5, 1, True, None),  # one commit says nothing yet
+        ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
+    ],
+)  # fmt: skip
+def test_the_rules(
+    commits: list[tuple[float, int, int]],
+    lag: int,
+    minutes: float,
+    owned: bool,
+    status: Status | None,
+) -> None:
+    """Each rule by itself."""
+    assert _judge(commits, lag=lag, now_s=minutes * MINUTE_S, is_owned=owned) is status
+
+
+def test_a_reading_that_shows_nothing_new_is_no_commit() -> None:
+    """Only another offset, or the same one written again, counts."""
+    window = Window()
+    for now_s in (1.0, 2.0, 3.0):
+        window.add(now_s=now_s, offset=5, committed_s=0.5, lag=3, is_owned=True)
+    assert window.commits == [Commit(0.5, 5, 3)]
+    window.add(now_s=4.0, offset=5, committed_s=3.5, lag=4, is_owned=True)
+    assert window.commits[1:] == [Commit(3.5, 5, 4)]
+    assert window.status(4.0) is Status.STALLED
+
+
+def test_a_store_without_times() -> None:
+    """Kafka says no time of a commit: it is when it was first seen."""
+    window = Window()
+    for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
+        window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
+    assert [one.at_s for one in window.commits] == [1.0, 3.0]
+
+
+def test_the_window_forgets() -> None:
+    """Only the last commits count, so that a rewind is not told for ever."""
+    window = Window()
+    for number in range(2 * WINDOW):
+        window.add(now_s=number, offset=number % WINDOW, committed_s=number, lag=1, is_owned=True)
+        assert len(window.commits) <= WINDOW
+    assert window.status(2 * WINDOW) is Status.WARNING
+
+
+def test_what_is_not_known_is_no_state() -> None:
+    """Without a lag there is no status, whatever was before."""
+    window = Window()
+    window.add(now_s=1, offset=1, committed_s=1, lag=1, is_owned=True)
+    window.add(now_s=900, offset=1, committed_s=1, lag=None, is_owned=True)
+    assert window.status(900) is None

@@ -1,0 +1,82 @@
+"""The common options: where ZooKeeper is, which group, which topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.cli.options import ENVIRONMENT, Common, topics_of
+from zkconsumer.errors import ConfigError, InvalidNameError
+
+
+def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option wins over a property, that over the file, and that over the environment."""
+    file = tmp_path / "consumer.properties"
+    file.write_text("zookeeper.connect=file:1\ngroup.id=billing\n")
+    monkeypatch.setenv(ENVIRONMENT, "environment:1")
+    assert Common().settings().zookeeper_connect == "environment:1"
+    assert Common(config=file).settings().zookeeper_connect == "file:1"
+    properties = ["zookeeper.connect=property:1"]
+    assert Common(config=file, properties=properties).settings().zookeeper_connect == "property:1"
+    chosen = Common(config=file, properties=properties, zookeeper="option:1").settings()
+    assert chosen.zookeeper_connect == "option:1"
+
+
+def test_nothing_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any of them it is wrong usage, and the three ways are named."""
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    for command in (["topics", "list"], ["groups", "show", "g"], ["lag", "-g", "g"], ["members"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2
+        assert all(way in result.stderr for way in ("--zookeeper", ENVIRONMENT, "--config"))
+
+
+def test_which_group(tmp_path: Path) -> None:
+    """The option, or group.id of the file; neither, or a name that cannot be, is wrong usage."""
+    file = tmp_path / "consumer.properties"
+    file.write_text("group.id=billing\n")
+    assert Common(config=file, zookeeper="h:1").group(None) == "billing"
+    assert Common(config=file, zookeeper="h:1").group("other") == "other"
+    with pytest.raises(ConfigError, match="no group was named"):
+        Common(zookeeper="h:1").group(None)
+    with pytest.raises(InvalidNameError):
+        Common(zookeeper="h:1").group("../etc")
+
+
+def test_properties_and_time(tmp_path: Path) -> None:
+    """Authentication comes from file and properties; --timeout is the limit for a connection."""
+    file = tmp_path / "consumer.properties"
+    file.write_text("zookeeper.auth.scheme=digest\nzookeeper.auth.credential=ops:secret\n")
+    settings = Common(zookeeper="127.0.0.1:1", config=file, timeout=1.5).settings("g")
+    assert (settings.zookeeper_auth_scheme, settings.group_id) == ("digest", "g")
+    assert settings.zookeeper_connection_timeout_s == 1.5
+    with pytest.raises(ConfigError, match="is no property"):
+        Common(zookeeper="h:1", properties=["nonsense"]).settings()
+
+
+def test_topics() -> None:
+    """TOPIC is all of it, TOPIC:0,1 some partitions; both together are all of it."""
+    assert topics_of(None) is None
+    assert topics_of(["a", "b:0,2", "b:5"]) == {"a": None, "b": frozenset({0, 2, 5})}
+    assert topics_of(["a:1", "a"]) == {"a": None}
+    for bad in ("a:", "a:x", "a:-1", "a:1,", "a:٣", "a/b:1"):
+        with pytest.raises(ConfigError):
+            topics_of([bad])
+
+
+def test_every_command_has_an_example() -> None:
+    """The help of each reading command shows one."""
+    commands = (["topics", "list"], ["topics", "show"], ["groups", "list"], ["groups", "show"],
+                ["groups", "watch"], ["members"], ["owners"], ["offsets", "get"], ["lag"])
+    for command in commands:
+        result = CliRunner().invoke(app, [*command, "--help"])
+        assert f"zkconsumer {' '.join(command)} " in " ".join(result.stdout.split())
+
+
+def test_completion() -> None:
+    """The shells that Typer knows complete our commands."""
+    script = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="zkconsumer")
+    assert "_ZKCONSUMER_COMPLETE" in script.stdout
