@@ -78,6 +78,36 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
     assert row["why"]
 
 
+def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
+    """A dry run shows the plan; --execute makes it, with a backup, and looks again."""
+    path = scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
+    asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--backup-dir", str(tmp_path))
+    code, out, err = ask(*asked)
+    assert code == 1
+    assert "delete" in out
+    assert "dry run, nothing was written: 1 changes planned" in err
+    assert scene.session.exists(path)
+    assert not list(tmp_path.iterdir())
+    code, out, err = ask(*asked, "--execute")
+    assert code == 0, err
+    assert "done: 1 changes made" in err
+    assert err.endswith("zkconsumer: no problem found\n")
+    assert not scene.session.exists(path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
+    """Exit code 4, and nothing is written; spelled out, it is."""
+    path = scene.offset("orders", 1, "12\n")
+    asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--execute", "--backup-dir",
+             str(tmp_path))
+    code, _, err = ask(*asked)
+    assert (code, scene.session.get(path)[0]) == (4, b"12\n")
+    assert "live members" in err
+    assert ask(*asked, "--force-live")[0] == 0
+    assert scene.session.get(path)[0] == b"12"
+
+
 def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
     """A file names the group to examine, and its settings are looked at."""
     file = tmp_path / "consumer.properties"
@@ -115,7 +145,7 @@ def test_explain(ask: Ask, scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     "arguments", [("verify",), ("explain",), ("doctor", "--group", "a/b"),
-                  ("doctor", "--patience", "-1")]
+                  ("doctor", "--patience", "-1"), ("doctor", "--execute")]
 )
 def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
     """No group where one is needed, or a wrong value: 2."""

@@ -60,13 +60,18 @@ class Finding:
         return f"{self.group}: {self.subject}: {self.what}"
 
 
+_SHOWN_RUNS = 12
+
+
 def ranges(numbers: Iterable[int]) -> str:
-    """Partition numbers in short: `0-3, 7`."""
+    """Partition numbers in short: `0-3, 7`; of very many runs the first, and how many more."""
     placed = enumerate(sorted(set(numbers)))
     runs = [
         [number for _, number in run] for _, run in groupby(placed, lambda pair: pair[1] - pair[0])
     ]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    shown, rest = runs[:_SHOWN_RUNS], sum(map(len, runs[_SHOWN_RUNS:]))
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in shown)
+    return f"{text} and {rest} more" if rest else text
 
 
 def partitions_of(numbers: Iterable[int]) -> str:

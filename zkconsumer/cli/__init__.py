@@ -43,6 +43,7 @@ COMMANDS = {
     "assign": ("zkconsumer.cli.assign", "Who would get what, in a live group or a file of cases."),
     "verify": ("zkconsumer.cli.verify", "Check that a group has settled."),
     "doctor": ("zkconsumer.cli.doctor", "What is wrong with groups, and what mends it."),
+    "migrate": ("zkconsumer.cli.migrate", "Offsets from ZooKeeper to Kafka, or back."),
     "explain": ("zkconsumer.cli.explain", "Why a thread owns its partitions: the arithmetic."),
     "legacy": ("zkconsumer.cli.legacy", "Kafka's old tools, with their arguments and output."),
     "simulate": ("zkconsumer.cli.simulate", "Play groups on a simulated ZooKeeper, and tell."),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.options import PLACEHOLDER, Common, Groups, operator
-from zkconsumer.cli.output import Color, Column, Output, Row, safe, say
+from zkconsumer.cli.changing import Changing, carry_out, changing
+from zkconsumer.cli.options import PLACEHOLDER, Common, Groups
+from zkconsumer.cli.output import Color, Column, Output, Row, safe, say, say_all
+from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
     from zkconsumer.config import ConsumerConfig
+    from zkconsumer.zk.connection import Connection
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
 _WIDTH = 100
@@ -34,53 +38,80 @@ COLUMNS = (
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+Logs = Annotated[
+    bool, typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs.")
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        min=0.0, metavar="S",
+        help="Seconds until what may pass by itself, as in a rebalance, is looked at again.",
+    ),
+]
+Fix = Annotated[
+    bool,
+    typer.Option(
+        "--fix", help="Plan what mends it, and with --execute do that; znodes of sessions stay."
+    ),
+]
+
+
 @app.command()
-@operator
+@changing
 def doctor(
-    common: Common,
-    *,
-    group: Groups = None,
-    logs: Annotated[
-        bool,
-        typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs."),
-    ] = True,
-    patience: Annotated[
-        float,
-        typer.Option(
-            min=0.0, metavar="S",
-            help="Seconds until what may pass by itself, as in a rebalance, is looked at again.",
-        ),
-    ] = 1.0,
+    common: Common, how: Changing, *, group: Groups = None, logs: Logs = True,
+    patience: Patience = 1.0, fix: Fix = False,
 ) -> None:
     """Look for everything that is known to go wrong with groups: registrations that stall all JVM
     members, owner nodes that block a partition, partitions without owner, offsets that cannot be
     read or lie outside the log, nodes of other clients, members that do not agree, retries that end
     too early (of --config), access control lists that lock members out.
 
-    Examines the groups of --group, else group.id of --config, else all. Reads only. Exit code 1: a
-    problem was found; notes do not count.
+    Examines the groups of --group, else group.id of --config, else all. Reads only, but with --fix
+    --execute. Exit code 1: a problem was found, or is left; notes do not count. 4: --fix would
+    change offsets of a group that has live members.
 
-    Example: zkconsumer doctor --zookeeper zk1:2181/kafka --group billing --config
-    consumer.properties
+    Example: zkconsumer doctor --group billing --config consumer.properties --fix
     """
     from zkconsumer.admin.doctor import doctor as examined  # noqa: PLC0415
     from zkconsumer.admin.doctor import kafka_logs  # noqa: PLC0415
     from zkconsumer.cli import Exit  # noqa: PLC0415
 
+    if (how.execute or how.plan_out) and not fix:
+        raise ConfigError("there is nothing to execute without --fix", remedy="add --fix")
     names, settings = _groups(common, group)
     with common.connect() as connection:
-        limit_s = connection.config.zookeeper_connection_timeout_s
-        found = examined(
-            connection, names, settings=settings, ask_logs=kafka_logs(limit_s) if logs else None,
-            patience_s=patience,
-        )
-    _write(common, found)
+        ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
+
+        def examine() -> list[Finding]:
+            return examined(
+                connection, names, settings=settings, ask_logs=ask, patience_s=patience
+            )
+
+        found = examine()
+        if not fix or common.output is Output.TABLE:
+            _write(common, found)
+        if fix:
+            _fix(common, connection, found, how)
+            if how.execute:
+                found = examine()
+                say_all(f"left: {one}" for one in found)
     problems = sum(one.is_problem for one in found)
     if problems:
         fixable = sum(bool(one.mends) for one in found)
         say(f"{_counted(problems, 'problem')}, of which --fix can mend {fixable}")
         raise typer.Exit(Exit.PROBLEM)
     say("no problem found")
+
+
+def _fix(common: Common, connection: Connection, found: list[Finding], how: Changing) -> None:
+    from zkconsumer.admin.apply import Live  # noqa: PLC0415
+    from zkconsumer.admin.mending import live_of, plan_mends  # noqa: PLC0415
+
+    plan = plan_mends(connection, found)
+    if live_of(plan) is Live.FORCE:
+        how = replace(how, force_live=True)
+    carry_out(common, connection, plan, how)
 
 
 def _groups(

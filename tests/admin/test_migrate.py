@@ -1,0 +1,198 @@
+"""`migrate`: offsets go from one store to the other, never back, never under members; on a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafkastorage import Foreign, foreign
+from kazoo.client import KazooClient
+from members import Group, eventually
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.admin.apply import apply
+from zkconsumer.admin.kafkastore import BrokerOffsets
+from zkconsumer.admin.migrate import (
+    Activity,
+    Direction,
+    Lower,
+    Migration,
+    kafka_offsets,
+    plan_migration,
+    verify_migration,
+)
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import RefusedError, UnknownGroupError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.connection import Connection
+
+LIMIT_S = 30.0
+TO_KAFKA, TO_ZOOKEEPER = Direction
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """A group without members, and a topic with three partitions of twenty messages."""
+    topic = unique("moving")
+    sandbox.create_topic(topic, partitions=3)
+    for partition in range(3):
+        sandbox.produce(topic, 20, partition=partition)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group"), topic, stack)
+
+
+@pytest.fixture
+def kafka(group: Group) -> Iterator[Foreign]:
+    """Another client of the group's offsets in Kafka."""
+    with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as one:
+        yield one
+
+
+@pytest.fixture
+def tools(group: Group) -> Iterator[Connection]:
+    """The tools' connection."""
+    connect = group.sandbox.zookeeper_connect
+    config = ConsumerConfig(
+        group_id=group.name, zookeeper_connect=connect, zookeeper_connection_timeout_s=LIMIT_S
+    )
+    with Connection(config) as connection:
+        yield connection
+
+
+def store(group: Group, offsets: Mapping[int, object]) -> None:
+    """Somebody writes offsets to ZooKeeper."""
+    for number, value in offsets.items():
+        path = paths.offset(group.name, TopicPartition(group.topic, number))
+        group.admin.ensure_path(path)
+        group.admin.set(path, str(value).encode())
+
+
+def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
+    """What ZooKeeper has."""
+    room = paths.offsets_of(group.name, group.topic)
+    if not client.exists(room):
+        return {}
+    return {int(name): client.get(f"{room}/{name}")[0] for name in client.get_children(room)}
+
+
+def planned(tools: Connection, group: Group, direction: Direction, **said: Any) -> Migration:
+    """The plan for the group's topic."""
+    return plan_migration(
+        tools, group.name, direction, ask_kafka=kafka_offsets(LIMIT_S), topics=[group.topic], **said
+    )
+
+
+def done(tools: Connection, found: Migration, backups: Path) -> None:
+    """Applies it, and finds all of it arrived."""
+    apply(tools, found.plan, backup_dir=backups, kafka=BrokerOffsets.of(tools))
+    assert verify_migration(tools, found, ask_kafka=kafka_offsets(LIMIT_S)) == []
+
+
+def actions(found: Migration) -> dict[int, str]:
+    """What is done with each partition."""
+    return {one.partition.partition: one.action.value for one in found.transfers}
+
+
+def test_to_kafka(tools: Connection, group: Group, kafka: Foreign, tmp_path: Path) -> None:
+    """What Kafka has not or has lower goes there; higher ones stay, unless that is forced."""
+    store(group, {0: 7, 1: 9, 2: 4})
+    kafka.commit({1: 2, 2: 11})
+    found = planned(tools, group, TO_KAFKA)
+    assert found.activity is Activity.IDLE
+    assert actions(found) == {0: "create", 1: "advance", 2: "left"}
+    assert [one.reason for one in found.left] == [
+        "the offset there is higher, and never moved back unless that is forced"
+    ]
+    assert kafka.offsets(0, 1, 2) == {1: 2, 2: 11}, "a plan writes nothing"
+    done(tools, found, tmp_path)
+    assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 11}
+    forced = planned(tools, group, TO_KAFKA, lower=Lower.FORCE)
+    assert actions(forced) == {0: "same", 1: "same", 2: "back"}
+    done(tools, forced, tmp_path)
+    assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 4}
+    assert planned(tools, group, TO_KAFKA).plan.is_empty
+
+
+def test_to_zookeeper(tools: Connection, group: Group, kafka: Foreign, tmp_path: Path) -> None:
+    """The same the other way; a group that ZooKeeper has never heard of is made."""
+    kafka.commit({0: 7, 1: 9})
+    found = planned(tools, group, TO_ZOOKEEPER)
+    assert actions(found) == {0: "create", 1: "create"}
+    done(tools, found, tmp_path)
+    assert stored(group.admin, group) == {0: b"7", 1: b"9"}
+    store(group, {1: 12})
+    kafka.commit({0: 8, 2: 3})
+    found = planned(tools, group, TO_ZOOKEEPER)
+    assert actions(found) == {0: "advance", 1: "left", 2: "create"}
+    done(tools, found, tmp_path)
+    assert stored(group.admin, group) == {0: b"8", 1: b"12", 2: b"3"}
+
+
+def test_what_cannot_go_is_left(tools: Connection, group: Group) -> None:
+    """An offset that is no number, and one of a partition that there is not; -1 is none."""
+    store(group, {0: "x", 1: -1, 7: 5})
+    found = planned(tools, group, TO_KAFKA)
+    assert actions(found) == {0: "left", 1: "none", 7: "left"}
+    assert "is no offset" in found.left[0].reason
+    assert "does not exist" in found.left[1].reason
+    assert found.plan.is_empty
+
+
+def test_a_live_group_is_refused(tools: Connection, group: Group, kafka: Foreign) -> None:
+    """Members that commit to ZooKeeper alone: nothing is planned, and it is said how that is told.
+    """
+    one = group.join()
+    one.read(60)
+    one.connector.commit_offsets()
+    with pytest.raises(RefusedError, match="do not commit to both stores") as caught:
+        planned(tools, group, TO_KAFKA, follow_s=0.0)
+    assert "Kafka -" in caught.value.where
+    assert kafka.offsets(0, 1, 2) == {}
+
+
+def test_a_member_that_comes_meanwhile(
+    tools: Connection, group: Group, kafka: Foreign, tmp_path: Path
+) -> None:
+    """It makes the whole plan fail at the first write."""
+    store(group, {0: 7})
+    found = planned(tools, group, TO_KAFKA)
+    group.admin.create(paths.member(group.name, "x"), b"{}", ephemeral=True, makepath=True)
+    with pytest.raises(RefusedError, match="live members"):
+        apply(tools, found.plan, backup_dir=tmp_path, kafka=BrokerOffsets.of(tools))
+    assert kafka.offsets(0, 1, 2) == {}
+
+
+def test_a_dual_committing_group_has_migrated(tools: Connection, group: Group) -> None:
+    """Its partitions are the same in both stores; nothing is written, what nobody owns is left."""
+    one = group.join(offsets_storage="kafka", auto_commit_enable=False)
+    one.read(60)
+    one.connector.commit_offsets()
+    eventually(lambda: len(stored(group.admin, group)) == 3)
+    found = planned(tools, group, TO_KAFKA)
+    assert found.activity is Activity.DUAL
+    assert actions(found) == {0: "same", 1: "same", 2: "same"}
+    assert found.plan.is_empty
+
+
+def test_a_group_that_does_not_exist(tools: Connection, group: Group) -> None:
+    """Neither store knows it: an error, and nothing is made."""
+    with pytest.raises(UnknownGroupError):
+        planned(tools, group, TO_ZOOKEEPER)
+    with pytest.raises(UnknownGroupError):
+        planned(tools, group, TO_KAFKA)
+    assert not group.admin.exists(paths.group(group.name))
+
+
+def test_brokers_that_do_not_tell(tools: Connection, group: Group) -> None:
+    """Where Kafka's offsets are unknown, nothing is planned."""
+    store(group, {0: 7})
+    with pytest.raises(RefusedError, match="does not tell"):
+        plan_migration(
+            tools, group.name, TO_KAFKA, topics=[group.topic],
+            ask_kafka=lambda brokers, name, asked: kafka_offsets(LIMIT_S)([], name, asked),
+        )

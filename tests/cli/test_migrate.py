@@ -1,0 +1,82 @@
+"""`zkconsumer migrate`: the plan, what it does, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from kafkastorage import foreign
+from members import Group
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+    """A group at rest, with offsets 7 and 8 in ZooKeeper."""
+    topic = unique("moving")
+    sandbox.create_topic(topic, partitions=2)
+    sandbox.produce(topic, 20)
+    with ExitStack() as stack:
+        one = Group(sandbox, unique("group"), topic, stack)
+        for number, value in enumerate((b"7", b"8")):
+            one.admin.create(paths.offset(one.name, one.tp(number)), value, makepath=True)
+        yield one
+
+
+@pytest.fixture
+def ask(group: Group, tmp_path: Path) -> Ask:
+    """Runs `migrate` of that group and topic, in this process."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, [
+            "migrate", *arguments, "--zookeeper", group.sandbox.zookeeper_connect, "--group",
+            group.name, "--topic", group.topic, "--timeout", "30", "--backup-dir", str(tmp_path),
+        ])  # fmt: skip
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def test_there_and_back(ask: Ask, group: Group) -> None:
+    """A dry run, the migration, its verification; and the other way, where one is higher."""
+    code, out, err = ask("zookeeper-to-kafka", "-o", "json")
+    assert code == 0
+    assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [
+        (7, None, "create"), (8, None, "create")
+    ]  # fmt: skip
+    assert "dry run, nothing was written" in err
+    with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as kafka:
+        assert kafka.offsets(0, 1) == {}
+        code, _, err = ask("zookeeper-to-kafka", "--execute")
+        assert code == 0, err
+        assert "verified: 2 of 2 offsets are there" in err
+        assert kafka.offsets(0, 1) == {0: 7, 1: 8}
+        kafka.commit({0: 5, 1: 9})
+    code, out, err = ask("kafka-to-zookeeper", "--execute")
+    assert code == 1
+    assert "1 partitions are left as they are" in err
+    assert "never moved back" in out
+    read = [group.admin.get(paths.offset(group.name, group.tp(n)))[0] for n in (0, 1)]
+    assert read == [b"7", b"9"]
+    code, _, err = ask("kafka-to-zookeeper", "--execute", "--force-lower-offsets")
+    assert code == 0, err
+    assert group.admin.get(paths.offset(group.name, group.tp(0)))[0] == b"5"
+
+
+def test_a_live_group(ask: Ask, group: Group) -> None:
+    """It is refused: exit code 4."""
+    path = paths.member(group.name, "x")
+    group.admin.create(path, b"{}", ephemeral=True, makepath=True)
+    code, out, err = ask("zookeeper-to-kafka", "--execute")
+    assert (code, out) == (4, "")
+    assert "do not commit to both stores" in err

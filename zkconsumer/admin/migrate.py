@@ -1,0 +1,327 @@
+"""A group's offsets from ZooKeeper to Kafka, or back: planned, applied, and looked at again.
+
+The group must rest, or commit to both stores. It rests when nobody is registered below its `ids`,
+and the plan is applied under a guard that fails if that is not so any more. That it commits to both
+(`offsets.storage=kafka` with `dual.commit.enabled`) no znode says; it shows: each partition that
+has an owner has the same offset in both stores, or Kafka's is ahead and ZooKeeper's follows within
+moments, since members write to Kafka first (`ZookeeperConsumerConnector.commitOffsets`, Kafka 0.8.2
+to 1.1.1). Such a group has migrated already, and nothing of it is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from zkconsumer.admin.asking import partitions_in
+from zkconsumer.admin.changes import plan_offsets
+from zkconsumer.admin.images import (
+    GroupImage,
+    OffsetNode,
+    read_brokers,
+    read_groups,
+    read_topic_names,
+    read_topics,
+)
+from zkconsumer.admin.plan import KafkaChange, Plan
+from zkconsumer.admin.verify import unknown_group
+from zkconsumer.core import paths
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.core.records import Broker
+from zkconsumer.errors import RefusedError
+from zkconsumer.zk.connection import Connection
+
+Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
+AskKafka = Callable[[Sequence[Broker], str, Collection[TopicPartition]], Stored]
+
+FOLLOW_S = 3.0
+"""Seconds that ZooKeeper's offset may be behind Kafka's: a dual commit writes them right after each
+other. A group that takes longer counts as not committing to both."""
+
+_LOOK_S = 0.2
+
+
+class Direction(Enum):
+    """From where to where."""
+
+    TO_KAFKA = "zookeeper-to-kafka"
+    TO_ZOOKEEPER = "kafka-to-zookeeper"
+
+
+class Lower(Enum):
+    """What becomes of a partition whose offset is higher where it is to go."""
+
+    LEAVE = "leave"
+    FORCE = "force"  # it is moved back, and what was read since is read again
+
+
+class Action(Enum):
+    """What is done with one partition."""
+
+    CREATE = "create"  # the other store has none
+    ADVANCE = "advance"  # the other store's is lower
+    SAME = "same"
+    BACK = "back"  # the other store's is higher, and moved back since that was forced
+    LEFT = "left"  # not migrated; the reason says why
+    NONE = "none"  # there is nothing to migrate
+
+
+class Activity(Enum):
+    """What the group does."""
+
+    IDLE = "idle"
+    DUAL = "dual-committing"
+    LIVE = "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One partition: its offsets in both stores (None: none), what is done, and why it is left."""
+
+    partition: TopicPartition
+    zookeeper: int | None
+    kafka: int | None
+    action: Action
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What is to be done: `plan` does it, and `transfers` say it, partition by partition."""
+
+    group: str
+    direction: Direction
+    activity: Activity
+    transfers: tuple[Transfer, ...]
+    plan: Plan
+
+    @property
+    def left(self) -> tuple[Transfer, ...]:
+        """Those that are not migrated."""
+        return tuple(one for one in self.transfers if one.action is Action.LEFT)
+
+
+def plan_migration(
+    connection: Connection,
+    group: str,
+    direction: Direction,
+    *,
+    ask_kafka: AskKafka,
+    topics: Collection[str] | None = None,
+    lower: Lower = Lower.LEAVE,
+    follow_s: float = FOLLOW_S,
+) -> Migration:
+    """Plan a group's migration; `topics` None: all there are.
+
+    Writes nothing. Raises UnknownGroupError where the store it comes from does not know the group;
+    RefusedError where the group has members that do not commit to both stores,
+    and where Kafka does not tell all offsets.
+    """
+    image = read_groups(connection, [group]).get(group)
+    is_new = image is None
+    image = image or GroupImage(group, {})
+    partitions = _partitions(connection, topics)
+    asked = sorted({*partitions, *_chosen(image.offsets, topics)})
+    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    stored = _known(ask_kafka(brokers, group, [tp for tp in asked if tp in partitions]))
+    if is_new and not (stored and direction is Direction.TO_ZOOKEEPER):
+        raise unknown_group(group, connection)
+    activity = Activity.IDLE
+    if image.registrations:
+        activity = _activity(connection, image, stored, follow_s)
+    transfers = tuple(
+        _transfer(tp, image.offsets.get(tp), stored.get(tp), direction)
+        for tp in asked if tp in image.offsets or stored.get(tp)
+    )
+    gone = "the topic or the partition does not exist"
+    transfers = tuple(
+        one if one.partition in partitions else replace(one, action=Action.LEFT, reason=gone)
+        for one in transfers
+    )
+    if activity is Activity.LIVE:
+        raise _refused(group, image, transfers)
+    if activity is Activity.DUAL:
+        transfers = tuple(_beside_members(one, image) for one in transfers)
+    transfers = tuple(_decided(one, lower) for one in transfers)
+    plan = _plan(connection, group, direction, transfers, stored)
+    return Migration(group, direction, activity, transfers, plan)
+
+
+def verify_migration(
+    connection: Connection, done: Migration, *, ask_kafka: AskKafka
+) -> list[Transfer]:
+    """What of an applied migration is not in its store, read anew; empty when all has arrived."""
+    moved = [one for one in done.transfers if one.action in _MOVES]
+    image = _image(connection, done.group)
+    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    stored = _known(ask_kafka(brokers, done.group, [one.partition for one in moved]))
+    missing = []
+    for one in moved:
+        node, kafka = image.offsets.get(one.partition), stored.get(one.partition)
+        now = _transfer(one.partition, node, kafka, done.direction)
+        if done.direction is Direction.TO_KAFKA:
+            arrived = now.kafka == one.zookeeper
+        else:
+            arrived = now.zookeeper == one.kafka
+        if not arrived:
+            missing.append(now)
+    return missing
+
+
+def kafka_offsets(limit_s: float) -> AskKafka:
+    """Asks the brokers, for at most so many seconds a question."""
+
+    def ask(
+        brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
+    ) -> Stored:
+        from zkconsumer.kafka.logs import committed_in_kafka  # noqa: PLC0415 - loads librdkafka
+
+        return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+
+    return ask
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _image(connection: Connection, group: str) -> GroupImage:
+    images = read_groups(connection, [group])
+    if group not in images:
+        raise unknown_group(group, connection)
+    return images[group]
+
+
+def _partitions(connection: Connection, topics: Collection[str] | None) -> set[TopicPartition]:
+    names = read_topic_names(connection) if topics is None else topics
+    payloads = {
+        name: one.node.data for name, one in read_topics(connection, names).items()
+    }
+    return {
+        TopicPartition(name, number) for name in payloads
+        for number in partitions_in(name, payloads)[0]
+    }
+
+
+def _chosen(
+    offsets: Mapping[TopicPartition, OffsetNode], topics: Collection[str] | None
+) -> list[TopicPartition]:
+    return [tp for tp in offsets if paths.is_topic(tp.topic) and (
+        topics is None or tp.topic in topics)]
+
+
+def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
+    unknown = {tp: why for tp, why in stored.items() if isinstance(why, str)}
+    if unknown:
+        tp, why = next(iter(unknown.items()))
+        raise RefusedError(
+            f"Kafka does not tell the offsets of {len(unknown)} partitions, such as {tp}: {why}",
+            remedy="nothing was written: check the brokers, and try again",
+        )
+    return {tp: one for tp, one in stored.items() if isinstance(one, OffsetAndMetadata)}
+
+
+def _activity(
+    connection: Connection, image: GroupImage,
+    stored: Mapping[TopicPartition, OffsetAndMetadata], follow_s: float,
+) -> Activity:
+    """Whether ZooKeeper's offsets of all owned partitions are, or follow, Kafka's."""
+    if not image.owners:
+        return Activity.LIVE
+    deadline = time.monotonic() + follow_s
+    for tp in image.owners:
+        kafka, node = stored.get(tp), image.offsets.get(tp)
+        if kafka is None or node is None or node.value is None or node.value > kafka.offset:
+            return Activity.LIVE
+    offsets = image.offsets
+    while any((offsets[tp].value or 0) < stored[tp].offset for tp in image.owners):
+        if time.monotonic() > deadline:
+            return Activity.LIVE
+        time.sleep(_LOOK_S)
+        offsets = {**offsets, **_image(connection, image.name).offsets}
+    return Activity.DUAL
+
+
+# ---- deciding -----------------------------------------------------------------------------------
+
+_MOVES = (Action.CREATE, Action.ADVANCE, Action.BACK)
+
+
+def _transfer(
+    tp: TopicPartition, node: OffsetNode | None, kafka: OffsetAndMetadata | None,
+    direction: Direction,
+) -> Transfer:
+    here = node.value if node is not None and (node.value or 0) >= 0 else None
+    there = None if kafka is None else kafka.offset
+    fault = node.fault if node is not None else ""
+    source, target = (here, there) if direction is Direction.TO_KAFKA else (there, here)
+    if fault:
+        return Transfer(tp, here, there, Action.LEFT, f"the offset in ZooKeeper: {fault}")
+    if source is None:
+        return Transfer(tp, here, there, Action.NONE)
+    if target is None:
+        return Transfer(tp, here, there, Action.CREATE)
+    if source == target:
+        return Transfer(tp, here, there, Action.SAME)
+    return Transfer(tp, here, there, Action.ADVANCE if source > target else Action.BACK)
+
+
+def _beside_members(one: Transfer, image: GroupImage) -> Transfer:
+    if one.partition in image.owners:
+        return replace(one, action=Action.SAME, reason="the group commits it to both stores")
+    if one.action in _MOVES:
+        why = "nobody owns it, and the group is live: stop it to migrate this"
+        return replace(one, action=Action.LEFT, reason=why)
+    return one
+
+
+def _decided(one: Transfer, lower: Lower) -> Transfer:
+    if one.action is Action.BACK and lower is Lower.LEAVE:
+        why = "the offset there is higher, and never moved back unless that is forced"
+        return replace(one, action=Action.LEFT, reason=why)
+    return one
+
+
+def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:
+    owned = [one for one in transfers if one.partition in image.owners]
+    apart = [one for one in owned if one.action is not Action.SAME] or owned
+    told = "; ".join(
+        f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
+        f" Kafka {'-' if one.kafka is None else one.kafka}" for one in apart[:3]
+    )
+    members = ", ".join(list(image.registrations)[:3])
+    return RefusedError(
+        f"group {group} has live members ({members}) that do not commit to both stores",
+        where=told,
+        remedy="nothing was written: stop them; or restart them one by one with"
+        " offsets.storage=kafka and dual.commit.enabled=true, and come back",
+    )
+
+
+def _plan(
+    connection: Connection, group: str, direction: Direction, transfers: Sequence[Transfer],
+    stored: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Plan:
+    kind = f"migrate {direction.value}"
+    moves = [one for one in transfers if one.action in _MOVES]
+    if direction is Direction.TO_KAFKA:
+        changes = [
+            KafkaChange(
+                group, one.partition, stored.get(one.partition), OffsetAndMetadata(one.zookeeper)
+            )
+            for one in moves if one.zookeeper is not None
+        ]
+        return Plan.of(kind, connection.config.zookeeper_chroot, (), kafka=changes)
+    targets = {one.partition: one.kafka for one in moves}
+    plan = plan_offsets(connection, kind, {group: targets} if targets else {})
+    seen = {paths.offset(group, one.partition): one.zookeeper for one in moves}
+    for change in plan.changes:
+        found = change.before and change.before.data
+        value = int(found) if found and found.isdigit() else None
+        if change.path in seen and value != seen[change.path]:
+            raise RefusedError(
+                "an offset changed while it was looked at", where=change.path,
+                remedy="nothing was written: try again",
+            )
+    return plan

@@ -1,0 +1,130 @@
+"""`zkconsumer migrate`: a group's offsets from ZooKeeper to Kafka, or back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zkconsumer.cli.changing import Changing, changing, proceed
+from zkconsumer.cli.options import Common, OneGroup
+from zkconsumer.cli.output import Align, Color, Column, say, say_all
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.migrate import Direction, Transfer
+
+_COLORS = {"left": Color.BAD, "back": Color.WARNING, "same": Color.FAINT, "none": Color.FAINT}
+
+COLUMNS = (
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("zookeeper", align=Align.RIGHT),
+    Column("kafka", align=Align.RIGHT),
+    Column("action", color=_COLORS.get),
+    Column("reason", drop=1),
+)
+
+ForceBack = Annotated[
+    bool,
+    typer.Option(
+        "--force-lower-offsets",
+        help="Also move offsets back that are higher where they go; what was read is read again.",
+    ),
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable.")
+]
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    help="Move a group's offsets from ZooKeeper to Kafka, or back.",
+)
+
+
+@app.command("zookeeper-to-kafka")
+@changing
+def to_kafka(
+    common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
+    force_lower: ForceBack = False,
+) -> None:
+    """Commit a group's offsets in ZooKeeper to Kafka, before its members are started with
+    offsets.storage=kafka. A dry run without --execute; looks at Kafka again afterwards.
+
+    The group must rest, or commit to both stores: then it has migrated, and nothing is written.
+    Exit code 1: some partitions are left, and it is said why; 4: the group is live.
+
+    Example: zkconsumer migrate zookeeper-to-kafka --group billing --execute
+    """
+    from zkconsumer.admin.migrate import Direction  # noqa: PLC0415
+
+    _migrate(common, how, Direction.TO_KAFKA, group, topic, force_lower=force_lower)
+
+
+@app.command("kafka-to-zookeeper")
+@changing
+def to_zookeeper(
+    common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
+    force_lower: ForceBack = False,
+) -> None:
+    """Write a group's offsets in Kafka to ZooKeeper, before its members are started with
+    offsets.storage=zookeeper. A dry run without --execute; looks at ZooKeeper again afterwards.
+
+    The group must rest, or commit to both stores: then nothing is written. Exit code 1: some
+    partitions are left, and it is said why; 4: the group is live.
+
+    Example: zkconsumer migrate kafka-to-zookeeper --group billing --execute
+    """
+    from zkconsumer.admin.migrate import Direction  # noqa: PLC0415
+
+    _migrate(common, how, Direction.TO_ZOOKEEPER, group, topic, force_lower=force_lower)
+
+
+def _migrate(
+    common: Common, how: Changing, direction: Direction, group: str | None,
+    topics: list[str] | None, *, force_lower: bool,
+) -> None:  # fmt: skip
+    from zkconsumer.admin.migrate import (  # noqa: PLC0415
+        Activity,
+        Lower,
+        kafka_offsets,
+        plan_migration,
+        verify_migration,
+    )
+    from zkconsumer.cli import Exit  # noqa: PLC0415
+    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+
+    name = common.group(group)
+    wanted = [validate_topic(one) for one in topics] if topics else None
+    with common.connect(name) as connection:
+        ask = kafka_offsets(connection.config.zookeeper_connection_timeout_s)
+        found = plan_migration(
+            connection, name, direction, ask_kafka=ask, topics=wanted,
+            lower=Lower.FORCE if force_lower else Lower.LEAVE,
+        )
+        common.write(map(_row, found.transfers), COLUMNS)
+        if found.activity is Activity.DUAL:
+            say(f"group {name} commits to both stores: it has migrated what it owns")
+        if found.plan.is_empty:
+            say("nothing is to be written")
+        else:
+            proceed(connection, found.plan, how)
+        missing = verify_migration(connection, found, ask_kafka=ask) if how.execute else []
+    if how.execute and found.plan:
+        say(f"verified: {len(found.plan) - len(missing)} of {len(found.plan)} offsets are there")
+    say_all(
+        f"{one.partition} has not arrived: ZooKeeper {one.zookeeper}, Kafka {one.kafka}"
+        for one in missing
+    )
+    left = found.left
+    if left:
+        say(f"{len(left)} partitions are left as they are")
+    if left or missing:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _row(one: Transfer) -> dict[str, Any]:
+    return {
+        "topic": one.partition.topic, "partition": one.partition.partition,
+        "zookeeper": one.zookeeper, "kafka": one.kafka, "action": one.action.value,
+        "reason": one.reason or None,
+    }  # fmt: skip
