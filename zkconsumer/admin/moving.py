@@ -114,11 +114,9 @@ def plan_reset(
     at: Mapping[TopicPartition, int | str | None] = (
         offsets_at(brokers, partitions, reset.value, limit_s=limit_s) if times_note else {}
     )
+    said = wanted or {}
     known = {
-        tp: Known(
-            _current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp),
-            None if wanted is None else wanted[tp],
-        )
+        tp: Known(_current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp))
         for tp in partitions
     }
     targets, clamped = resolve(reset, known)
