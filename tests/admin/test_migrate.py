@@ -144,8 +144,7 @@ def test_what_cannot_go_is_left(tools: Connection, group: Group) -> None:
 
 
 def test_a_live_group_is_refused(tools: Connection, group: Group, kafka: Foreign) -> None:
-    """Members that commit to ZooKeeper alone: nothing is planned, and it is said how that is told.
-    """
+    """Members that commit to ZooKeeper alone: nothing is planned, and it shows how that is told."""
     one = group.join()
     one.read(60)
     one.connector.commit_offsets()

@@ -145,5 +145,5 @@ def _compared(case: Case, off: _Off) -> Iterator[Finding]:
             f"{partitions_of(numbers)}: the offset is {off.where} (of {first}: {value}, the log is"
             f" {log.start} to {log.end})", off.why,
             f"zkconsumer offsets reset --group {case.group} --topic"
-            f" {topic}:{','.join(map(str, numbers))} --to-earliest", numbers,
+            f" {topic}:{','.join(map(str, numbers))} --to-current --execute", numbers,
         )
