@@ -5,18 +5,18 @@ not be had is a sentence in place of the figure, so that one bad broker does not
 
 Nothing here makes anything: partitions are looked up in the metadata of the whole cluster, because
 a broker before 0.11 creates a topic that it is asked about by name; and a group's offsets are asked
-for only where their topic exists, since looking for the group's coordinator creates it.
+for only where their topic exists, since looking for the group's coordinator creates it. A consumer
+of librdkafka looks for its coordinator as soon as it is made, so logs are asked for without one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, admin
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
@@ -101,24 +101,37 @@ def _ask(
     """ListOffsets for each of the times, to each leader by itself: a dead one hides no other."""
     deadline = time.monotonic() + limit_s
     try:
-        with _client(brokers, limit_s) as client:
-            places = _leaders(client.list_topics(timeout=limit_s), partitions)
-            answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for tp, place in places.items():
-                if isinstance(place, int):
-                    by_leader.setdefault(place, []).append(tp)
-            for theirs in by_leader.values():
-                for part in _parts(theirs):
-                    for answer, at in zip(answers, times, strict=True):
-                        left_s = max(_LEAST_S, deadline - time.monotonic())
-                        answer.update(_listed(client, part, at, left_s))
-            return answers
+        client = admin.AdminClient(_settings(brokers, limit_s))
+        places = _leaders(client.list_topics(timeout=limit_s), partitions)
     except FetchError as error:
         return [dict.fromkeys(partitions, str(error)) for _ in times]
     except KafkaException as error:
         reason = f"the brokers do not answer: {error.args[0].str()}"
         return [dict.fromkeys(partitions, reason) for _ in times]
+    answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for tp, place in places.items():
+        if isinstance(place, int):
+            by_leader.setdefault(place, []).append(tp)
+    left_s = max(_LEAST_S, deadline - time.monotonic())
+    running = [
+        (answer, _listed(client, part, at, left_s))
+        for theirs in by_leader.values() for part in _parts(theirs)
+        for answer, at in zip(answers, times, strict=True)
+    ]
+    for answer, futures in running:
+        for tp, future in futures.items():
+            try:
+                answer[tp] = future.result().offset
+            except KafkaException as error:
+                answer[tp] = f"the leader does not say: {error.args[0].str()}"
+    return answers
+
+
+def _spec(at: int) -> Any:
+    specs: Any = vars(admin)["OffsetSpec"]  # the client's own stubs leave it out
+    named = {_LATEST: specs.latest, _EARLIEST: specs.earliest}
+    return named[at]() if at in named else specs.for_timestamp(at)
 
 
 def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartition]]:
@@ -128,19 +141,12 @@ def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartiti
 
 
 def _listed(
-    client: Consumer, partitions: Iterable[TopicPartition], at: int, limit_s: float
-) -> dict[TopicPartition, int | str]:
-    asked = [RawPartition(*tp, at) for tp in partitions]
-    try:
-        found = client.offsets_for_times(asked, timeout=limit_s)
-    except KafkaException as error:
-        return dict.fromkeys(partitions, f"the leader does not say: {error.args[0].str()}")
-    return {
-        TopicPartition(one.topic, one.partition): (
-            f"the leader does not say: {one.error.str()}" if one.error else one.offset
-        )
-        for one in found
-    }
+    client: admin.AdminClient, partitions: Iterable[TopicPartition], at: int, limit_s: float
+) -> dict[TopicPartition, Any]:
+    spec = _spec(at)
+    asked = {RawPartition(*tp): spec for tp in partitions}
+    futures = client.list_offsets(asked, request_timeout=limit_s)
+    return {TopicPartition(raw.topic, raw.partition): one for raw, one in futures.items()}
 
 
 def _leaders(
@@ -169,11 +175,15 @@ def committed_in_kafka(
     if not partitions:
         return found
     try:
-        with _client(brokers, limit_s, group) as client:
-            if OFFSETS_TOPIC not in client.list_topics(timeout=limit_s).topics:
-                return found
+        settings = _settings(brokers, limit_s)
+        if OFFSETS_TOPIC not in admin.AdminClient(settings).list_topics(timeout=limit_s).topics:
+            return found
+        client = Consumer({**settings, "group.id": group, "enable.auto.commit": False})
+        try:
             for part in _parts(partitions):
                 found |= _committed(client, part, limit_s)
+        finally:
+            client.close()
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
     except KafkaException as error:
@@ -194,23 +204,13 @@ def _committed(
     return found
 
 
-@contextmanager
-def _client(
-    brokers: Sequence[Broker], limit_s: float, group: str = "zkconsumer.tools.no-group"
-) -> Iterator[Consumer]:
-    """A consumer that never subscribes and commits nothing; of the group only to ask for it."""
+def _settings(brokers: Sequence[Broker], limit_s: float) -> dict[str, Any]:
     if not brokers:
         raise FetchError(NO_BROKER)
-    client = Consumer({
+    return {
         **broker_settings(brokers),
-        "group.id": group,
-        "enable.auto.commit": False,
         "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
         # librdkafka's own lines on stderr: only what is critical; errors come as answers.
         "log_level": 2,
         "error_cb": lambda error: None,
-    })
-    try:
-        yield client
-    finally:
-        client.close()
+    }

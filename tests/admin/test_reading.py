@@ -1,0 +1,180 @@
+"""What tools read of topics, groups, members and lag; nothing unknown is ever a number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from adminscene import Scene
+
+from zkconsumer.admin.groups import groups, idle_by_design, members
+from zkconsumer.admin.lag import (
+    NO_SUCH_PARTITION,
+    NO_SUCH_TOPIC,
+    NOTHING_COMMITTED,
+    GroupLag,
+    Source,
+    group_lags,
+)
+from zkconsumer.admin.topics import partitions, topics
+from zkconsumer.core import paths
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.core.records import Broker
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.zk.connection import Connection
+
+Kafka = dict[TopicPartition, OffsetAndMetadata | str | None]
+Logs = dict[TopicPartition, LogRange | str]
+
+
+def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) -> GroupLag:
+    """The group g, of whose logs and offsets in Kafka the brokers say this."""
+
+    def said(brokers: Sequence[Broker], asked: Collection[TopicPartition]) -> Logs:
+        assert brokers
+        return {tp: (logs or {}).get(tp, LogRange(0, 100)) for tp in asked}
+
+    with Connection(scene.config()) as connection:
+        return group_lags(
+            connection, ["g"], limit_s=1, logs=said, kafka=lambda brokers, group, asked: kafka or {}
+        )["g"]
+
+
+def test_lag(scene: Scene) -> None:
+    """Owners and offsets from ZooKeeper beside the brokers' logs, for every partition."""
+    scene.settled({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t": 3})
+    found = _lag(scene, logs={TopicPartition("t", 1): "the partition has no leader"})
+    assert [(one.partition, one.owner, one.committed, one.lag) for one in found.partitions] == [
+        (0, "g_a-0", 5, 95), (1, "g_a-0", 5, "the partition has no leader"), (2, "g_b-0", 5, 95),
+    ]
+    assert {one.source for one in found.partitions} == {Source.ZOOKEEPER}
+    assert all(one.session == scene.session.client_id[0] for one in found.partitions)
+
+
+def test_both_stores(scene: Scene) -> None:
+    """Kafka's offset counts where there is one, ZooKeeper's else; what disagrees stays visible."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 4})
+    scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
+    kafka: Kafka = {
+        TopicPartition("t", 0): OffsetAndMetadata(5), TopicPartition("t", 1): OffsetAndMetadata(9),
+        TopicPartition("t", 2): "Kafka: timed out", TopicPartition("t", 3): "Kafka: timed out",
+    }
+    found = _lag(scene, kafka=kafka).partitions
+    assert [(one.committed, one.source) for one in found] == [
+        (5, Source.BOTH), (9, Source.KAFKA), (5, Source.ZOOKEEPER), ("Kafka: timed out", None),
+    ]
+    assert [one.in_zookeeper for one in found] == [5, 5, 5, None]
+    assert found[3].lag == "Kafka: timed out"
+
+
+def test_nothing_unknown_is_a_number(scene: Scene) -> None:
+    """No offset, an unreadable one, a partition and a topic that do not exist: each says so."""
+    scene.topic("t", 2)
+    scene.offset("t", 1, "x")
+    scene.offset("t", 7, 3)
+    scene.offset("gone", 0, 3)
+    found = {(one.topic, one.partition): one for one in _lag(scene).partitions}
+    assert found["gone", 0].lag == NO_SUCH_TOPIC
+    assert found["t", 0].lag == NOTHING_COMMITTED
+    assert "is no offset" in str(found["t", 1].lag)
+    assert found["t", 7].lag == NO_SUCH_PARTITION
+    assert [one.owner for one in found.values()] == [None] * 4
+
+
+def test_a_group_without_offsets_and_one_without_members(scene: Scene) -> None:
+    """Both are shown: by what members subscribe to, and by what was committed."""
+    scene.topic("t", 2)
+    scene.member("g_a", t=1)
+    assert [one.lag for one in _lag(scene).partitions] == [NOTHING_COMMITTED] * 2
+    scene.session.delete(paths.member("g", "g_a"))
+    scene.offset("t", 1, 40)
+    found = _lag(scene)
+    assert found.members == []
+    assert [one.lag for one in found.partitions] == [NOTHING_COMMITTED, 60]
+
+
+def test_a_selection(scene: Scene) -> None:
+    """Only the topics and partitions that were asked for, and no broker is asked for others."""
+    scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 3, "u": 1})
+    asked: list[TopicPartition] = []
+
+    def logs(brokers: Sequence[Broker], which: Collection[TopicPartition]) -> Logs:
+        asked.extend(which)
+        return {}
+
+    with Connection(scene.config()) as connection:
+        group_lags(
+            connection, ["g"], limit_s=1, only={"t": frozenset({0, 2})}, logs=logs,
+            kafka=lambda brokers, group, which: {},
+        )  # fmt: skip
+    assert asked == [TopicPartition("t", 0), TopicPartition("t", 2)]
+
+
+def test_brokers_that_do_not_answer(scene: Scene) -> None:
+    """Nobody listens where the broker is registered: every figure says that it is not known."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 2})
+    with Connection(scene.config()) as connection:
+        found = group_lags(connection, ["g"], limit_s=0.3)["g"]
+    assert all(isinstance(one.lag, str) and "broker" in one.lag for one in found.partitions)
+    assert all(isinstance(one.in_kafka, str) for one in found.partitions)
+    assert [one.committed for one in found.partitions] == [5, 5]
+
+
+def test_idle_threads_are_explained(scene: Scene) -> None:
+    """More threads than partitions are idle by design; the members say which."""
+    scene.settled({"g_a": {"t": 8}}, {"t": 3})
+    with Connection(scene.config()) as connection:
+        asked, (member,) = members(connection, ["g"])["g"]
+    assert list(idle_by_design(asked)) == ["t: 8 threads, 3 partitions: 5 idle by design"]
+    assert member.idle == tuple(f"g_a-{n}" for n in range(3, 8))
+    assert sum(member.owned.values()) == 3
+
+
+def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
+    """A pattern is expanded; a registration that cannot be read says what is wrong with it."""
+    scene.topic("orders", 2)
+    payload = b'{"version":1,"subscription":{"ord.*":3},"pattern":"white_list","timestamp":"1"}'
+    scene.hold(paths.member("g", "g_pattern"), payload)
+    scene.hold(paths.member("g", "g_bad"), b"{")
+    scene.put(paths.member("g", "g_stays"), payload)
+    with Connection(scene.config()) as connection:
+        asked, reports = members(connection, ["g"])["g"]
+    bad, pattern, stays = reports
+    assert "is not the JSON" in bad.fault
+    assert (pattern.subscription, len(pattern.threads)) == ({"ord.*": 3}, 3)
+    assert stays.session == 0
+    assert list(idle_by_design(asked)) == ["orders: 6 threads, 2 partitions: 4 idle by design"]
+
+
+def test_groups(scene: Scene) -> None:
+    """All groups with their numbers of members, or those that have to do with a topic."""
+    scene.member("g_a")
+    scene.offset("t", 0, 1, group="idle")
+    scene.put(paths.ids("left"))
+    with Connection(scene.config()) as connection:
+        every = {one.name: one.members for one in groups(connection)}
+        assert every == {"g": 1, "idle": None, "left": 0}
+        assert [one.name for one in groups(connection, topic="t")] == ["idle"]
+
+
+def test_no_group_at_all(scene: Scene) -> None:
+    """Where nobody ever consumed there are no groups, and one that is asked for is left out."""
+    with Connection(scene.config()) as connection:
+        assert groups(connection) == []
+        assert group_lags(connection, ["g"], limit_s=1) == {}
+
+
+def test_topics(scene: Scene) -> None:
+    """Partitions, replicas, leaders and in-sync replicas; what is malformed says so."""
+    scene.put(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[1,2]}}')
+    scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
+    state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+    scene.put(paths.partition_state("t", 0), state)
+    scene.put(paths.partition_state("t", 1), state.replace(b'"leader":1', b'"leader":-1'))
+    with Connection(scene.config()) as connection:
+        bad, good = topics(connection)
+        found = partitions(connection, ["t", "nowhere"])
+    assert "int32" in bad.fault
+    assert (good.name, good.partitions, good.replicas) == ("t", 3, (2, 2))
+    assert [(one.leader, one.isr, one.out_of_sync) for one in found] == [
+        (1, (1,), (2,)), (None, (1,), (2,)), ("the brokers have not said yet", (), (1, 2)),
+    ]

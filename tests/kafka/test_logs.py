@@ -1,0 +1,109 @@
+"""Asking brokers where logs begin and end, and for a group's offsets; asking makes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RawPartition
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.core.records import Broker, decode_broker
+from zkconsumer.kafka import logs
+from zkconsumer.kafka.logs import (
+    NO_BROKER,
+    NO_TOPIC,
+    LogRange,
+    are_times_exact,
+    committed_in_kafka,
+    log_ends,
+    offsets_at,
+)
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import client_settings, session
+
+LIMIT_S = 30.0
+NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
+
+
+@pytest.fixture
+def brokers(sandbox: Sandbox) -> Sequence[Broker]:
+    """As ZooKeeper has them."""
+    path = paths.broker(0)
+    with session(sandbox.zookeeper_connect) as client:
+        return [decode_broker(client.get(path)[0], where=path)]
+
+
+def test_log_ends(
+    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Begin and end of each log, also asked in several parts; unknown partitions say so."""
+    topic, missing = unique("logs"), unique("missing")
+    sandbox.create_topic(topic, partitions=3)
+    sandbox.produce(topic, 30)
+    sandbox_end = 30
+    monkeypatch.setattr(logs, "_AT_ONCE", 2)
+    wanted = [TopicPartition(topic, n) for n in range(4)] + [TopicPartition(missing, 0)]
+    found = log_ends(brokers, wanted, limit_s=LIMIT_S)
+    assert list(found) == wanted
+    ranges = [one for one in found.values() if isinstance(one, LogRange)]
+    assert [one.start for one in ranges] == [0, 0, 0]
+    assert sum(one.end for one in ranges) == sandbox_end
+    assert [found[tp] for tp in wanted[3:]] == [NO_TOPIC, NO_TOPIC]
+    with session(sandbox.zookeeper_connect) as client:
+        assert not client.exists(paths.topic(missing))
+
+
+def test_by_time(
+    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]
+) -> None:
+    """The first message of that time or later; none after the last."""
+    topic = unique("times")
+    sandbox.create_topic(topic)
+    before_ms = round(time.time() * 1000)
+    sandbox.produce(topic, 3)
+    tp = TopicPartition(topic, 0)
+    assert offsets_at(brokers, [tp], before_ms - 1000, limit_s=LIMIT_S) == {tp: 0}
+    assert offsets_at(brokers, [tp], before_ms + 3_600_000, limit_s=LIMIT_S) == {tp: None}
+    assert are_times_exact(brokers)
+    assert not are_times_exact([*brokers, Broker("h", 1, 2, ())])
+
+
+def test_committed(
+    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]
+) -> None:
+    """A group's offsets in Kafka, with their metadata; None where there is none."""
+    topic, group = unique("stored"), unique("group")
+    sandbox.create_topic(topic, partitions=2)
+    wanted = [TopicPartition(topic, n) for n in range(2)]
+    consumer = Consumer({**client_settings(sandbox.zookeeper_connect), "group.id": group})
+    consumer.commit(offsets=[RawPartition(topic, 0, 7, "note")], asynchronous=False)
+    consumer.close()
+    assert committed_in_kafka(brokers, group, wanted, limit_s=LIMIT_S) == {
+        wanted[0]: OffsetAndMetadata(7, "note"), wanted[1]: None,
+    }
+    assert committed_in_kafka(brokers, group, [], limit_s=LIMIT_S) == {}
+
+
+@pytest.mark.parametrize("brokers", [[], [NOBODY]])
+def test_nobody_answers(brokers: Sequence[Broker]) -> None:
+    """Without a broker, or with one that is not there, the reason stands in place of figures."""
+    tp = TopicPartition("t", 0)
+    reasons = [
+        log_ends(brokers, [tp], limit_s=0.3)[tp],
+        offsets_at(brokers, [tp], 0, limit_s=0.3)[tp],
+        committed_in_kafka(brokers, "g", [tp], limit_s=0.3)[tp],
+    ]
+    assert all(isinstance(one, str) and one for one in reasons)
+    assert brokers or set(reasons) == {NO_BROKER}
+
+
+def test_no_plaintext() -> None:
+    """Brokers that speak nothing but TLS are a reason, too."""
+    tp = TopicPartition("t", 0)
+    broker = Broker(None, -1, 4, ("SSL://h:1",))
+    assert "PLAINTEXT" in str(log_ends([broker], [tp], limit_s=1)[tp])
