@@ -129,6 +129,18 @@ def test_live_members(hands: Hands, command: Command) -> None:
     assert "members of the JVM do not look" in forced.stderr
 
 
+def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
+    """Brokers before 0.10 know segments only: refused, unless that will do, which is then said."""
+    hands.other.create(
+        paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
+    )
+    reset = ("offsets", "reset", "-g", "g", "-t", "t", "--by-duration", "PT1H", "--timeout", "2")
+    refused = command(*reset)
+    assert (refused.exit_code, "--approximate" in refused.stderr) == (4, True)
+    unknown = command(*reset, "--approximate")
+    assert (unknown.exit_code, "cannot be known" in unknown.stderr) == (4, True)
+
+
 # ---- files --------------------------------------------------------------------------------------
 
 

@@ -154,7 +154,7 @@ class Plan:
         stored = (one for one in kafka if one.before != one.after)
         return cls(kind, chroot, tuple(ordered), tuple(stored), tuple(dict.fromkeys(notes)))
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
         """The groups that it changes, sorted."""
         found = {one.group for one in self.changes} | {one.group for one in self.kafka}
