@@ -145,7 +145,7 @@ def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.lag for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int)]
     names = ", ".join(group.name for group in groups)
-    missing = f", of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
+    missing = f"; unknown of {len(lags) - len(known)} partitions" if len(known) < len(lags) else ""
     return f"{names}: {sum(known)} messages behind{missing}"
 
 

@@ -69,7 +69,7 @@ def _picture(common: Common, title: str, table: Table, words: list[str]) -> list
 
 
 def _paint(lines: list[str]) -> None:
-    picture = "".join(f"{line}{_TO_LINE_END}\r\n" for line in lines)
+    picture = "".join(f"{line}{_TO_LINE_END}\n" for line in lines)
     sys.stdout.write(f"{_HOME}{picture}{_BELOW}")
     sys.stdout.flush()
 

@@ -1,0 +1,166 @@
+"""The commands that read: on a ZooKeeper that lets nobody write, with a real broker's logs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adminscene import Scene, scenes
+from kazoo.client import KazooClient
+from kazoo.security import ACL, Id, Permissions
+from typer.testing import CliRunner
+
+from zkconsumer.cli import Exit, app
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
+
+READ = [ACL(Permissions.READ, Id("world", "anyone"))]
+COMMANDS = (
+    ("topics", "list"),
+    ("topics", "show"),
+    ("groups", "list"),
+    ("groups", "list", "--topic", "TOPIC"),
+    ("groups", "show", "g"),
+    ("members",),
+    ("members", "--group", "g"),
+    ("owners", "--group", "g"),
+    ("offsets", "get", "--group", "g"),
+    ("lag", "--group", "g", "--topic", "TOPIC:0,1"),
+    ("lag", "--group", "g", "--group", "idle"),
+    ("lag", "--group", "g", "--output", "legacy"),
+)
+
+
+@dataclass
+class World:
+    """Groups on a topic of a real broker, below a chroot that holds that broker's registration."""
+
+    scene: Scene
+    topic: str
+
+    def run(self, *arguments: str) -> Any:
+        command = [self.topic if one == "TOPIC" else one for one in arguments]
+        command = [one.replace("TOPIC:", f"{self.topic}:") for one in command]
+        return CliRunner().invoke(app, [*command, "--zookeeper", self.scene.connect])
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        result = self.run(*arguments, "--output", "json")
+        assert result.exit_code == 0, result.stderr
+        found: list[dict[str, Any]] = json.loads(result.stdout)
+        return found
+
+
+@pytest.fixture
+def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
+    """A group g at rest, and a group idle that has no member; five messages per partition."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=3)
+    sandbox.produce(topic, 15)
+    with session(sandbox.zookeeper_connect) as above:
+        broker = above.get(paths.broker(0))[0]
+        states = [above.get(paths.partition_state(topic, n))[0] for n in range(3)]
+        placed = above.get(paths.topic(topic))[0]
+    with scenes(sandbox.zookeeper, unique("world")) as scene:
+        scene.put(paths.broker(0), broker)
+        scene.settled({"g_a": {topic: 2}, "g_b": {topic: 2}}, {topic: 3})
+        scene.put(paths.topic(topic), placed)
+        for number, state in enumerate(states):
+            scene.put(paths.partition_state(topic, number), state)
+        for number in range(3):
+            scene.offset(topic, number, 1)
+        scene.offset(topic, 0, 4, group="idle")
+        yield World(scene, topic)
+
+
+def _everything(client: KazooClient, root: str = "/") -> Iterator[str]:
+    yield root
+    for name in client.get_children(root):
+        yield from _everything(client, f"{root.rstrip('/')}/{name}")
+
+
+def _stats(client: KazooClient) -> dict[str, Any]:
+    return {path: client.exists(path) for path in _everything(client)}
+
+
+def test_reading_never_writes(world: World) -> None:
+    """No command needs more than the right to read, and no znode has changed afterwards."""
+    client = world.scene.session
+    for path in _everything(client):
+        client.set_acls(path, READ)
+    before = _stats(client)
+    for command in COMMANDS:
+        result = world.run(*command)
+        assert result.exit_code == 0, (command, result.stderr)
+        assert result.stdout
+        assert "Traceback" not in result.stderr
+    assert _stats(client) == before
+
+
+def test_lag(world: World) -> None:
+    """Offset, log end and their difference; the owner; and where the offset is kept."""
+    rows = world.rows("lag", "--group", "g")
+    assert [(row["partition"], row["owner"]) for row in rows] == [
+        (0, "g_a-0"), (1, "g_a-1"), (2, "g_b-0"),
+    ]
+    assert sum(row["log_end"] for row in rows) == 15
+    assert all(row["lag"] == row["log_end"] - 1 for row in rows)
+    assert {row["source"] for row in rows} == {"zookeeper"}
+
+
+def test_fail_above(world: World) -> None:
+    """A group that is further behind than allowed, or of which it is not known, is exit code 1."""
+    assert world.run("lag", "--group", "g", "--fail-above", "15").exit_code == Exit.OK
+    result = world.run("lag", "--group", "g", "--fail-above", "0")
+    assert result.exit_code == Exit.PROBLEM
+    assert "more than 0 behind" in result.stderr
+    unknown = world.run("lag", "--group", "idle", "--fail-above", "1000")
+    assert (unknown.exit_code, "nothing is committed" in unknown.stderr) == (Exit.PROBLEM, True)
+
+
+def test_groups_show(world: World) -> None:
+    """Members and partitions in one; idle threads are explained on standard error."""
+    result = world.run("groups", "show", "g", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert [one["member"] for one in shown["members"]] == ["g_a", "g_b"]
+    assert [one["idle"] for one in shown["members"]] == [0, 1]
+    assert len(shown["partitions"]) == 3
+    assert "4 threads, 3 partitions: 1 idle by design" in result.stderr
+
+
+def test_offsets_get(world: World) -> None:
+    """The offset of each store, and when ZooKeeper's was written."""
+    rows = world.rows("offsets", "get", "--group", "idle", "--topic", f"{world.topic}:0")
+    (row,) = rows
+    assert (row["zookeeper"], row["kafka"], row["written"][-1]) == (4, None, "Z")
+
+
+def test_unknown_names(world: World) -> None:
+    """A group or a topic that does not exist is exit code 1, and named."""
+    for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):
+        result = world.run(*command, "nobody")
+        assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)
+    result = world.run("topics", "show", "nowhere")
+    assert (result.exit_code, "no such topic: nowhere" in result.stderr) == (1, True)
+
+
+def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
+    """`| head` is quiet: nothing on standard error, and no complaint at exit."""
+    command = [sys.executable, "-m", "zkconsumer", "topics", "show", "-z", world.scene.connect,
+               "-o", "jsonl"]
+    with (tmp_path / "err").open("wb") as words:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words)
+        try:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert (tmp_path / "err").read_bytes() == b""

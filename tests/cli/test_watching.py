@@ -1,0 +1,157 @@
+"""`--watch` in a terminal: redrawn in place, and nothing is left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from adminscene import Scene, scenes
+
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.ports import free_port
+
+LIMIT_S = 60.0
+ENTER, LEAVE, HOME = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l", b"\x1b[H"
+ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """A group of long names, whose broker does not answer."""
+    with scenes(zookeeper, unique("watch")) as one:
+        one.settled({"g_" + "x" * 60: {"topic-" + "y" * 30: 1}}, {"topic-" + "y" * 30: 40})
+        yield one
+
+
+class Terminal:
+    """A process on a terminal of 80 columns and 24 lines, and what it has written."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._mine, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", *arguments],
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            env={**os.environ, "TERM": "xterm", **environment},
+        )  # fmt: skip
+        os.close(theirs)
+        self.written = b""
+
+    def read_until(self, seen: Callable[[bytes], object]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not seen(self.written):
+            assert time.monotonic() < deadline, self.written
+            ready, _, _ = select.select([self._mine], [], [], 1)
+            if ready:
+                try:
+                    chunk = os.read(self._mine, 65536)
+                except OSError:  # the other end is closed
+                    chunk = b""
+                if not chunk:
+                    assert seen(self.written), self.written
+                    return
+                self.written += chunk
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._mine)
+
+
+@contextmanager
+def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
+    one = Terminal(*arguments, **environment)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
+    """Each picture is written over the last one, within 80 columns and 24 lines; what stood there
+    before comes back when it is interrupted or ended.
+    """
+    watched = ("lag", "-g", "g", "-z", scene.connect, "--watch", "--interval", "0.2", "--timeout",
+               "0.3")
+    with terminal(*watched) as one:
+        one.read_until(lambda written: written.count(HOME) >= 3)
+        one.process.send_signal(number)
+        assert one.process.wait(LIMIT_S) == code
+        one.read_until(lambda written: LEAVE in written)
+    before, _, after = one.written.partition(ENTER)
+    assert before == b""
+    pictures = after.partition(LEAVE)[0].split(HOME)[1:]
+    for picture in pictures[:-1]:
+        assert picture.endswith(b"\x1b[J")  # the rest of the page, and never the page as a whole
+        lines = ESCAPE.sub(b"", picture).split(b"\r\n")
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+        assert b"\x1b[2J" not in picture
+        assert b"lines more" in picture
+    assert b"Traceback" not in one.written
+
+
+def test_groups_watch(scene: Scene) -> None:
+    """`groups watch` follows who owns what."""
+    with terminal("groups", "watch", "g", "-z", scene.connect, "--timeout", "0.3",
+                  "--interval", "0.2") as one:
+        one.read_until(lambda written: b"1 members, 1 threads" in written)
+        scene.member("g_second")
+        one.read_until(lambda written: b"2 members" in written)
+
+
+def test_colours_and_width(scene: Scene) -> None:
+    """On a terminal there are colours, within 80 columns; none with NO_COLOR, nor in a pipe."""
+    shown = ("groups", "list", "-z", scene.connect)
+    with terminal(*shown) as one:
+        one.read_until(lambda written: b"live\x1b[0m" in written)
+        assert b"\x1b[32mlive" in one.written
+    with terminal(*shown, NO_COLOR="1") as one:
+        one.read_until(lambda written: b"live" in written)
+        assert b"\x1b" not in one.written
+    with terminal("owners", "-g", "g", "-z", scene.connect) as one:
+        one.read_until(lambda written: written.count(b"xx-0") == 40)
+        plain = ESCAPE.sub(b"", one.written).split(b"\r\n")
+        assert max(map(len, plain)) <= 80
+
+
+def test_prometheus(scene: Scene) -> None:
+    """`--prometheus` serves what is known; what is not has no sample."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", "lag", "-g", "g", "-z", scene.connect,
+         "--prometheus", str(port), "--interval", "0.2", "--timeout", "0.3"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        page = ""
+        deadline = time.monotonic() + LIMIT_S
+        while "zkconsumer_group_offset{" not in page:
+            assert time.monotonic() < deadline
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                    page = answer.read().decode()
+            except OSError:
+                select.select([], [], [], 0.05)
+        assert 'zkconsumer_group_members{group="g"} 1.0' in page
+        assert f'partition="39",topic="topic-{"y" * 30}"}} 5.0' in page
+        assert "zkconsumer_group_lag{" not in page
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 130
+    finally:
+        process.kill()
+        process.wait()

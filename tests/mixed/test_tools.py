@@ -1,0 +1,90 @@
+"""A group of real JVM members: our figures are those of Kafka's own tool at the same moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from brokerlogs import TOOL_S, tool
+from jvmmember import JvmMember
+from typer.testing import CliRunner
+from waiting import wait_for
+
+from zkconsumer.cli import app
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
+
+RELEASE = "1.1.1"
+
+
+def _theirs(sandbox: Sandbox, group: str) -> str:
+    """What `ConsumerGroupCommand --describe` writes to standard output."""
+    with tool(
+        RELEASE, "kafka.admin.ConsumerGroupCommand", "--zookeeper", sandbox.zookeeper_connect,
+        "--describe", "--group", group,
+    ) as process:  # fmt: skip
+        return process.communicate(timeout=TOOL_S)[0]
+
+
+def _ours(sandbox: Sandbox, *arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--zookeeper", sandbox.zookeeper_connect])
+    assert result.exit_code == 0, result.stderr
+    return str(result.stdout)
+
+
+def test_the_same_figures(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """lag, groups show, owners and offsets get, of two JVM members of which one owns nothing."""
+    topic, group = unique("topic"), unique("group")
+    sandbox.create_topic(topic, partitions=2)
+    sandbox.produce(topic, 20)
+    members = [
+        JvmMember(
+            RELEASE, sandbox.zookeeper_connect, group, name=name, directory=tmp_path,
+            topics=[topic], streams=2, consume=count,
+            properties={"auto.commit.interval.ms": 60_000},
+        )
+        for name, count in (("a", 7), ("b", 0))
+    ]  # fmt: skip
+    try:
+        wait_for(lambda: len(members[0].delivered) == 7, "seven messages")
+        with session(sandbox.zookeeper_connect) as client:
+            nodes = [paths.owner(group, TopicPartition(topic, n)) for n in range(2)]
+            ids = paths.ids(group)
+            wait_for(lambda: len(client.get_children(ids)) == 2, "both members")
+            wait_for(lambda: all(member.quiet_s > 1 for member in members), "them to settle")
+            wait_for(lambda: all(map(client.exists, nodes)), "owners")
+        for member in members:
+            member.tell("commit")
+            member.wait("committed")
+        theirs = _theirs(sandbox, group)
+        assert _ours(sandbox, "lag", "--group", group, "--output", "legacy") == theirs
+        _compare(theirs, sandbox, group)
+    finally:
+        for member in members:
+            member.end()
+
+
+def _compare(theirs: str, sandbox: Sandbox, group: str) -> None:
+    """Row by row; theirs has names of members, and ours of their threads."""
+    rows = [line.split() for line in theirs.splitlines()[2:]]
+    owned = [row for row in rows if row[0] != "-"]
+    shown: Any = json.loads(_ours(sandbox, "groups", "show", group, "--output", "json"))
+    lag: Any = json.loads(_ours(sandbox, "lag", "--group", group, "--output", "json"))
+    assert shown["partitions"] == lag
+    assert [
+        [row["topic"], str(row["partition"]), str(row["offset"]), str(row["log_end"]),
+         str(row["lag"]), row["owner"].rpartition("-")[0]]
+        for row in lag
+    ] == owned  # fmt: skip
+    idle = [one["member"] for one in shown["members"] if not one["owned"]]
+    assert idle == [row[5] for row in rows if row[0] == "-"]
+    stored: Any = json.loads(_ours(sandbox, "offsets", "get", "--group", group, "-o", "json"))
+    assert [str(row["zookeeper"]) for row in stored] == [row[2] for row in owned]
+    owners: Any = json.loads(_ours(sandbox, "owners", "--group", group, "-o", "json"))
+    assert [row["consumer"] for row in owners["partitions"]] == [row[5] for row in owned]
