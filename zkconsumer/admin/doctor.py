@@ -128,16 +128,26 @@ def _cases(
     of_group: dict[str, dict[str, Node]] = {}
     for path, node in nodes.items():
         of_group.setdefault(path.split("/")[2], {})[path] = node
-    looked_at = {name: rights.places(case) for name, case in cases.items()}
-    lists = connection.rights(path for where in looked_at.values() for path in where)
-    return {
+    cases = {
         name: replace(
-            case,
-            image=replace(case.image, nodes={**case.image.nodes, **of_group.get(name, {})}),
-            rights={path: lists[path] for path in looked_at[name] if path in lists},
-        )
+            case, image=replace(case.image, nodes={**case.image.nodes, **of_group[name]})
+        ) if name in of_group else case
         for name, case in cases.items()
     }
+    cases = _with_rights(connection, cases, rights.places)
+    return _with_rights(connection, cases, rights.more_places)
+
+
+def _with_rights(
+    connection: Connection, cases: dict[str, Case], places: Callable[[Case], list[str]]
+) -> dict[str, Case]:
+    wanted = {name: where for name, case in cases.items() if (where := places(case))}
+    lists = connection.rights(path for where in wanted.values() for path in where)
+    found = dict(cases)
+    for name, where in wanted.items():
+        known = {path: lists[path] for path in where if path in lists}
+        found[name] = replace(cases[name], rights={**cases[name].rights, **known})
+    return found
 
 
 def _images(

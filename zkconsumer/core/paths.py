@@ -215,6 +215,11 @@ _IN_BROKERS = {
 }
 
 
+def is_partition(name: str) -> bool:
+    """Whether a znode's name is a partition, in the form that `owner` and `offset` write."""
+    return bool(_PARTITION.fullmatch(name)) and MIN_INT32 <= int(name) <= MAX_INT32
+
+
 def locate(path: str) -> Located:
     """Say what a path is, to turn a watch event into meaning; never raises.
 
@@ -232,6 +237,6 @@ def locate(path: str) -> Located:
     if kind not in (Kind.OWNER, Kind.OFFSET):
         return Located(kind, group, below[0] if below else "")
     name, number = below
-    if not _PARTITION.fullmatch(number) or not MIN_INT32 <= int(number) <= MAX_INT32:
+    if not is_partition(number):
         return _OTHER
     return Located(kind, group, name, int(number))

@@ -26,10 +26,7 @@ def foreign_nodes(case: Case) -> list[str]:
         if at.kind not in (Kind.OWNERS_OF, Kind.OFFSETS_OF):
             continue
         odd = not paths.is_topic(at.name)
-        children = [f"{parent}/{name}" for name in names]
-        found += children if odd else [
-            path for path in children if paths.locate(path).kind is Kind.OTHER
-        ]
+        found += [f"{parent}/{name}" for name in names if odd or not paths.is_partition(name)]
     return found
 
 
@@ -42,8 +39,7 @@ def of_layouts(case: Case) -> Iterator[Finding]:
         if not paths.is_topic(at.name):
             yield _topic(case, parent, at.name)
             continue
-        odd = [f"{parent}/{name}" for name in names
-               if paths.locate(f"{parent}/{name}").kind is Kind.OTHER]
+        odd = [f"{parent}/{name}" for name in names if not paths.is_partition(name)]
         if odd:
             yield _nodes(case, at.name, odd, at.kind)
 

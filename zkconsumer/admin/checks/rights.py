@@ -15,7 +15,11 @@ LOCKED_OUT, RIGHTS_UNKNOWN = "locked-out", "rights-unknown"
 
 READ, WRITE, CREATE, DELETE = 1, 2, 4, 8  # ZooKeeper's `ZooDefs.Perms`
 ANYONE = "world:anyone"
-_OFFSETS = {Kind.OFFSETS_OF, Kind.OFFSET}
+
+
+SAMPLE = 1_000
+"""Offset nodes of a group whose lists are read at first. One that is unlike the others has them all
+read; of more than so many, a single one may be missed."""
 
 
 def places(case: Case) -> list[str]:
@@ -27,14 +31,31 @@ def places(case: Case) -> list[str]:
     found = [room for room in rooms if room in case.image.listed]
     found += [path for path in case.image.listed
               if paths.locate(path).kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)]
-    return found + [path for path in case.image.nodes if paths.locate(path).kind is Kind.OFFSET]
+    written = [paths.offset(case.group, tp) for tp in case.image.offsets]
+    return found + written[:: 1 + len(written) // SAMPLE]
+
+
+def more_places(case: Case) -> list[str]:
+    """The offsets that `places` left out, where not all that it named have the same list."""
+    lists = {
+        found for path, found in case.rights.items()
+        if _is_offset(case, path) and not isinstance(found, AccessDeniedError)
+    }
+    if len(lists) < 2:
+        return []
+    written = (paths.offset(case.group, tp) for tp in case.image.offsets)
+    return [path for path in written if path not in case.rights]
+
+
+def _is_offset(case: Case, path: str) -> bool:
+    room = paths.offsets(case.group)
+    return path.startswith(f"{room}/") and path.count("/") == room.count("/") + 2
 
 
 def _needed(case: Case, path: str) -> tuple[int, str]:
-    kind = paths.locate(path).kind
-    if kind is Kind.OFFSET:
+    if _is_offset(case, path):
         return READ | WRITE, "commit"
-    if kind is Kind.OFFSETS_OF or path == paths.offsets(case.group):
+    if path.startswith(paths.offsets(case.group)):
         return READ | CREATE, "commit"
     return READ | CREATE | DELETE, "claim partitions"
 
