@@ -24,11 +24,9 @@ LIMIT_S = 30.0
 
 
 def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
-    """Log ends and times are answered; a topic that is not there is neither found nor made.
-
-    A broker before 0.11 makes a topic that it is asked about by name, and any broker the topic of
-    offsets when somebody looks for a coordinator.
-    """
+    """Log ends and times are answered; a topic that is not there is neither found nor made."""
+    # A broker before 0.11 makes a topic that it is asked about by name, and any broker the topic of
+    # offsets when somebody looks for a coordinator.
     topic, missing = unique("tools"), unique("missing")
     cluster.create_topic(topic)
     cluster.produce(topic, 5)

@@ -82,9 +82,7 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
-    """Each picture is written over the last one, within 80 columns and 24 lines; what stood there
-    before comes back when it is interrupted or ended.
-    """
+    """A picture is written over the last one, within the page; at any end the first page is back."""
     watched = ("lag", "-g", "g", "-z", scene.connect, "--watch", "--interval", "0.2", "--timeout",
                "0.3")
     with terminal(*watched) as one:
