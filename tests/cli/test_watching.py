@@ -82,7 +82,7 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
-    """A picture is written over the last one, within the page; at any end the first page is back."""
+    """A picture is written over the last one, within the page; the first page comes back."""
     watched = ("lag", "-g", "g", "-z", scene.connect, "--watch", "--interval", "0.2", "--timeout",
                "0.3")
     with terminal(*watched) as one:
