@@ -24,6 +24,10 @@ from zkconsumer.sandbox import jars
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
+# Modules that run at a time, each with servers of its own (about a gigabyte). More than two would
+# wait for the processor, on the two cores of a small machine. `-n 0`: one after the other, as for
+# --pdb and -s.
+WORKERS = ("-n", "2", "--dist", "loadfile")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -96,7 +100,7 @@ def main() -> int:
         missing = provide_engine(stack, required=required)
         jars.resolve(JARS)
         checks = run(str(ROOT / "scripts/check"))
-        tests = run(sys.executable, "-m", "pytest", *arguments)
+        tests = run(sys.executable, "-m", "pytest", *WORKERS, *arguments)
     if checks:
         say("the static checks failed: see above, before the tests; scripts/check repeats them")
     if missing:

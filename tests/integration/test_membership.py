@@ -64,11 +64,11 @@ def test_a_member_is_killed_at_work(crew: Crew) -> None:
 
 def test_a_slow_user(crew: Crew) -> None:
     """A hand-over waits for the user no longer than release.grace; then it repeats one message."""
-    first = crew.join(work_s=2.0, release_grace_s=0.3)
+    first = crew.join(work_s=600.0, release_grace_s=0.3)
     wait_for(lambda: first.delivered, "a message")
     second = crew.join()
     wait_for(lambda: len(second.owned) == 4, "the second member to own its half")
-    assert len(first.delivered) <= 2
+    assert len(first.delivered) == 1
     first.kill()
     crew.settle(second)
     crew.finish()
@@ -121,9 +121,11 @@ def test_more_threads_than_partitions(crew: Crew) -> None:
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)
-    wait_for(lambda: len(second.of("error")) >= 2, "two idle streams to time out")
-    idle = [error for error in second.of("error") if error["kind"] == "ConsumerTimeoutError"]
-    assert idle
+    # Those before were told before the group had settled, or at that moment.
+    before = len(second.of("error"))
+    wait_for(lambda: len(second.of("error")) >= before + 4, "idle streams to time out")
+    idle = second.of("error")[-2:]
+    assert {error["kind"] for error in idle} == {"ConsumerTimeoutError"}
     assert all("more consumer threads than the topic has partitions" in e["text"] for e in idle)
     crew.flowing(first, second)
     assert crew.finish().duplicates() == 0
