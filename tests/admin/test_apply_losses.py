@@ -1,0 +1,124 @@
+"""Applying plans while ZooKeeper is lost: replies that never come, and connections for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hands import Hands, hands_on
+from proxy import Proxy, Wire
+
+from zkconsumer.admin import planfile
+from zkconsumer.admin.apply import apply
+from zkconsumer.admin.changes import plan_delete_group, plan_offsets
+from zkconsumer.admin.plan import Plan
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import AppliedInPartError
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.process import until
+from zkconsumer.zk.connection import Connection
+
+T = [TopicPartition("t", number) for number in range(9)]
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def hands(zookeeper: ZooKeeperServer) -> Iterator[Hands]:
+    """Both clients, with straight connections."""
+    with hands_on(zookeeper.connect) as both:
+        yield both
+
+
+@pytest.fixture
+def line(zookeeper: ZooKeeperServer) -> Iterator[Proxy]:
+    """What stands between the tools and the server."""
+    with Proxy(zookeeper.connect) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def group(hands: Hands, unique: Callable[[str], str]) -> str:
+    """An idle group with nine offsets."""
+    name = unique("group")
+    hands.other.ensure_path(paths.ids(name))
+    hands.offsets(name, dict.fromkeys(T, 1))
+    return name
+
+
+def setting(hands: Hands, group: str) -> Plan:
+    return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
+
+
+def through(line: Proxy, timeout_s: float) -> Connection:
+    """A connection over the line, which waits so long for it."""
+    return Connection(ConsumerConfig(
+        group_id="none", zookeeper_connect=line.address, zookeeper_session_timeout_s=3.0,
+        zookeeper_connection_timeout_s=timeout_s,
+    ))
+
+
+@pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
+def test_a_lost_reply(
+    hands: Hands, line: Proxy, group: str, tmp_path: Path, planned: Callable[[Hands, str], Plan]
+) -> None:
+    """A transaction whose reply is lost is read back: it counts once, and the rest follows."""
+    plan = planned(hands, group)
+    has_happened = threading.Event()
+
+    def mend() -> None:
+        """Once the second transaction has happened, its reply is lost with the connection."""
+        last = plan.changes[5]
+
+        def done() -> bool:
+            stat = hands.other.exists(last.path)
+            return stat is None if last.after is None else stat.version == 2
+
+        if until(done, limit_s=LIMIT_S):
+            has_happened.set()
+        line.wire = Wire.PASS
+        line.cut()
+
+    mender = threading.Thread(target=mend)
+
+    def progress(done: int, total: int) -> None:
+        if done == 3:
+            line.wire = Wire.LOSE_REPLIES
+            mender.start()
+
+    with through(line, LIMIT_S) as tools:
+        report = apply(tools, plan, backup_dir=tmp_path, max_writes=3, on_progress=progress)
+    mender.join()
+    assert has_happened.is_set()
+    assert (report.applied, report.already) == (len(plan), 0)
+    if plan.kind == "offsets set":
+        assert set(hands.stored(group).values()) == {"7"}
+        assert len(hands.other.get_children(paths.edits(group))) == 3
+    else:
+        assert hands.tree(group) == {}
+
+
+def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) -> None:
+    """ZooKeeper that does not come back: what is done is reported; applying it again ends it."""
+
+    def progress(done: int, total: int) -> None:
+        if done == 3:
+            line.wire = Wire.SILENT
+            line.cut()
+
+    with (
+        pytest.raises(AppliedInPartError, match="3 of 9 changes are made") as caught,
+        through(line, 2.0) as tools,
+    ):
+        apply(
+            tools, setting(hands, group), backup_dir=tmp_path, max_writes=3, on_progress=progress
+        )
+    (backup,) = tmp_path.iterdir()
+    assert f"zkconsumer apply {backup}" in caught.value.remedy
+    assert list(hands.stored(group).values()).count("7") == 3
+    report = apply(hands.tools, planfile.load(backup), backup_dir=tmp_path)
+    assert (report.applied, report.already) == (6, 3)
+    assert set(hands.stored(group).values()) == {"7"}
