@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.admin.legacy_writes import forget
@@ -25,7 +24,6 @@ from zkconsumer.cli.legacy.jopt import OptionError, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Ended, Tool
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config_files import read_properties
 from zkconsumer.core import paths
 from zkconsumer.core.paths import validate_group
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from zkconsumer.core.filters import TopicFilter
 
 GROUP, RESET, SMALLEST = "group.id", "auto.offset.reset", "smallest"
+TOPICS = ("topic", "whitelist", "blacklist")
 
 DEPRECATED = (
     "Using the ConsoleConsumer with old consumer is deprecated and will be removed in a future "
@@ -70,15 +69,14 @@ def run(tool: Tool) -> None:
     with tool.zookeeper(asked.connect) as zk:
         group = asked.group or _made_up(zk)
         _prepare(tool, zk, given, asked, group)
-        count, code = _consume(tool, asked, group)
-        words = "Processed a total of" if tool.release.since(Release.R0_9) else "Consumed"
-        tool.err(f"{words} {count} messages")
+        ended = _consume(tool, asked, group)
+        _report(tool, ended)
         if asked.group is None:
             forget(zk.connection, group)
     if tool.release.since(Release.R0_10) and given.has("enable-systest-events"):
         tool.out("shutdown_complete")
-    if code:
-        raise Ended(code)
+    if ended.code:
+        raise Ended(ended.code)
 
 
 # ---- what was asked for --------------------------------------------------------------------------
@@ -88,50 +86,70 @@ def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
     modern = tool.release.since(Release.R0_10)
     if not tool.release.since(Release.R0_9):
         tool.require(parser, given, "zookeeper")
-    new = not given.has("zookeeper") if modern else given.has("new-consumer")
-    if modern and not new:
-        for name in ("bootstrap-server", "new-consumer"):
-            if given.has(name):
-                tool.usage(parser, f"Option [{name}] is not valid with [zookeeper].")
-    if new:
-        _refuse_new(tool, parser, given)
-    wanted = _wanted(tool, parser, given)
-    if modern:
-        tool.err(DEPRECATED)
-        if given.has("partition") or given.has("offset"):
-            words = "Partition-offset based consumption is supported in the new consumer only."
-            tool.usage(parser, words)
+    # From 0.10 on all values are read before it is looked at what goes together.
+    if not modern:
+        _check(tool, parser, given)
+    extra = _pairs(tool, given.values("consumer-property")) if modern else {}
+    file = given.text("consumer.config")
+    kept = {} if file is None else tool.properties(file)
     listed = _pairs(tool, given.values("property"))
-    if modern:
+    most = given.number("max-messages")
+    timeout_ms = given.number("timeout-ms") if tool.release.since(Release.R0_9) else None
+    if tool.release.since(Release.R0_11):
         for part in ("key", "value"):
-            if tool.release.since(Release.R0_11) and (java := given.text(f"{part}-deserializer")):
+            if java := given.text(f"{part}-deserializer"):
                 listed[f"{part}.deserializer"] = java
     write = formatter(given.required("formatter"), listed, tool.release)
+    if modern:
+        _check(tool, parser, given)
+        _check_old(tool, parser, given)
     tool.require(parser, given, "zookeeper")
-    properties = _properties(tool, parser, given)
-    named = properties.get(GROUP)
-    most = given.number("max-messages")
     if given.has("csv-reporter-enabled"):
         tool.err("zkconsumer: --csv-reporter-enabled has no effect here")
+    properties = kept | extra
+    if tool.release.since(Release.R1):
+        _agree_on_group(tool, parser, properties, [given.text("group"), kept.get(GROUP)])
+    _set_reset(tool, given, properties)
+    if timeout_ms is not None and timeout_ms >= 0:
+        properties["consumer.timeout.ms"] = str(timeout_ms)
+    named = properties.get(GROUP)
     return _Run(
         connect=given.required("zookeeper"),
         group=None if named is None else validate_group(named),
         properties=properties,
-        wanted=wanted,
+        wanted=_wanted(given),
         write=write,
         most=-1 if most is None else most,
         skips=given.has("skip-message-on-error"),
     )
 
 
-def _wanted(tool: Tool, parser: Parser, given: Options) -> TopicFilter:
-    from zkconsumer.core.filters import black_list, white_list  # noqa: PLC0415
-
-    named = [name for name in ("topic", "whitelist", "blacklist") if given.has(name)]
+def _check(tool: Tool, parser: Parser, given: Options) -> None:
+    """Which topics, and which consumer."""
+    modern = tool.release.since(Release.R0_10)
+    if given.has("new-consumer") if not modern else not given.has("zookeeper"):
+        _refuse_new(tool, parser, given)
+    for name in ("bootstrap-server", "new-consumer") if modern else ():
+        if given.has(name):
+            tool.usage(parser, f"Option [{name}] is not valid with [zookeeper].")
+    named = [name for name in TOPICS if given.has(name)]
     if len(named) != 1:
         tool.usage(parser, "Exactly one of whitelist/blacklist/topic is required.")
-    make = black_list if named == ["blacklist"] else white_list
-    return make(given.required(named[0]))
+    given.required(named[0])
+
+
+def _check_old(tool: Tool, parser: Parser, given: Options) -> None:
+    tool.err(DEPRECATED)
+    if given.has("partition") or given.has("offset"):
+        words = "Partition-offset based consumption is supported in the new consumer only."
+        tool.usage(parser, words)
+
+
+def _wanted(given: Options) -> TopicFilter:
+    from zkconsumer.core.filters import black_list, white_list  # noqa: PLC0415
+
+    (name,) = [one for one in TOPICS if given.has(one)]
+    return (black_list if name == "blacklist" else white_list)(given.required(name))
 
 
 def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
@@ -167,30 +185,21 @@ def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
     return found
 
 
-def _properties(tool: Tool, parser: Parser, given: Options) -> dict[str, str]:
-    """The consumer's properties, of the file and of the command line."""
-    file = given.text("consumer.config")
-    kept = {} if file is None else {name: one for name, one, _ in read_properties(Path(file))}
-    modern = tool.release.since(Release.R0_10)
-    extra = _pairs(tool, given.values("consumer-property")) if modern else {}
-    properties = kept | extra
-    if tool.release.since(Release.R1):
-        places = (given.text("group"), kept.get(GROUP), extra.get(GROUP))
-        groups = list(dict.fromkeys(one for one in places if one is not None))
-        if len(groups) > 1:
-            listed = ", ".join(f"'{one}'" for one in groups)
-            tool.usage(
-                parser,
-                "The group ids provided in different places (directly using '--group', via "
-                "'--consumer-property', or via '--consumer.config') do not match. "
-                f"Detected group ids: {listed}",
-            )
-        properties.update((GROUP, one) for one in groups)
-    _set_reset(tool, given, properties)
-    timeout_ms = given.number("timeout-ms") if tool.release.since(Release.R0_9) else None
-    if timeout_ms is not None and timeout_ms >= 0:
-        properties["consumer.timeout.ms"] = str(timeout_ms)
-    return properties
+def _agree_on_group(
+    tool: Tool, parser: Parser, properties: dict[str, str], others: Iterable[str | None]
+) -> None:
+    """1.0 looked in three places, and wanted one answer."""
+    places = (*others, properties.get(GROUP))
+    groups = list(dict.fromkeys(one for one in places if one is not None))
+    if len(groups) > 1:
+        listed = ", ".join(f"'{one}'" for one in groups)
+        tool.usage(
+            parser,
+            "The group ids provided in different places (directly using '--group', via "
+            "'--consumer-property', or via '--consumer.config') do not match. "
+            f"Detected group ids: {listed}",
+        )
+    properties.update((GROUP, one) for one in groups)
 
 
 def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
@@ -269,8 +278,31 @@ def _signals() -> Iterator[None]:
         restore()
 
 
-def _consume(tool: Tool, asked: _Run, group: str) -> tuple[int, int]:
-    """The number of messages, and the exit code.
+class _End(NamedTuple):
+    """How many messages, the exit code, and what the formatter threw."""
+
+    messages: int
+    code: int = 0
+    error: JavaError | None = None
+
+
+def _report(tool: Tool, ended: _End) -> None:
+    modern = tool.release.since(Release.R0_9)
+    count = f"{'Processed a total of' if modern else 'Consumed'} {ended.messages} messages"
+    if modern:
+        tool.err(count)
+    if ended.error is not None:
+        words = "Unknown error when running consumer" if modern else (
+            "Error processing message, stopping consumer"
+        )
+        tool.log("ERROR", f"{words}: ")
+        tool.err(f"{ended.error.kind}: {ended.error.text}")
+    if not modern:
+        tool.err(count)
+
+
+def _consume(tool: Tool, asked: _Run, group: str) -> _End:
+    """Consume to the end.
 
     What is cut off by a signal or a closed pipe was not written, and is delivered again.
     """
@@ -288,18 +320,12 @@ def _consume(tool: Tool, asked: _Run, group: str) -> tuple[int, int]:
     except BrokenPipeError:
         abandon_stdout()
         tool.err("Unable to write to standard out, closing consumer.")
-        return messages.count, 0 if tool.release.since(Release.R0_10) else 1
+        return _End(messages.count, 0 if tool.release.since(Release.R0_10) else 1)
     except JavaError as error:
-        modern = tool.release.since(Release.R0_9)
-        words = "Unknown error when running consumer" if modern else (
-            "Error processing message, stopping consumer"
-        )
-        tool.log("ERROR", f"{words}: ")
-        tool.err(f"{error.kind}: {error.text}")
-        return messages.count, 1 if modern else 0
+        return _End(messages.count, 1 if tool.release.since(Release.R0_9) else 0, error)
     except _SignalError as error:
-        return messages.count, 128 + error.number
-    return messages.count, 0
+        return _End(messages.count, 128 + error.number)
+    return _End(messages.count)
 
 
 class _Messages:

@@ -33,7 +33,8 @@ def formatter(java: str, properties: Mapping[str, str], release: Release) -> For
             return lambda message: b""
         case "kafka.tools.ChecksumMessageFormatter":
             topic = f"{properties['topic']}:" if "topic" in properties else ""
-            return lambda message: f"{topic}checksum:{_checksum(message)}\n".encode()
+            checksum = _checksum if modern else _checksum_0
+            return lambda message: f"{topic}checksum:{checksum(message)}\n".encode()
     raise JavaError("java.lang.ClassNotFoundException", java)
 
 
@@ -104,9 +105,17 @@ def _deserializer(java: str | None) -> Callable[[bytes], bytes]:
 def _checksum(message: Record) -> int:
     """The CRC of the message as one of format 1, or 0 where it has no time (`Message.checksum`)."""
     kind, milliseconds = message._raw.timestamp()
-    head = struct.pack(">bb", 0, 0)
-    if kind in _TIMES:
-        head = struct.pack(">bbq", 1, 8 if kind == 2 else 0, milliseconds)
+    if kind not in _TIMES:
+        return _checksum_0(message)
+    return _crc(message, struct.pack(">bbq", 1, 8 if kind == 2 else 0, milliseconds))
+
+
+def _checksum_0(message: Record) -> int:
+    """Up to 0.9 a consumer knew of no other format."""
+    return _crc(message, bytes(2))
+
+
+def _crc(message: Record, head: bytes) -> int:
     return zlib.crc32(head + _sized(message.key) + _sized(message.value))
 
 

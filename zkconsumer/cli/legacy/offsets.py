@@ -8,7 +8,7 @@ from pathlib import Path
 from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils
 from zkconsumer.cli.legacy.jopt import Option
 from zkconsumer.cli.legacy.releases import Release
-from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string
+from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
@@ -29,7 +29,7 @@ def export(tool: Tool) -> None:
     try:
         file.write_bytes(b"")
     except OSError as error:
-        raise _file(error) from error
+        raise no_file(error) from error
     lines: list[str] = []
     try:
         with tool.zookeeper(given.required("zkconnect")) as zk:
@@ -69,7 +69,7 @@ def import_(tool: Tool) -> None:
         try:
             data = Path(name).read_bytes()
         except OSError as error:
-            raise _file(error) from error
+            raise no_file(error) from error
         found = read_export(data, where=name)
         if found.unread:
             tool.err(
@@ -90,7 +90,7 @@ def update(tool: Tool) -> None:
         tool.out(USAGE)
         raise Ended(1)
     which, file, topic = tool.arguments[:3]
-    config = ConsumerConfig.from_properties(Path(file))
+    config = ConsumerConfig.from_properties(tool.properties(file))
     if which not in ("earliest", "latest"):
         tool.out(USAGE)
         raise Ended(1)
@@ -131,8 +131,3 @@ def _put(tool: Tool, zk: ZkUtils, offsets: Mapping[tuple[str, TopicPartition], i
     values = {paths.offset(*at): encode_offset(offset) for at, offset in offsets.items()}
     tool.writing(zk).put(values)
 
-
-def _file(error: OSError) -> JavaError:
-    return JavaError(
-        "java.io.FileNotFoundException", f"{error.filename} ({error.strerror})"
-    )

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from zkconsumer.admin.legacy import ZkUtils
+from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.jopt import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common, pair
@@ -35,6 +35,12 @@ class Ended(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+def no_file(error: OSError) -> JavaError:
+    """A file that cannot be opened, in the JVM's words."""
+    words = f"{error.filename} ({error.strerror})"
+    return JavaError("java.io.FileNotFoundException", words)
 
 
 def connect_string(name: str) -> Option:
@@ -107,6 +113,16 @@ class Tool:
         self.err(words)
         sys.stderr.write(parser.help())
         raise Ended(1)
+
+    def properties(self, file: str) -> dict[str, str]:
+        """A file of properties, named among the old arguments. Raises JavaError, ConfigError."""
+        from zkconsumer.config_files import read_properties  # noqa: PLC0415
+
+        try:
+            Path(file).open("rb").close()
+        except OSError as error:
+            raise no_file(error) from error
+        return {name: value for name, value, _ in read_properties(Path(file))}
 
     def require(self, parser: Parser, given: Options, *names: str) -> None:
         """`CommandLineUtils.checkRequiredArgs`: a default does not count."""
