@@ -1,0 +1,53 @@
+"""The operator's edits and a real JVM member: refused without touching it, or written over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hands import hands_on
+from jvmmember import JvmMember
+from waiting import wait_for
+
+from zkconsumer.admin.apply import Live, apply
+from zkconsumer.admin.changes import plan_delete_group, plan_offsets
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import RefusedError
+from zkconsumer.sandbox import Sandbox
+
+
+def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """It never hears of what is refused; what is forced it writes over, as the tool says."""
+    topic, group = unique("topic"), unique("group")
+    sandbox.create_topic(topic)
+    sandbox.produce(topic, 10)
+    with ExitStack() as stack:
+        hands = stack.enter_context(hands_on(sandbox.zookeeper_connect))
+        member = JvmMember(
+            "1.1.1", sandbox.zookeeper_connect, group, name="m", directory=tmp_path, topics=[topic]
+        )
+        stack.callback(member.end)
+        tp = TopicPartition(topic, 0)
+        wait_for(lambda: hands.stored(group).get(tp) == "10", "its first commits")
+        wait_for(lambda: member.quiet_s > 1.0, "its rebalances to end")
+        before = hands.other.exists(paths.owner(group, tp)).czxid
+        for plan in (
+            plan_offsets(hands.tools, "offsets set", {group: {tp: 3}}),
+            plan_delete_group(hands.tools, group),
+        ):
+            with pytest.raises(RefusedError, match="live members"):
+                apply(hands.tools, plan, backup_dir=tmp_path)
+        edit = plan_offsets(hands.tools, "offsets set", {group: {tp: 3}})
+        apply(hands.tools, edit, backup_dir=tmp_path, live=Live.FORCE)
+        assert hands.stored(group)[tp] == "3"
+        sandbox.produce(topic, 1)
+        wait_for(lambda: hands.stored(group)[tp] == "11", "it to write over the edit")
+        assert hands.other.exists(paths.owner(group, tp)).czxid == before
+        assert [one.offset for one in member.delivered] == list(range(11))
+        member.leave()
+        assert member.trouble() == []
+        apply(hands.tools, plan_delete_group(hands.tools, group), backup_dir=tmp_path)
+        assert hands.tree(group) == {}
