@@ -1,0 +1,48 @@
+"""What the pages say of the operator's tools is true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.admin.exporter import GAUGES
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_reading_calls(
+    sandbox: Sandbox, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example of docs/library.md runs as it stands, but for the names."""
+    topic, group = unique("orders"), unique("billing")
+    sandbox.create_topic(topic, partitions=2)
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    client.create(paths.offset(group, TopicPartition(topic, 1)), b"0", makepath=True)
+    client.stop()
+    client.close()
+    page = (DOCS / "library.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = [block for block in blocks if "group_lags" in block]
+    names = {"zk1:2181/kafka": sandbox.zookeeper_connect, '"orders"': f'"{topic}"',
+             '"billing"': f'"{group}"'}
+    for name, real in names.items():
+        example = example.replace(name, real)
+    exec(compile(example, "library.md", "exec"), {})  # our own page
+    said = capsys.readouterr().out
+    assert f"[('{group}', None)]" in said
+    assert f"{topic} 1 None 0 Source.ZOOKEEPER LogRange(start=0, end=0) 0" in said
+
+
+def test_every_metric_of_a_group_is_listed() -> None:
+    """docs/metrics.md has what `lag --prometheus` serves, and no other."""
+    page = (DOCS / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(zkconsumer_group_\w+)`", page, re.MULTILINE))
+    assert listed == {name for name, _, _ in GAUGES}
