@@ -293,6 +293,13 @@ def test_deleted_by_force(hands: Hands, group: str, tmp_path: Path) -> None:
     assert hands.tree(group).keys() == held
 
 
+def test_a_registration_of_nobody(hands: Hands, group: str, tmp_path: Path) -> None:
+    """One that no session keeps counts as a member, as it does for the JVM's tool, and is named."""
+    hands.other.create(paths.member(group, "left"), b"{}")
+    with pytest.raises(RefusedError, match=r"'left' \(of no session"):
+        do(hands, setting(hands, group), tmp_path)
+
+
 def test_a_znode_of_a_session(hands: Hands, group: str) -> None:
     """What belongs to a living session is never planned on."""
     hands.join(group)

@@ -160,7 +160,7 @@ def test_a_file_of_the_old_tool(hands: Hands, command: Command) -> None:
     Path("export.txt").write_text(EXPORTED)
     done = command("offsets", "import", "export.txt", "--execute")
     assert done.exit_code == 0
-    assert "tool-0 does not exist" in done.stderr
+    assert "topic tool does not exist" in done.stderr
     assert command("offsets", "export", "-g", "toolg", "-f", "legacy").stdout == EXPORTED
 
 

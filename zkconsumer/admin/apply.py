@@ -81,6 +81,7 @@ ATTEMPTS: Final = 20
 the way of; after that the rest is reported as not applied."""
 
 _NAMED = 5  # of many, so many are named
+_OF_NOBODY = " (of no session: `zkconsumer doctor` tells how to be rid of it)"
 
 
 def apply(
@@ -233,9 +234,20 @@ class _Run:
             raise _live_error("nothing was written", members)
 
     def _members(self) -> dict[str, list[str]]:
+        """The members by group, as they are told of."""
         rooms = {paths.ids(group): group for group in self._plan.groups}
-        found = self._connection.children(rooms)
-        return {rooms[path]: names for path, names in found.items() if names}
+        found = {rooms[path]: names for path, names in self._connection.children(rooms).items()}
+        nodes = self._connection.stats(
+            paths.member(group, name) for group, names in found.items() for name in names
+        )
+        left = {path for path, stat in nodes.items() if not stat.owner}
+        return {
+            group: [
+                paths.shown(name) + (_OF_NOBODY if paths.member(group, name) in left else "")
+                for name in names
+            ]
+            for group, names in found.items() if names
+        }
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -363,7 +375,7 @@ _REASONS = {
 
 def _live_error(done: str, members: Mapping[str, Sequence[str]]) -> RefusedError:
     told = "; ".join(
-        f"{group}: {', '.join(map(paths.shown, names[:_NAMED]))}"
+        f"{group}: {', '.join(names[:_NAMED])}"
         for group, names in members.items()
     )
     one = len(members) == 1

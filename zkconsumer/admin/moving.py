@@ -146,8 +146,12 @@ def plan_import(
     payloads = connection.read({paths.topic(tp.topic): None for tp in wanted})
     topics = {paths.locate(path).name: node.data for path, node in payloads.items()}
     existing = {topic: set(partitions_in(topic, topics)[0]) for topic in topics}
-    missing = sorted(tp for tp in wanted if tp.partition not in existing.get(tp.topic, ()))
-    notes = at_most([f"{tp} does not exist (any more)" for tp in missing], _NOTES)
+    missing = {
+        f"topic {tp.topic} does not exist (any more)" if tp.topic not in existing
+        else f"topic {tp.topic} has no partition {tp.partition}"
+        for tp in wanted if tp.partition not in existing.get(tp.topic, ())
+    }
+    notes = at_most(sorted(missing), _NOTES)
     return plan_offsets(connection, kind, offsets, notes=notes)
 
 
