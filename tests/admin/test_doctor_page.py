@@ -1,0 +1,46 @@
+"""docs/doctor.md: it lists what there is, and its program runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from adminscene import Scene
+
+from zkconsumer.admin import doctor, verify
+from zkconsumer.admin.checks import layouts, members, offsets, owners, rights
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+
+PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+CODE = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+def test_every_finding_is_listed() -> None:
+    """The page has a row for each code that there is, and no other."""
+    modules = (doctor, verify, layouts, members, offsets, owners, rights)
+    codes = {
+        value for module in modules for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str) and CODE.fullmatch(value)
+    }
+    rows = [line.split("|")[1].strip(" `") for line in PAGE.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(codes)
+
+
+def test_the_program_of_the_page(
+    scene: Scene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It runs as it stands, but for the address: it finds, mends and explains."""
+    scene.settled({"billing_a": {"orders": 1}}, {"orders": 2, "logs": 1}, group="billing")
+    path = scene.put(paths.owner("billing", TopicPartition("logs", 0)), b"gone-0")
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(program.replace("zk1:2181/kafka", scene.connect).replace("6.0", "0.5"), {})
+    printed = capsys.readouterr().out
+    assert "error persistent-owner logs" in printed
+    assert "billing_a-0 (0, 1)" in printed
+    assert not scene.session.exists(path)
