@@ -61,6 +61,7 @@ def _offset_changes(
 ) -> Iterable[Change]:
     group = image.name
     there = {*image.nodes, *image.listed}
+    complete: set[str] = set()
     for tp, offset in wanted.items():
         path = paths.offset(group, tp)
         node = image.nodes.get(path)
@@ -68,10 +69,13 @@ def _offset_changes(
         if offset is None:
             yield Change(path, before, None)
             continue
-        for parent in (paths.group(group), paths.offsets(group), paths.offsets_of(group, tp.topic)):
-            if parent not in there:
-                there.add(parent)
-                yield Change(parent, None, Content(b""))
+        if tp.topic not in complete:
+            complete.add(tp.topic)
+            rooms = paths.group(group), paths.offsets(group), paths.offsets_of(group, tp.topic)
+            for room in rooms:
+                if room not in there:
+                    there.add(room)
+                    yield Change(room, None, Content(b""))
         yield Change(path, before, Content(encode_offset(offset)))
 
 

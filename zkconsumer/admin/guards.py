@@ -122,10 +122,14 @@ class Guards:
         return [Delete(ids), parent]
 
     def _to_mark(self, piece: Piece) -> set[str]:
-        return {
-            one.group for one in piece.changes
-            if one.after is not None and paths.locate(one.path).kind is Kind.OFFSET
-        } - self._made
+        found: set[str] = set()
+        for one in piece.changes:
+            group = one.group
+            if group in found or group in self._made or one.after is None:
+                continue
+            if paths.locate(one.path).kind is Kind.OFFSET:
+                found.add(group)
+        return found
 
     def written(self, piece: Piece) -> None:
         """The transaction has happened: the next one finds what it has left."""

@@ -67,7 +67,7 @@ class Change:
 
     @property
     def group(self) -> str:
-        return self.path.split("/")[2]
+        return self.path.split("/", 3)[2]
 
     @property
     def write(self) -> Write:
@@ -168,10 +168,16 @@ class Plan:
         return len(self.changes) + len(self.kafka)
 
     @cached_property
+    def body(self) -> str:
+        """What it would change, as the lines of a plan file; one change a line."""
+        return ",\n".join(
+            f' {json.dumps(key)}: {_lines(value)}' for key, value in _contents(self).items()
+        )
+
+    @cached_property
     def hash(self) -> str:
-        """Twelve hex digits that name exactly these changes: of SHA-256 over their JSON."""
-        text = json.dumps(contents(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """Twelve hex digits that name exactly these changes: of SHA-256 over `body`."""
+        return hashlib.sha256(self.body.encode()).hexdigest()[:12]
 
     def noted(self, *notes: str) -> Plan:
         """The same with more notes."""
@@ -194,8 +200,14 @@ def _order(change: Change) -> tuple[Any, ...]:
 # ---- as plain values ----------------------------------------------------------------------------
 
 
-def contents(plan: Plan) -> dict[str, Any]:
-    """What a plan would change, as JSON takes it: the part of a plan file that its hash covers."""
+def _lines(value: Any) -> str:
+    """One entry of a list a line, so that a plan can be read and compared."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value)
+    return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+
+
+def _contents(plan: Plan) -> dict[str, Any]:
     return {
         "kind": plan.kind,
         "chroot": plan.chroot,

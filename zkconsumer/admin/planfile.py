@@ -24,7 +24,6 @@ from zkconsumer.admin.plan import (
     KafkaChange,
     Plan,
     State,
-    contents,
 )
 from zkconsumer.core import paths
 from zkconsumer.core.javatext import MAX_INT32
@@ -57,17 +56,8 @@ def dumps(plan: Plan) -> str:
         "made": {"by": who(), "at": datetime.now(UTC).isoformat(timespec="seconds")},
         "notes": list(plan.notes),
     }
-    lines = ",\n".join(
-        f' {json.dumps(key)}: {_lines(value)}' for key, value in (head | contents(plan)).items()
-    )
-    return f"{{\n{lines}\n}}\n"
-
-
-def _lines(value: Any) -> str:
-    """One entry of a list a line, so that a plan can be read and compared."""
-    if not isinstance(value, list) or not value:
-        return json.dumps(value)
-    return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+    lines = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    return f"{{\n{lines}{plan.body}\n}}\n"
 
 
 def save(plan: Plan, path: Path) -> Path:

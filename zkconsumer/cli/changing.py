@@ -100,7 +100,8 @@ def carry_out(
 
     Raises what `apply` raises.
     """
-    common.write(map(_row, _rows(plan, ends)), COLUMNS)
+    columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
+    common.write(map(_row, _rows(plan, ends)), columns)
     proceed(connection, plan, how)
 
 
@@ -141,10 +142,14 @@ def _tell_of_members(connection: Connection, plan: Plan, how: Changing) -> None:
         return
     names = ", ".join(live[:5])
     if how.force_live:
+        of_offsets = plan.kafka or any(
+            paths.locate(one.path).kind is paths.Kind.OFFSET for one in plan.changes
+        )
         say(
-            f"live members in {names}: members of this package read on from the new offsets;"
-            " members of the JVM do not look, and write over them with their next commit;"
-            " what belongs to a living session is not touched"
+            f"live members in {names}: " + (
+                "members of this package read on from the new offsets; members of the JVM do not"
+                " look, and write over them with their next commit; " if of_offsets else ""
+            ) + "what belongs to a living session is not touched"
         )
     elif not how.execute:
         say(f"live members in {names}: --execute will refuse this as long as they are there")
