@@ -12,7 +12,7 @@ from zkconsumer.admin.findings import Mend
 from zkconsumer.admin.images import GroupImage
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.computing import Failure, Group
+from zkconsumer.core.computing import Failure, Group, Part
 from zkconsumer.core.detecting import Rules, detect, nearest
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.core.releases import DEFAULT
@@ -106,8 +106,16 @@ class Case:
             rules.strategy, self.live.registrations, self.topics,
             exclude_internal=rules.exclude_internal,
         )
-        own = rules.profile if self.owners else DEFAULT
-        return detect(as_found, self.owners, own=own).quarrels
+        # Where these rules explain all, only registrations that mean two things are left to find.
+        left = {} if self._held == rules.parts else self.owners
+        return detect(as_found, left, own=rules.profile if left else DEFAULT).quarrels
+
+    @property
+    def _held(self) -> dict[ConsumerId, Part]:
+        held: dict[ConsumerId, Part] = {consumer: {} for consumer in self.image.registrations}
+        for tp, thread in self.owners.items():
+            held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+        return held
 
     def session_of(self, path: str) -> int:
         """The session that holds a znode; 0 for one that no session will take away."""
