@@ -66,7 +66,7 @@ def run(tool: Tool) -> None:
         tool.err(str(error))
         raise Ended(1) from None
     asked = _asked(tool, parser, given)
-    with tool.zookeeper(asked.connect) as zk:
+    with tool.zookeeper(asked.connect, asked.properties) as zk:
         group = asked.group or _made_up(zk)
         _prepare(tool, zk, given, asked, group)
         ended = _consume(tool, asked, group)
@@ -309,7 +309,7 @@ def _consume(tool: Tool, asked: _Run, group: str) -> _End:
     from zkconsumer import ConsumerConnector  # noqa: PLC0415
 
     config = ConsumerConfig.from_properties(
-        tool.own_properties(), dict(asked.properties),
+        dict(asked.properties), tool.own_properties(),
         zookeeper_connect=asked.connect, group_id=group,
     )
     messages = _Messages(tool, asked)

@@ -90,12 +90,13 @@ def update(tool: Tool) -> None:
         tool.out(USAGE)
         raise Ended(1)
     which, file, topic = tool.arguments[:3]
-    config = ConsumerConfig.from_properties(tool.properties(file))
+    properties = tool.properties(file)
+    config = ConsumerConfig.from_properties(properties)
     if which not in ("earliest", "latest"):
         tool.out(USAGE)
         raise Ended(1)
     group = validate_group(config.group_id)
-    with tool.zookeeper(config.zookeeper_connect) as zk:
+    with tool.zookeeper(config.zookeeper_connect, properties) as zk:
         found = _ends(zk, validate_topic(topic), which, tool.broker_limit_s)
         if found:
             _put(tool, zk, {(group, tp): offset for tp, offset in found.items()})

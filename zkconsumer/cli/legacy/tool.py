@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.jopt import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
-from zkconsumer.cli.options import Common, pair
+from zkconsumer.cli.options import PLACEHOLDER, Common, pair
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.releases import Profile, profile
 from zkconsumer.zk.connection import Connection
 
@@ -133,12 +135,17 @@ class Tool:
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
     @contextmanager
-    def zookeeper(self, connect: str) -> Iterator[ZkUtils]:
-        """A connection; our own options add authentication and TLS, and may limit the wait."""
-        config = replace(self.common, zookeeper=connect).settings()
-        if self.common.timeout is None:
-            config = replace(config, zookeeper_connection_timeout_s=ZOOKEEPER_S)
-        with Connection(replace(config, zookeeper_session_timeout_s=ZOOKEEPER_S)) as connection:
+    def zookeeper(
+        self, connect: str, properties: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterator[ZkUtils]:
+        """A connection; authentication and TLS as `properties` say, and before them our options."""
+        limit_s = self.common.timeout or ZOOKEEPER_S
+        config = ConsumerConfig.from_properties(
+            {"group.id": PLACEHOLDER}, dict(properties), self.own_properties(),
+            zookeeper_connect=connect, zookeeper_session_timeout_s=ZOOKEEPER_S,
+            zookeeper_connection_timeout_s=limit_s,
+        )
+        with Connection(config) as connection:
             yield ZkUtils(connection, self.profile)
 
     def own_properties(self) -> dict[str, str]:
