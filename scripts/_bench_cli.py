@@ -1,7 +1,8 @@
 """How long the operator's commands take, each a cold process, on a real ZooKeeper and broker.
 
 There are 5,000 groups, half of them with a member; one more with 200 members that own and have
-committed 10,000 partitions of ten topics; and one of 512 partitions, of which Kafka 1.1.1's own
+committed 10,000 partitions of ten topics; one with as many offsets and no member, which are written
+to a file and, each changed, read from it; and one of 512 partitions, of which Kafka 1.1.1's own
 ConsumerGroupCommand is asked the same, in turn with ours. The figure is the median of `--rounds`
 runs, in seconds of the wall clock from the start of the process to its end; memory is the largest
 resident set of any of them. What a command writes goes to a pipe.
@@ -30,7 +31,7 @@ from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.java import find_java
 
 GROUPS, MEMBERS, TOPICS, PARTITIONS = 5_000, 200, 10, 1_000
-LARGE, SMALL = "large", "small"
+LARGE, SMALL, STORED = "large", "small", "stored"
 SMALL_PARTITIONS = 512
 MEMORY_MIB = 200
 JVM_ROUNDS = 3
@@ -60,7 +61,8 @@ def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[
     yield from ((paths.owners_of(name, topic), b"") for topic in topics)
     yield from ((paths.offsets_of(name, topic), b"") for topic in topics)
     for number, tp in enumerate(owned):
-        yield paths.owner(name, tp), f"{consumers[number % members]}-0".encode()
+        if members:
+            yield paths.owner(name, tp), f"{consumers[number % members]}-0".encode()
         yield paths.offset(name, tp), b"0"
 
 
@@ -96,6 +98,7 @@ def scene() -> Iterator[Sandbox]:
         try:
             client.ensure_path(paths.CONSUMERS)
             make(client, nodes(LARGE, MEMBERS, large_partitions()))
+            make(client, nodes(STORED, 0, large_partitions()))
             small = [TopicPartition(SMALL, p) for p in range(SMALL_PARTITIONS)]
             make(client, nodes(SMALL, 8, small))
             for number in range(GROUPS):
@@ -176,16 +179,22 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     count = TOPICS * PARTITIONS
     yield at_most(f"groups show {count}", "seconds", ask("groups", "show", LARGE), "s", 3.5)
     yield at_most(f"groups list {GROUPS}", "seconds", ask("groups", "list"), "s", 1.2)
-    exported = directory / "offsets"
-    export = ("offsets", "export", "--group", LARGE, "--to", str(exported))
+    file = directory / "offsets"
+    export = ("offsets", "export", "--group", STORED, "--format", "legacy")
     yield at_most(f"export {count}", "seconds", ask(*export), "s", 2)
-    yield at_most(f"import {count}", "seconds", ask(*import_(exported)), "s", 2)
+    runs.once(*export, str(file), "--zookeeper", runs.connect)
+    taken = [once_imported(runs, file, number) for number in range(1, rounds + 1)]
+    yield at_most(f"import {count}", "seconds", statistics.median(taken), "s", 2)
     yield at_most("doctor", "seconds", ask("doctor", allowed=(0, 1)), "s", 5)
     yield at_most("all", "memory", runs.largest_mib, "MiB", MEMORY_MIB)
 
 
-def import_(file: Path) -> tuple[str, ...]:
-    return ("offsets", "import", str(file))
+def once_imported(runs: Runs, file: Path, offset: int) -> float:
+    """Seconds in which every offset of the file is set to this one, with a backup."""
+    lines = file.read_text().splitlines()
+    file.write_text("".join(f"{line.rpartition(':')[0]}:{offset}\n" for line in lines))
+    command = ("offsets", "import", str(file), "--execute", "--backup-dir", str(file.parent))
+    return runs.once(*command, "--zookeeper", runs.connect)
 
 
 def main() -> int:
@@ -197,7 +206,10 @@ def main() -> int:
                         dest="output", help="one JSON object as the last line")
     arguments = parser.parse_args()
     with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
-        results = list(measure(sandbox, arguments.rounds, Path(directory)))
+        results = []
+        for one in measure(sandbox, arguments.rounds, Path(directory)):
+            print(f"{one.case}: {one.value} {one.unit}", file=sys.stderr)
+            results.append(one)
     return show("cli", results, output=arguments.output)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -150,6 +151,26 @@ def test_prometheus(scene: Scene) -> None:
         assert "zkconsumer_group_lag{" not in page
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_watch_in_a_pipe(scene: Scene) -> None:
+    """Rows for programs come one reading after the other, and say when they were read."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", "lag", "-g", "g", "-z", scene.connect, "--watch",
+         "--interval", "0.1", "--timeout", "0.3", "-o", "jsonl"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        rows = [json.loads(process.stdout.readline()) for _ in range(80)]
+        assert rows[0]["partition"] == rows[40]["partition"] == 0
+        assert rows[0]["at"] == rows[39]["at"] < rows[40]["at"]
+        process.send_signal(signal.SIGINT)
+        process.stdout.close()
+        assert process.wait(LIMIT_S) in (130, 0)
     finally:
         process.kill()
         process.wait()

@@ -12,7 +12,7 @@ from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import Column, Output, Table, say, say_all
 from zkconsumer.cli.partitions import COLUMNS, GROUP, STATUS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, Watch, watch
-from zkconsumer.errors import ConfigError, UnknownGroupError
+from zkconsumer.errors import ConfigError, UnknownGroupError, ZooKeeperUnreachableError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection
@@ -182,8 +182,10 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
     with LagExporter(*where) as exporter:
         say(f"serving http://{where[0]}:{where[1]}/metrics")
         while True:
-            groups = reader.observe()
-            exporter.update(groups, reader.status)
+            try:
+                exporter.update(reader.observe(), reader.status)
+            except ZooKeeperUnreachableError as error:
+                say(str(error))  # the figures stay, and their time says that they are old
             time.sleep(interval_s)
 
 

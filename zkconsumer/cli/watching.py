@@ -12,13 +12,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from zkconsumer.cli.options import Common
-from zkconsumer.cli.output import Output, Table, format_table, safe, unknown_reasons, write
+from zkconsumer.cli.output import (
+    Column,
+    Output,
+    Table,
+    format_table,
+    safe,
+    say_all,
+    unknown_reasons,
+)
+from zkconsumer.errors import ZooKeeperUnreachableError
 
 Watch = Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")]
 Interval = Annotated[
@@ -30,25 +39,51 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def watch(
-    common: Common, read: Callable[[], tuple[str, Table, list[str]]], *, interval_s: float
-) -> None:
-    """Show what `read` gives (a title, a table, and words) until somebody interrupts.
+Reading = tuple[str, Table, list[str]]
+"""A title, a table, and words."""
 
-    Raises KeyboardInterrupt, as Ctrl-C does, and what `read` raises.
+
+def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> None:
+    """Show what `read` gives until somebody interrupts.
+
+    While ZooKeeper is away the last reading stays, and says so; in a pipe nothing new comes, and
+    rows for programs say when they were read. Raises KeyboardInterrupt, as Ctrl-C does, and what
+    `read` raises; ZooKeeperUnreachableError only the first time.
     """
-    if common.output in (Output.TABLE, Output.WIDE) and common.screen.width is not None:
+    tables = common.output in (Output.TABLE, Output.WIDE)
+    if tables and common.screen.width is not None:
         with _second_page():
-            while True:
-                title, table, words = read()
-                _paint(_picture(common, title, table, words))
-                time.sleep(interval_s)
-    while True:
-        title, table, words = read()
-        if common.output in (Output.TABLE, Output.WIDE):
+            for reading, fault in _readings(read, interval_s):
+                title, table, words = reading
+                _paint(_picture(common, title, table, [*fault, *words]))
+    for (title, table, _), fault in _readings(read, interval_s):
+        say_all(fault)
+        if fault:
+            continue
+        if tables:
             print(title)
-        write(table.rows, table.columns, common.output, to=common.screen)
+            common.write(table.rows, table.columns)
+        else:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            common.write([{"at": now, **row} for row in table.rows], (_AT, *table.columns))
+
+
+_AT = Column("at")
+
+
+def _readings(
+    read: Callable[[], Reading], interval_s: float
+) -> Iterator[tuple[Reading, list[str]]]:
+    """A reading after the other, and why it is the one of before, if it is."""
+    last = read()
+    yield last, []
+    while True:
         time.sleep(interval_s)
+        try:
+            last = read()
+            yield last, []
+        except ZooKeeperUnreachableError as error:
+            yield last, [str(error)]
 
 
 def _picture(common: Common, title: str, table: Table, words: list[str]) -> list[str]:
