@@ -137,6 +137,31 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
     )
 
 
+def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
+    """Lines that the old import passed over in silence, and what only newer Kafka answers."""
+    group, file = unique("said"), old.directory / "in.txt"
+    path = f"/consumers/{group}/offsets/{topic}"
+    file.write_text(f"{path}/0:1\n\n{path}/1:2\n")
+    code, out, err = old.run(
+        "ImportZkOffsets", "--zkconnect", old.connect, "--input-file", str(file)
+    )
+    assert (code, out) == (0, "")
+    assert err.startswith("zkconsumer: DIR/in.txt:2: not read")
+    assert old.below(path) == {path: None, f"{path}/0": "1"}
+    for arguments in (("--list",), ("--describe", "--group", group)):
+        code, out, err = old.run(
+            "ConsumerGroupCommand", "--bootstrap-server", old.sandbox.bootstrap, *arguments
+        )
+        assert (code, out) == (1, "")
+        assert "kafka-consumer-groups.sh" in err
+    asked = ("--broker-list", old.sandbox.bootstrap, "--topic", topic)
+    assert old.run("GetOffsetShell", *asked, "--time", "0")[:2] == (
+        0, f"{topic}:0:0\n{topic}:1:\n"
+    )
+    code, out, err = old.run("GetOffsetShell", *asked, "--offsets", "2")
+    assert (code, out) == (1, "") and "--offsets" in err
+
+
 def test_a_group_made_up_goes(old: Old, topic: str) -> None:
     """A ConsoleConsumer without a group leaves none behind, and writes as it is told."""
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
