@@ -293,3 +293,29 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
         planfile.load(path)
     with pytest.raises(BadFileError, match="No such file"):
         planfile.load(tmp_path / "missing")
+
+
+def test_a_group_of_our_own(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """With `zookeeper.acl=creator` what is made belongs to us, also after it has come back."""
+    group = unique("ours")
+    settings = {
+        "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": "u:p",
+        "zookeeper_acl": "creator",
+    }  # fmt: skip
+    with hands_on(zookeeper.connect, **settings) as hands:
+        tools = hands.tools
+        run(hands, plan_offsets(tools, "offsets set", {group: dict.fromkeys(T, 5)}), tmp_path)
+        nodes = tools.tree(paths.group(group))
+        before = {path: node.data for path, node in nodes.items()}, tools.rights(nodes)
+        assert all(
+            right.identity.startswith("digest:u:")
+            for rights in before[1].values() if isinstance(rights, tuple) for right in rights
+        )
+        backup = run(hands, plan_delete_group(tools, group), tmp_path)
+        run(hands, plan_undo(tools, backup), tmp_path)
+        after = tools.tree(paths.group(group))
+        assert ({path: node.data for path, node in after.items()}, tools.rights(after)) == before
+    with hands_on(zookeeper.connect) as others, pytest.raises(AccessDeniedError):
+        plan_delete_group(others.tools, group)
