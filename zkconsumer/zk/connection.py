@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
-from zkconsumer.zk.handler import ReadAheadHandler
+from zkconsumer.zk.handler import BulkHandler
 from zkconsumer.zk.requests import (
     Children,
     Code,
@@ -51,7 +51,7 @@ class Connection:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
         self._session = ZooKeeperSession(
-            config, on_state=_unheeded, on_watch=_unheeded, handler=ReadAheadHandler()
+            config, on_state=_unheeded, on_watch=_unheeded, handler=BulkHandler()
         )
 
     def __enter__(self) -> Self:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -56,23 +58,47 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
         )
 
 
-class ReadAheadHandler(InOrderHandler):
-    """For thousands of requests at once: what has come is taken from the system in one go.
+class BulkHandler(InOrderHandler):
+    """For thousands of requests at once: few system calls for many requests and replies.
 
-    kazoo takes three reads and as many waits a reply. A TLS socket reads ahead by itself.
+    kazoo takes a write and a wait a request, three reads and as many waits a reply. A TLS socket,
+    which another function opens, is left as it is.
     """
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        return _ReadAhead(super().create_connection(*args, **kwargs))
+        return _Bulk(super().create_connection(*args, **kwargs))
+
+    def select(
+        self,
+        rlist: Sequence[Any],
+        wlist: Sequence[Any],
+        xlist: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """What waits to be sent goes when there is nothing more to add, and before any wait."""
+        if wlist and all(isinstance(one, _Bulk) and one.has_room() for one in wlist):
+            return [], list(wlist), []
+        held = [one for one in rlist if getattr(one, "pending", int)()]
+        if held:
+            return held, [], []
+        full = [one for one in (*rlist, *wlist) if isinstance(one, _Bulk) and one.waits]
+        if full:
+            others = [one for one in rlist if one not in full]
+            ready = super().select(others, [], xlist, 0)
+            if any(ready):
+                return ready
+            for one in full:
+                one.flush()
+        return super().select(rlist, wlist, xlist, timeout)
 
 
-class _ReadAhead:
-    """A socket whose `recv` keeps what it was not asked for; `pending` says how much that is."""
+class _Bulk:
+    """A socket that reads ahead and sends later; `pending` says how much was read ahead."""
 
-    _AT_ONCE = 65_536  # bytes: some 500 replies
+    _AT_ONCE = 65_536  # bytes: some 500 replies, or 1,000 requests
 
     def __init__(self, plain: Any) -> None:
-        self._plain, self._held, self._at = plain, b"", 0
+        self._plain, self._held, self._at, self.waits = plain, b"", 0, bytearray()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -80,9 +106,41 @@ class _ReadAhead:
     def pending(self) -> int:
         return len(self._held) - self._at
 
+    def has_room(self) -> bool:
+        return len(self.waits) < self._AT_ONCE
+
     def recv(self, count: int) -> bytes:
         if not self.pending():
             self._held, self._at = self._plain.recv(self._AT_ONCE), 0
         taken = self._held[self._at : self._at + count]
         self._at += len(taken)
         return taken
+
+    def send(self, data: bytes) -> int:
+        self.waits += data
+        return len(data)
+
+    def flush(self) -> None:
+        """All of it, also where that takes the other side a while to take."""
+        waits, self.waits = self.waits, bytearray()
+        try:
+            before = self._plain.gettimeout()
+            self._plain.settimeout(_FLUSH_LIMIT_S)
+            try:
+                self._plain.sendall(waits)
+            finally:
+                self._plain.settimeout(before)
+        except OSError:
+            # Half a request may be out: the connection is of no more use, and the read that
+            # follows finds it shut.
+            with suppress(OSError):
+                self._plain.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self.waits:
+            self.flush()
+        self._plain.close()
+
+
+# Seconds that a server may take to read what fills the system's own buffers; then it is given up.
+_FLUSH_LIMIT_S = 5.0
