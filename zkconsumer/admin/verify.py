@@ -104,9 +104,10 @@ def unregistered(
     Only topics that members ask for, and no threads of members whose registration says nothing.
     """
     known = {topic: frozenset(threads) for topic, threads in wanted.threads.items()}
+    there = {topic: frozenset(numbers) for topic, numbers in wanted.partitions.items()}
     found: dict[tuple[str, ThreadId], list[int]] = {}
     for tp, node in owners.items():
-        if tp.topic not in known or tp.partition not in wanted.partitions[tp.topic]:
+        if tp.topic not in known or tp.partition not in there[tp.topic]:
             continue
         if node.thread in known[tp.topic] or node.thread.rpartition("-")[0] in wanted.faults:
             continue

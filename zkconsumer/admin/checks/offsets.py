@@ -70,7 +70,8 @@ def _of_nothing(case: Case) -> Iterator[Finding]:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     for topic, numbers in by_topic.items():
         there, fault = partitions_in(topic, case.topics)
-        gone = tuple(number for number in numbers if number not in there)
+        known = frozenset(there)
+        gone = tuple(number for number in numbers if number not in known)
         if not gone or fault or not paths.is_topic(topic):
             continue
         exists = topic in case.topics

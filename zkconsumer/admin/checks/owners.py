@@ -97,11 +97,15 @@ def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator
             f"{partitions_of(numbers)}: the owner is {shown(thread)}, which no member registered",
             why, _stop(*sessions), numbers,
         )
-    for consumer in members:
-        mine = case.session_of(paths.member(case.group, consumer))
-        old = [tp for tp, node in left.items()
-               if node.thread.rpartition("-")[0] == consumer and node.session != mine]
-        if mine and old:
+    mine_of = {one: case.session_of(paths.member(case.group, one)) for one in members}
+    held: dict[str, list[TopicPartition]] = {}
+    for tp, node in left.items():
+        consumer = node.thread.rpartition("-")[0]
+        if consumer in mine_of and node.session != mine_of[consumer]:
+            held.setdefault(consumer, []).append(tp)
+    for consumer, old in held.items():
+        mine = mine_of[consumer]
+        if mine:
             sessions = {left[tp].session for tp in old}
             yield Finding(
                 Severity.WARNING, STALE, case.group, consumer,

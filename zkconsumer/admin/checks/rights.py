@@ -27,6 +27,8 @@ def places(case: Case) -> list[str]:
 
     Not `ids`: Kafka leaves it open in a secured ZooKeeper (`zookeeper.set.acl`).
     """
+    if not (case.image.registrations or case.image.owners or case.image.offsets):
+        return []
     rooms = [paths.owners(case.group), paths.offsets(case.group)]
     found = [room for room in rooms if room in case.image.listed]
     found += [path for path in case.image.listed
