@@ -141,6 +141,14 @@ def test_offsets_get(world: World) -> None:
     assert (row["zookeeper"], row["kafka"], row["written"][-1]) == (4, None, "Z")
 
 
+def test_a_malformed_topic(world: World) -> None:
+    """It is named, and hides no other."""
+    world.scene.put(paths.topic("bad"), b'{"version":1,"partitions":{"x":[1]}}')
+    result = world.run("topics", "show", "-o", "jsonl")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    assert "topic bad: " in result.stderr
+
+
 def test_unknown_names(world: World) -> None:
     """A group or a topic that does not exist is exit code 1, and named."""
     for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):

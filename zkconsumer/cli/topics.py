@@ -72,12 +72,11 @@ def show(common: Common, *, names: NAMES = None) -> None:
 
     Example: zkconsumer topics show orders -z zk1:2181/kafka
     """
-    from zkconsumer.admin.images import read_topic_names  # noqa: PLC0415
-    from zkconsumer.admin.topics import partitions  # noqa: PLC0415
+    from zkconsumer.admin.topics import partitions, topics  # noqa: PLC0415
 
     with common.connect() as connection:
-        wanted = names or read_topic_names(connection)
-        found = partitions(connection, wanted)
+        every = topics(connection, names or None)
+        found = partitions(connection, (one.name for one in every if not one.fault))
     common.write(map(_place_row, found), SHOW_COLUMNS)
     leaderless = sum(one.leader is None for one in found)
     behind = sum(bool(one.out_of_sync) for one in found)
@@ -85,7 +84,10 @@ def show(common: Common, *, names: NAMES = None) -> None:
         say(f"{leaderless} of {len(found)} partitions have no leader")
     if behind:
         say(f"{behind} of {len(found)} partitions have replicas that are not in sync")
-    _say_missing(names, {one.topic for one in found})
+    for one in every:
+        if one.fault:
+            say(f"topic {one.name}: {one.fault}")
+    _say_missing(names, {one.name for one in every})
 
 
 def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:
