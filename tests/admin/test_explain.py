@@ -35,7 +35,7 @@ def test_range(scene: Scene) -> None:
         (1, "g_a-0", (0, 1, 2)), (2, "g_a-1", (3, 4)), (3, "g_b-0", (5, 6))
     ]  # fmt: skip
     assert found.topics["orders"] == (
-        "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1: the first 1 get one more."
+        "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1: the first gets one more."
     )
     assert "4 threads, 2 partitions: 2 idle by design" in found.topics["logs"]
     first, *_, idle = (one for one in found.shares if one.topic == "logs")

@@ -133,7 +133,8 @@ def _range_words(case: Case, topic: str) -> str:
     share, extra = divmod(n, m)
     text = f"{_count(n)} / {_threads(m)} = {share} each"
     if extra:
-        text += f", and {n} mod {m} = {extra}: the first {extra} get one more"
+        first = f"the first {extra} get" if extra > 1 else "the first gets"
+        text += f", and {n} mod {m} = {extra}: {first} one more"
     idle = m - n
     return f"{text}. {_idle(m, n)}" if idle > 0 else f"{text}."
 

@@ -62,7 +62,7 @@ def _of_nothing(
     mends = tuple(map(case.mend, dead)) if exists or sessions else whole(case, root)
     return Finding(
         Severity.WARNING, OWNER_OF_NOTHING, case.group, topic,
-        f"{partitions_of(numbers)} have an owner, and the topic "
+        f"{partitions_of(numbers)}: an owner node, and the topic "
         + ("has no such partition" if exists else "does not exist"),
         "the topic was deleted or never there; members that hold it read nothing",
         _stop(*sessions) if sessions else fix(case.group), numbers, mends,
