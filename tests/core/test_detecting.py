@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.core.assignors import KeyForm, Strategy
 from zkconsumer.core.computing import Failure, Group, Part, compute
-from zkconsumer.core.detecting import detect
+from zkconsumer.core.detecting import detect, nearest
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.core.releases import DEFAULT, RELEASES, Profile, profile
@@ -185,3 +185,23 @@ def test_groups_of_real_members(case: dict[str, Any]) -> None:
     last = list(members)[-1]
     unlike_us = [name for name, one in case["members"].items() if one["release"] == "1.1.1"]
     assert set(found.quarrels) == ({last, *unlike_us} if case["failed"] else set())
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
+def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: str) -> None:
+    """Whatever the question assumes, those are found by which all members own what they own."""
+    settled = group(strategy, {"g_a": BOTH, "g_b": BOTH}, SIZES)
+    owners = all_parts(settled, profile(release))
+    for assumed in Strategy:
+        found = nearest(group(assumed, {"g_a": BOTH, "g_b": BOTH}, SIZES), owners)
+        assert found.strategy is strategy
+        assert owned(*(one for one in found.parts.values() if isinstance(one, dict))) == owners
+
+
+def test_the_nearest_rules_of_a_group_that_nothing_explains() -> None:
+    """Then those of most members count; without owners it is what the question assumes."""
+    owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
+    found = nearest(TWO, owners)
+    assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)
+    assert nearest(TWO, {}).strategy is ROUND_ROBIN
