@@ -1,0 +1,378 @@
+"""docs/operators.md: every recipe does on real servers what the page says, and prints it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from confluent_kafka import Producer
+from kafkastorage import foreign
+from kazoo.client import KazooClient
+from typer.testing import CliRunner
+
+from zkconsumer.admin.exporter import GAUGES
+from zkconsumer.cli import COMMANDS, Exit, app
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.process import until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+RECIPES = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BACKUP = re.compile(r"zkconsumer-backup-[\w.-]+?-\d{8}T[\d.]+Z-[0-9a-f]{12}\.json")
+ADDRESS = "zk1:2181/kafka"
+# What no two runs have in common, and how wide a column is.
+VARYING = {
+    r"\d{4}-\d\d-\d\d[T ][\d:.,]+(Z|\+00:00)?": "TIME",
+    r"0x[0-9a-f]+": "SESSION",
+    r"[ \t]+": " ",
+}
+HOURS_S = 3600
+# Seconds, for what happens at once on a machine that is not busy.
+LIMIT_S = 60
+
+
+class Stage:
+    """The group `billing` and the topic `orders` of a recipe, under names of their own."""
+
+    def __init__(self, sandbox: Sandbox, suffix: str, zk: KazooClient) -> None:
+        self.sandbox, self.suffix, self.zk = sandbox, suffix, zk
+
+    def real(self, text: str) -> str:
+        """The page's text with the names that are used here."""
+        text = text.replace(ADDRESS, self.sandbox.zookeeper_connect)
+        return re.sub("billing|orders", lambda name: name.group() + self.suffix, text)
+
+    def told(self, text: str) -> str:
+        """The other way, less what varies."""
+        text = text.replace(self.suffix, "")
+        for pattern, stead in VARYING.items():
+            text = re.sub(pattern, stead, text)
+        return "".join(f"{line.strip()}\n" for line in text.splitlines())
+
+    @property
+    def group(self) -> str:
+        return self.real("billing")
+
+    @property
+    def topic(self) -> str:
+        return self.real("orders")
+
+    # ---- what there is ---------------------------------------------------------------------------
+
+    def messages(self, partitions: int = 2) -> None:
+        """In each partition four messages of two hours ago, and three of now."""
+        self.sandbox.create_topic(self.topic, partitions=partitions)
+        producer = Producer({"bootstrap.servers": self.sandbox.bootstrap})
+        now = int(time.time() * 1000)
+        for partition in range(partitions):
+            for age_s in [2 * HOURS_S] * 4 + [0] * 3:
+                producer.produce(
+                    self.topic, b"m", partition=partition, timestamp=now - age_s * 1000
+                )
+        assert producer.flush(60) == 0
+
+    def offsets(self, *values: object) -> None:
+        for number, value in enumerate(values):
+            path = paths.offset(self.group, TopicPartition(self.topic, number))
+            self.zk.create(path, str(value).encode(), makepath=True)
+
+    def member(self, name: str, threads: int = 1) -> None:
+        """Somebody registers, and lives as long as the test."""
+        data = encode_registration(Registration({self.topic: threads}, Pattern.STATIC, 1))
+        path = paths.member(self.group, f"{self.group}_{name}")
+        self.zk.create(path, data, ephemeral=True, makepath=True)
+
+    def owner(self, partition: int, thread: str) -> None:
+        path = paths.owner(self.group, TopicPartition(self.topic, partition))
+        data = f"{self.group}_{thread}".encode()
+        self.zk.create(path, data, ephemeral=True, makepath=True)
+
+    # ---- what has become of it -------------------------------------------------------------------
+
+    def stored(self, group: str = "billing", topic: str = "orders") -> list[str]:
+        """What the offset znodes hold, in the order of the partitions."""
+        above = paths.offsets_of(self.real(group), self.real(topic))
+        if not self.zk.exists(above):
+            return []
+        numbers = sorted(self.zk.get_children(above), key=int)
+        return [self.zk.get(f"{above}/{number}")[0].decode() for number in numbers]
+
+    def has_group(self, name: str) -> bool:
+        return self.zk.exists(paths.group(self.real(name))) is not None
+
+    # ---- the page's commands ---------------------------------------------------------------------
+
+    def run(self, line: str) -> tuple[int, str]:
+        """Exit code, and what a terminal shows; the backup that is named is the newest."""
+        words = shlex.split(BACKUP.sub(newest_backup, self.real(line)))
+        assert words.pop(0) == "zkconsumer"
+        done = CliRunner().invoke(app, words)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.exit_code, done.output
+
+
+def newest_backup(_: object = None) -> str:
+    return str(max(Path().glob("zkconsumer-backup-*.json"), key=os.path.getmtime))
+
+
+@pytest.fixture
+def stage(
+    sandbox: Sandbox,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Stage]:
+    """In an empty directory, with the environment that the page asks for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
+    zk = KazooClient(sandbox.zookeeper_connect)
+    zk.start(LIMIT_S)
+    try:
+        yield Stage(sandbox, unique(""), zk)
+    finally:
+        zk.stop()
+        zk.close()
+
+
+# ---- what there is before a recipe, and after ----------------------------------------------------
+
+
+def at_rest(stage: Stage) -> None:
+    stage.messages()
+    stage.offsets(7, 7)
+
+
+def live(stage: Stage) -> None:
+    at_rest(stage)
+    stage.member("b")
+    stage.owner(0, "b-0")
+    stage.owner(1, "b-0")
+
+
+def lagging(stage: Stage) -> None:
+    stage.messages()
+    stage.offsets(5, 5)
+    stage.member("b")
+    stage.owner(0, "b-0")
+    stage.owner(1, "b-0")
+
+
+def blocked(stage: Stage) -> None:
+    """A thread that is not registered holds what is due to another."""
+    at_rest(stage)
+    stage.member("b", threads=2)
+    stage.owner(0, "b-0")
+    stage.owner(1, "a-0")
+
+
+def settled(stage: Stage) -> None:
+    at_rest(stage)
+    stage.member("b", threads=2)
+    stage.owner(0, "b-0")
+    stage.owner(1, "b-1")
+
+
+def idle(stage: Stage) -> None:
+    """Eight threads for three partitions."""
+    stage.messages(partitions=3)
+    stage.offsets(7, 7, 7)
+    stage.member("a", threads=4)
+    stage.member("b", threads=4)
+    for partition in range(3):
+        stage.owner(partition, f"a-{partition}")
+
+
+def gone(stage: Stage) -> None:
+    at_rest(stage)
+    stage.sandbox.delete_topic(stage.topic)
+    assert until(lambda: not stage.zk.exists(paths.topic(stage.topic)), limit_s=LIMIT_S)
+
+
+def malformed(stage: Stage) -> None:
+    """An empty registration of no session."""
+    at_rest(stage)
+    stage.member("a")
+    stage.owner(0, "a-0")
+    stage.owner(1, "a-0")
+    stage.zk.create(paths.member(stage.group, f"{stage.group}_old"), b"")
+
+
+def unmoved(stage: Stage) -> None:
+    assert stage.stored() == ["7", "7"]
+
+
+def copied_and_deleted(stage: Stage) -> None:
+    assert stage.stored() == ["7", "7"]
+    assert not stage.has_group("billing-test")
+
+
+def in_kafka(stage: Stage) -> None:
+    with foreign(stage.sandbox.zookeeper_connect, stage.group, stage.topic) as kafka:
+        assert kafka.offsets(0, 1) == {0: 7, 1: 7}
+
+
+def deleted(stage: Stage) -> None:
+    """And the backup leads back, as the page says."""
+    assert not stage.has_group("billing")
+    name = "zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json"  # as the page does
+    code, output = stage.run(f"zkconsumer undo {name} --execute")
+    assert code == 0, output
+    assert stage.stored() == ["7", "7"]
+
+
+def forgotten(stage: Stage) -> None:
+    assert stage.stored() == []
+    assert stage.has_group("billing")
+
+
+def mended(stage: Stage) -> None:
+    assert stage.zk.get_children(paths.ids(stage.group)) == [f"{stage.group}_a"]
+
+
+def exported(stage: Stage) -> None:
+    of = paths.offsets_of(stage.group, stage.topic)
+    lines = Path(stage.real("offsets.txt")).read_text().splitlines()
+    assert sorted(lines) == [f"{of}/0:7", f"{of}/1:7"]
+
+
+def nothing(stage: Stage) -> None:
+    """A recipe that reads."""
+
+
+Step = Callable[[Stage], None]
+# The sessions of the page in their order: what there is before, and what must be so after.
+SCENES: dict[str, list[tuple[Step, Step]]] = {
+    "Move a group back an hour": [(at_rest, unmoved), (live, unmoved)],
+    "Clone a group for a test": [(at_rest, copied_and_deleted)],
+    "Migrate a group's offsets to Kafka": [(at_rest, in_kafka)],
+    "Find who blocks a rebalance": [(blocked, nothing), (settled, nothing)],
+    "See the lag, and alert on it": [(lagging, nothing)],
+    "Back up offsets, and restore them": [(at_rest, unmoved)],
+    "Threads that are idle": [(idle, nothing)],
+    "Delete a dead group": [(at_rest, deleted)],
+    "Forget a deleted topic": [(gone, forgotten)],
+    "Members of the JVM fail on a malformed registration": [(malformed, mended)],
+    "Scripts that call the old tools": [(at_rest, exported)],
+}
+SESSIONS = [(name, number) for name, scenes in SCENES.items() for number in range(len(scenes))]
+
+
+def steps(session: str) -> list[tuple[str, str, int]]:
+    """The commands of a session, what each prints, and the exit code.
+
+    Which `echo $?` tells; else doctor's is 1 where it says that there is a problem, and others' 0.
+    """
+    found: list[tuple[str, str, int]] = []
+    for part in session.replace("\\\n", "").split("$ ")[1:]:
+        line, _, printed = part.partition("\n")
+        if line == "echo $?":
+            found[-1] = (*found[-1][:2], int(printed))
+        else:
+            found.append((line, printed, int("of which --fix can mend" in printed)))
+    return found
+
+
+@pytest.mark.parametrize(("recipe", "number"), SESSIONS)
+def test_a_recipe(stage: Stage, recipe: str, number: int) -> None:
+    """Its commands print what the page shows, exit as it says, and have the effect."""
+    before, after = SCENES[recipe][number]
+    before(stage)
+    for line, printed, code in steps(SESSION.findall(RECIPES[recipe])[number]):
+        exit_code, output = stage.run(line)
+        assert exit_code == code, output
+        pieces = map(stage.told, re.split(r"^\.\.\.\n", printed, flags=re.MULTILINE))
+        assert re.fullmatch("(.*\n)*".join(map(re.escape, pieces)), stage.told(output)), output
+    after(stage)
+
+
+def test_every_session_is_run() -> None:
+    """No recipe of the page is left out, and none has a session more."""
+    found = {name: len(SESSION.findall(text)) for name, text in RECIPES.items()}
+    assert {name: count for name, count in found.items() if count} == {
+        name: len(scenes) for name, scenes in SCENES.items()
+    }
+
+
+def test_the_alert(stage: Stage) -> None:
+    """What Prometheus is served has the gauges that the page's rules name."""
+    recipe = RECIPES["See the lag, and alert on it"]
+    named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
+    assert named
+    assert named <= {name for name, _, _ in GAUGES}
+    (line,) = re.findall(r"^```sh\nzkconsumer (.*)\n```$", recipe, re.MULTILINE)
+    port = free_port()
+    words = shlex.split(stage.real(line).replace("9308", str(port)).replace("0.0.0.0", "127.0.0.1"))
+    live(stage)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", *words], stderr=subprocess.PIPE, text=True
+    )
+
+    def served() -> str:
+        assert process.poll() is None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    try:
+        assert until(lambda: all(f"\n{name}" in served() for name in named), limit_s=LIMIT_S)
+        assert f'status="OK",topic="{stage.topic}"' in served()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == Exit.INTERRUPTED
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# ---- the table, and Python -----------------------------------------------------------------------
+
+
+def test_every_command_is_in_the_table() -> None:
+    """Each command of the command line has a place in the table, with all that is below it."""
+    rows = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| `")]
+    root = typer.main.get_command(app)
+    context = typer.Context(root)
+    listed = []
+    for first, second in rows:
+        names = re.findall(r"`(\w+)`", first)
+        listed += names
+        below = set(re.findall(r"`(?:(?:trace|sandbox) )?([\w-]+)`", second))
+        there = set()
+        for name in names:
+            command = root.get_command(context, name)  # type: ignore[attr-defined]
+            there |= set(getattr(command, "commands", {}))
+        assert below == there, first
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_the_exit_codes() -> None:
+    """The page lists the exit codes, all of them."""
+    (listed,) = re.findall(r"\*\*Exit codes:\*\* ([^.]*)\.", PAGE)
+    assert [int(code) for code in re.findall(r"\d+", listed)] == [int(code) for code in Exit]
+
+
+def test_the_calls(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python program of the page runs as it stands, but for the names."""
+    at_rest(stage)
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(stage.real(program), "operators.md", "exec"), {})  # our own page
+    said = capsys.readouterr().out
+    for line in ("lag [0, 0]", "moved 2", "to import 0", "to forget 3", "settled True"):
+        assert line in said
+    assert stage.stored() == ["7", "7"]
+    in_kafka(stage)
