@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from adminscene import Scene, scenes
+from kazoo.security import make_acl
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -160,6 +161,18 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
                     ("doctor", "--no-logs", "--fix")):
         ask(*command)
     assert _stats(scene) == before
+
+
+def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
+    """They do as well where ZooKeeper lets nobody write; that members are locked out is said."""
+    for path in (paths.owners("g"), paths.offsets("g"), *map(
+        lambda topic: paths.offsets_of("g", topic), SIZES
+    ), *map(lambda topic: paths.owners_of("g", topic), SIZES)):
+        scene.session.set_acls(path, [make_acl("world", "anyone", read=True)])
+    assert ask("verify", "--group", "g")[0] == ask("explain", "g")[0] == 0
+    code, out, _ = ask("doctor", "--no-logs", "--group", "g")
+    assert code == 1
+    assert {line.split()[1] for line in out.splitlines() if line[0] != " "} == {"locked-out"}
 
 
 def _stats(scene: Scene, path: str = "") -> dict[str, tuple[int, int]]:
