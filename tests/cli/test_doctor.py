@@ -86,12 +86,12 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     code, out, err = ask(*asked)
     assert code == 1
     assert "delete" in out
-    assert "dry run, nothing was written: 1 changes planned" in err
+    assert "dry run, nothing was written: 1 change planned" in err
     assert scene.session.exists(path)
     assert not list(tmp_path.iterdir())
     code, out, err = ask(*asked, "--execute")
     assert code == 0, err
-    assert "done: 1 changes made" in err
+    assert "done: 1 change made" in err
     assert err.endswith("zkconsumer: no problem found\n")
     assert not scene.session.exists(path)
     assert len(list(tmp_path.iterdir())) == 1

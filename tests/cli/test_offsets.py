@@ -96,6 +96,15 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
     assert (again.exit_code, "nothing to change" in again.stderr) == (0, True)
 
 
+def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
+    """For programs they have a path and no topic; in the table the path stands in its place."""
+    room = paths.offsets_of("g", "t")
+    others = [row for row in rows(command("groups", "delete", "g", "-o", "json"))
+              if row["path"].startswith(room) and row["partition"] is None]
+    assert [(row["path"], row["topic"]) for row in others] == [(room, None)]
+    assert room in command("groups", "delete", "g").stdout
+
+
 def test_a_plan_file(hands: Hands, command: Command) -> None:
     """A plan in a file is applied later, once; and not at all if something has changed."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.options import Common, operator
-from zkconsumer.cli.output import Align, Column, say, say_all
+from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.core import paths
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def carry_out(
     Raises what `apply` raises.
     """
     columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
-    common.write(map(_row, _rows(plan, ends)), columns)
+    is_for_people = common.output in (Output.TABLE, Output.WIDE, Output.LEGACY)
+    show = _row if is_for_people else _plain
+    common.write(map(show, _rows(plan, ends)), columns)
     proceed(connection, plan, how)
 
 
@@ -120,7 +122,7 @@ def proceed(connection: Connection, plan: Plan, how: Changing) -> None:
     if how.execute:
         _apply(connection, plan, how)
     else:
-        say(f"dry run, nothing was written: {len(plan)} changes planned; --execute makes them")
+        say(f"dry run, nothing was written: {_changes(len(plan))} planned; --execute makes them")
 
 
 def _rows(plan: Plan, ends: Mapping[TopicPartition, int] | None) -> Any:
@@ -129,9 +131,18 @@ def _rows(plan: Plan, ends: Mapping[TopicPartition, int] | None) -> Any:
     return rows(plan, ends=ends)
 
 
+def _changes(number: int) -> str:
+    return f"{number} change{'s' if number != 1 else ''}"
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = row._asdict()
+    return shown
+
+
 def _row(row: Any) -> dict[str, Any]:
     """Other znodes than offsets have their path in place of the topic."""
-    shown: dict[str, Any] = row._asdict()
+    shown = _plain(row)
     return shown if row.topic is not None else shown | {"topic": row.path}
 
 
@@ -186,7 +197,7 @@ def _apply(connection: Connection, plan: Plan, how: Changing) -> None:
                 f" groups={groups} done={progress.done}/{len(plan)} backup={progress.backup}"
             )
     already = f", {report.already} were made before" if report.already else ""
-    say(f"done: {report.applied} changes made{already}")
+    say(f"done: {_changes(report.applied)} made{already}")
 
 
 class Progress:
