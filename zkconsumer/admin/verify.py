@@ -48,7 +48,7 @@ def unknown_group(group: str, connection: Connection) -> UnknownGroupError:
     """The error for a group that has no znode."""
     return UnknownGroupError(
         f"group {group} does not exist", where=connection.config.zookeeper_connect,
-        remedy="check name and chroot",
+        remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",
     )
 
 

@@ -13,7 +13,6 @@ from zkconsumer.cli.options import Common, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
 from zkconsumer.cli.partitions import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, watch
-from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary
@@ -101,14 +100,13 @@ def _picture(group: GroupLag) -> tuple[str, Table, list[str]]:
 
 
 def _read(connection: Connection, name: str) -> GroupLag:
+    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
     from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
 
     limit_s = connection.config.zookeeper_connection_timeout_s
     found = group_lags(connection, [name], limit_s=limit_s)
     if name not in found:
-        raise UnknownGroupError(
-            f"group {name} does not exist", remedy="see zkconsumer groups list"
-        )
+        raise unknown_group(name)
     return found[name]
 
 

@@ -12,7 +12,7 @@ from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import Column, Output, Table, say, say_all
 from zkconsumer.cli.partitions import COLUMNS, GROUP, STATUS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, Watch, watch
-from zkconsumer.errors import ConfigError, UnknownGroupError, ZooKeeperUnreachableError
+from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection
@@ -96,6 +96,7 @@ class Reader:
 
     def read(self) -> list[GroupLag]:
         """The groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
+        from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
         from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
 
         found = group_lags(
@@ -103,9 +104,7 @@ class Reader:
         )
         for name in self._names:
             if name not in found:
-                raise UnknownGroupError(
-                    f"group {name} does not exist", remedy="see zkconsumer groups list"
-                )
+                raise unknown_group(name)
         return list(found.values())
 
     def observe(self) -> list[GroupLag]:
@@ -172,7 +171,8 @@ def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> Non
     ]
     if failing:
         some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")
-        say(f"{len(failing)} partitions are more than {fail_above} behind, or not known: {some}")
+        are = "partition is" if len(failing) == 1 else "partitions are"
+        say(f"{len(failing)} {are} more than {fail_above} behind, or not known: {some}")
         raise typer.Exit(Exit.PROBLEM)
 
 

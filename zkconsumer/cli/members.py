@@ -10,7 +10,6 @@ import typer
 
 from zkconsumer.cli.options import Common, Groups, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, say, say_all
-from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport
@@ -75,6 +74,7 @@ def members(common: Common, *, group: Groups = None) -> None:
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
     from zkconsumer.admin import groups as admin  # noqa: PLC0415
+    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
     from zkconsumer.admin.images import read_group_names  # noqa: PLC0415
     from zkconsumer.core.paths import validate_group  # noqa: PLC0415
 
@@ -83,7 +83,7 @@ def members(common: Common, *, group: Groups = None) -> None:
         found = admin.members(connection, names or read_group_names(connection))
     for name in names:
         if name not in found:
-            raise UnknownGroupError(f"group {name} does not exist", remedy="check name and chroot")
+            raise unknown_group(name)
     everybody = [one for _, of_group in found.values() for one in of_group]
     common.write(map(member_row, everybody), COLUMNS)
     say_all(member_words(everybody))

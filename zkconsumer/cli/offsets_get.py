@@ -8,7 +8,6 @@ from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import Align, Column, say
 from zkconsumer.cli.partitions import unknown
-from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import PartitionLag
@@ -32,6 +31,7 @@ def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
+    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
     from zkconsumer.admin.lag import group_lags, unasked_logs  # noqa: PLC0415
 
     names = [common.group(name) for name in group or (None,)]
@@ -42,9 +42,7 @@ def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
         )  # fmt: skip
     for name in names:
         if name not in found:
-            raise UnknownGroupError(
-                f"group {name} does not exist", remedy="see zkconsumer groups list"
-            )
+            raise unknown_group(name)
     common.write(
         [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
         COLUMNS,

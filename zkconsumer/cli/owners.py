@@ -22,7 +22,6 @@ from zkconsumer.cli.output import (
     say,
     write_document,
 )
-from zkconsumer.errors import UnknownGroupError
 
 if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
@@ -52,6 +51,7 @@ def owners(
 
     Example: zkconsumer owners -z zk1:2181/kafka --group billing --watch
     """
+    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
     from zkconsumer.zk.observer import Observer  # noqa: PLC0415
 
     name = common.group(group)
@@ -59,10 +59,7 @@ def owners(
     limit_s = config.zookeeper_connection_timeout_s
     with Observer(config.zookeeper_connect, name, timeout_s=limit_s, config=config) as observer:
         if not observer.group_exists():
-            raise UnknownGroupError(
-                f"group {name} does not exist", where=config.zookeeper_connect,
-                remedy="check name and chroot",
-            )
+            raise unknown_group(name)
         if not watch:
             _show(observer.snapshot(), common)
         elif common.output in (Output.JSON, Output.JSONL):
