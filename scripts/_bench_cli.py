@@ -1,11 +1,11 @@
 """How long the operator's commands take, each a cold process, on a real ZooKeeper and broker.
 
-There are 5,000 groups, half of them with a member; one more with 200 members that own and have
-committed 10,000 partitions of ten topics; one with as many offsets and no member, which are written
-to a file and, each changed, read from it; and one of 512 partitions, of which Kafka 1.1.1's own
-ConsumerGroupCommand is asked the same, in turn with ours. The figure is the median of `--rounds`
-runs, in seconds of the wall clock from the start of the process to its end; memory is the largest
-resident set of any of them. What a command writes goes to a pipe.
+There are 5,000 groups, half of them with a member; one more with 200 members that own, as range
+deals them, and have committed 10,000 partitions of ten topics; one with as many offsets and no
+member, which are written to a file and, each changed, read from it; and one of 512 partitions, of
+which Kafka 1.1.1's own ConsumerGroupCommand is asked the same, in turn with ours. The figure is the
+median of `--rounds` runs, in seconds of the wall clock from the start of the process to its end;
+memory is the largest resident set of any of them. What a command writes goes to a pipe.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[
     yield from ((paths.member(name, consumer), registration) for consumer in consumers)
     yield from ((paths.owners_of(name, topic), b"") for topic in topics)
     yield from ((paths.offsets_of(name, topic), b"") for topic in topics)
-    for number, tp in enumerate(owned):
-        if members:
-            yield paths.owner(name, tp), f"{consumers[number % members]}-0".encode()
+    for tp in owned:
+        if members:  # as range deals them: the members' number divides that of the partitions
+            share = len(owned) // len(topics) // members
+            yield paths.owner(name, tp), f"{consumers[tp.partition // share]}-0".encode()
         yield paths.offset(name, tp), b"0"
 
 
