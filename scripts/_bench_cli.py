@@ -168,7 +168,8 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     for command in (("lag",), ("groups", "show"), ("offsets", "reset")):
         taken = runs.seconds(*command, "--help")
         yield at_most(f"{' '.join(command)} help", "seconds", taken, "s", 0.3)
-    theirs, ours = [], []
+    theirs: list[float] = []
+    ours: list[float] = []
     for number in range(max(JVM_ROUNDS, rounds)):
         if number < JVM_ROUNDS:
             theirs.append(timed(jvm_tool(sandbox))[0])

@@ -6,6 +6,7 @@ A part that is missing in CI is a failure. Servers start when a test asks for th
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 
@@ -83,6 +84,15 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
     """Three ZooKeeper servers for one test, which may kill them."""
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as servers:
         yield servers
+
+
+@pytest.fixture(autouse=True)
+def kazoo_log_level() -> Iterator[None]:
+    """The command line silences kazoo for its process; here that would last for other tests."""
+    kazoo = logging.getLogger("kazoo")
+    level = kazoo.level
+    yield
+    kazoo.setLevel(level)
 
 
 @pytest.fixture

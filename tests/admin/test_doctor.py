@@ -246,7 +246,7 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
     assert (behind.code, behind.severity) == ("offset-behind-log", Severity.WARNING)
     assert of_logs.code == "offset-behind-log"
     assert {beyond.subject, other.subject} == {behind.subject, of_logs.subject} == {*SIZES}
-    assert "5, the log is 0 to 4" in beyond.what
+    assert "partition 0: the offset is 5, beyond the end of the log (0 to 4)" in beyond.what
     assert "zkconsumer offsets reset --group g --topic" in beyond.remedy
     assert (note.code, note.severity, note.is_problem) == ("log-unknown", Severity.NOTE, False)
     assert "gone" in note.what

@@ -72,6 +72,7 @@ def test_offsets_outside_the_log_are_mended_by_what_the_finding_says(
         group.admin.create(path, value, makepath=True)
     (one,) = examined(group)
     assert (one.code, one.partitions) == ("offset-beyond-log", (0,))
+    assert one.what == "partition 0: the offset is 99, beyond the end of the log (0 to 10)"
     command = [*shlex.split(one.remedy)[1:], "--backup-dir", str(tmp_path), "--zookeeper",
                group.sandbox.zookeeper_connect, "--timeout", str(LIMIT_S)]
     result = CliRunner().invoke(app, command)

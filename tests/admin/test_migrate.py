@@ -28,6 +28,7 @@ from zkconsumer.admin.migrate import (
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import RefusedError, UnknownGroupError
+from zkconsumer.kafka.logs import LogRange
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.connection import Connection
 
@@ -141,6 +142,19 @@ def test_what_cannot_go_is_left(tools: Connection, group: Group) -> None:
     assert "is no offset" in found.left[0].reason
     assert "does not exist" in found.left[1].reason
     assert found.plan.is_empty
+
+
+def test_outside_the_log(tools: Connection, group: Group) -> None:
+    """What is beyond either end, or cannot be compared, goes as it is, and the reason says so."""
+    store(group, {0: 4, 1: 21, 2: 20})
+    logs = {group.tp(0): LogRange(5, 20), group.tp(1): LogRange(5, 20), group.tp(2): "no leader"}
+    found = planned(tools, group, TO_KAFKA, ask_logs=lambda brokers, asked: logs)
+    assert actions(found) == {0: "create", 1: "create", 2: "create"}
+    assert [one.reason for one in found.transfers] == [
+        "before the start of the log (5): members will go by auto.offset.reset",
+        "beyond the end of the log (20): members will go by auto.offset.reset",
+        "not compared with the log: no leader",
+    ]
 
 
 def test_a_live_group_is_refused(tools: Connection, group: Group, kafka: Foreign) -> None:

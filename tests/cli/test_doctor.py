@@ -86,6 +86,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     code, out, err = ask(*asked)
     assert code == 1
     assert "delete" in out
+    assert "    mend: by the plan below\n" in out
     assert "dry run, nothing was written: 1 change planned" in err
     assert scene.session.exists(path)
     assert not list(tmp_path.iterdir())
@@ -133,7 +134,7 @@ def test_explain(ask: Ask, scene: Scene) -> None:
     assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
     rows = [line.split()[:3] for line in out.splitlines()]
     assert ["1", "g_a-0", "0-2"] in rows
-    code, out, _ = ask("explain", "g", "--topic", "logs", "-o", "json")
+    code, out, _ = ask("explain", "--group", "g", "--topic", "logs", "-o", "json")
     document = json.loads(out)
     assert list(document["topics"]) == ["logs"]
     assert document["threads"][0]["partitions"] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,18 @@ def test_there_and_back(ask: Ask, group: Group) -> None:
     code, _, err = ask("kafka-to-zookeeper", "--execute", "--force-lower-offsets")
     assert code == 0, err
     assert group.admin.get(paths.offset(group.name, group.tp(0)))[0] == b"5"
+
+
+def test_outside_the_log(ask: Ask, group: Group) -> None:
+    """An offset beyond the end of the log goes as it is, and its reason says so."""
+    group.write(0, b"99")
+    code, out, _ = ask("zookeeper-to-kafka", "-o", "json")
+    assert code == 0
+    row = json.loads(out)[0]
+    assert row["action"] == "create"
+    assert re.fullmatch(
+        r"beyond the end of the log \(\d+\): members will go by auto.offset.reset", row["reason"]
+    )
 
 
 def test_a_live_group(ask: Ask, group: Group) -> None:

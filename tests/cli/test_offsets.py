@@ -85,7 +85,7 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
     done = command("offsets", "set", "-g", "g", "t:0=7", "--execute")
     assert (done.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
     backup = the_backup()
-    assert f"backup: {backup}" in done.stderr
+    assert f"backup: {backup} (`zkconsumer undo` takes it back)\n" in done.stderr
     assert "audit: " in done.stderr
     assert "kind=offsets-set groups=g done=1/1" in done.stderr
     assert command("undo", backup).exit_code == 0
@@ -132,10 +132,13 @@ def test_live_members(hands: Hands, command: Command) -> None:
     ):
         refused = command(*arguments, "--execute")
         assert (refused.exit_code, "g_a" in refused.stderr) == (4, True)
+        assert ("write over" in refused.stderr) == ("set" in arguments)
+        assert ("once members commit further" in refused.stderr) == ("set" not in arguments)
     assert set(hands.stored("g").values()) == {"100", "101", "102"}
     forced = command("offsets", "set", "-g", "g", "t:0=7", "--execute", "--force-live")
     assert (forced.exit_code, hands.stored("g")[TopicPartition("t", 0)]) == (0, "7")
     assert "members of the JVM do not look" in forced.stderr
+    assert "auto.commit.interval.ms, 60 s" in forced.stderr
 
 
 def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
@@ -197,7 +200,9 @@ def test_nothing_to_export(command: Command) -> None:
 def test_groups(hands: Hands, command: Command) -> None:
     """Copied, renamed, a topic forgotten, deleted."""
     before = hands.stored("g")
-    assert command("groups", "copy", "g", "h", "--execute").exit_code == 0
+    copied = command("groups", "copy", "g", "h", "--execute")
+    assert copied.exit_code == 0
+    assert "whether Kafka has offsets of group g, too, is not known: no broker" in copied.stderr
     assert command("groups", "rename", "h", "i", "--execute").exit_code == 0
     assert (hands.stored("i"), hands.tree("h")) == (before, {})
     assert command("offsets", "copy", "--from", "g", "-g", "k", "-t", "t:1", "--execute") \
@@ -205,8 +210,32 @@ def test_groups(hands: Hands, command: Command) -> None:
     assert hands.stored("k") == {TopicPartition("t", 1): "101"}
     assert command("topics", "forget", "t", "--execute").exit_code == 0
     assert (hands.stored("g"), hands.stored("i"), hands.stored("k")) == ({}, {}, {})
-    assert command("groups", "delete", "i", "--execute").exit_code == 0
+    assert command("groups", "delete", "i", "-g", "k", "--execute").exit_code == 2
+    assert command("groups", "delete", "-g", "i", "--execute").exit_code == 0
     assert hands.tree("i") == {}
+
+
+def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
+    """Each is named: left out of an export, whose exit code is 1, and copied as it is."""
+    hands.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
+    exported = command("offsets", "export", "-g", "g", "-f", "csv")
+    assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
+    assert "g t-1 is left out: " in exported.stderr
+    copied = command("groups", "copy", "g", "h", "--execute")
+    assert (copied.exit_code, hands.stored("h")) == (0, hands.stored("g"))
+    assert "t-1 is copied as it is: " in copied.stderr
+
+
+def test_brokers_that_cannot_be_reached(hands: Hands, command: Command) -> None:
+    """They keep nobody from copying; that it is not known what Kafka has is said once."""
+    hands.other.create(
+        paths.broker(1), b'{"version": 1, "host": "127.0.0.1", "port": 1}', makepath=True
+    )
+    hands.offsets("h", {TopicPartition("t", 0): 1})
+    done = command("offsets", "copy", "--from", "g", "-g", "h", "--execute", "--timeout", "2")
+    assert (done.exit_code, hands.stored("h")) == (0, hands.stored("g"))
+    assert done.stderr.count("is not known: ") == 1
+    assert "whether Kafka has offsets of group g and 1 other, too, is not known: " in done.stderr
 
 
 def test_offsets_deleted(hands: Hands, command: Command) -> None:

@@ -103,6 +103,24 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
     assert "keeps 7: Kafka takes none away" in undone.stderr
 
 
+def test_kafka_is_told_of(group: Group, command: Command, kafka: Foreign) -> None:
+    """What changes ZooKeeper alone says that Kafka has offsets, too; and only if it has."""
+    Path("f.csv").write_text(f"{group.topic},0,4\n")
+    word = f"Kafka has offsets of group {group.name}, too"
+    deleting = ("offsets", "delete", "-t", group.topic)
+    assert "Kafka" not in command(*deleting).stderr
+    kafka.commit({0: 5})
+    assert word in command(*deleting).stderr
+    assert word in command("offsets", "import", "f.csv").stderr
+    for verb in ("copy", "rename"):
+        done = CliRunner().invoke(app, ["groups", verb, group.name, f"{group.name}-2"])
+        assert (done.exit_code, word in done.stderr) == (0, True)
+    copied = CliRunner().invoke(
+        app, ["offsets", "copy", "--from", group.name, "-g", f"{group.name}-2"]
+    )
+    assert word in copied.stderr
+
+
 def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None:
     """A commit in Kafka since the plan was made is seen: refused, and nothing is written."""
     plan = ("offsets", "reset", "-t", group.topic, "--to-offset", "7", "--storage", "both")

@@ -76,6 +76,21 @@ def test_every_command_has_an_example() -> None:
         assert f"zkconsumer {' '.join(command)} " in " ".join(result.stdout.split())
 
 
+def test_summaries_are_whole() -> None:
+    """No help of a family cuts a line of its commands."""
+    for family in ("topics", "groups", "offsets", "migrate", "trace", "sandbox"):
+        result = CliRunner().invoke(app, [family, "--help"], terminal_width=80)
+        commands = result.stdout.partition("Commands:")[2]
+        assert commands
+        assert "..." not in commands, family
+
+
+def test_a_slip_of_the_pen() -> None:
+    """What is nearly a command is told the command."""
+    result = CliRunner().invoke(app, ["lags"])
+    assert (result.exit_code, "Did you mean 'lag'?" in result.stderr) == (2, True)
+
+
 def test_completion() -> None:
     """The shells that Typer knows complete our commands."""
     script = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="zkconsumer")

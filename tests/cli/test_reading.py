@@ -154,8 +154,10 @@ def test_unknown_names(world: World) -> None:
     for command in (("groups", "show"), ("lag", "-g"), ("offsets", "get", "-g"), ("members", "-g")):
         result = world.run(*command, "nobody")
         assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)
-    result = world.run("topics", "show", "nowhere")
-    assert (result.exit_code, "no such topic: nowhere" in result.stderr) == (1, True)
+    assert "nobody does not exist" in world.run("groups", "show", "--group", "nobody").stderr
+    for option in ((), ("--topic",)):
+        result = world.run("topics", "show", *option, "nowhere")
+        assert (result.exit_code, "no such topic: nowhere" in result.stderr) == (1, True)
 
 
 def test_a_closed_pipe(world: World, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from zkconsumer.sandbox import ZooKeeperEnsemble
@@ -21,6 +22,8 @@ LIMIT_S = 30.0
 # Longer than any answer takes here, shorter than the 3 s after which a follower gives its leader
 # up and drops its clients.
 SILENCE_S = 1.0
+# A machine that is slower than that is asked again.
+TRIES = 10
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +57,38 @@ def _is_silent(result: Any) -> bool:
     return False
 
 
-def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeperEnsemble) -> None:
-    """Reads are answered; a sync is not, nor any read behind it on the same connection."""
+def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
+    """What comes to reads, to a sync, and to a read behind it; None if the follower gave up first,
+    which then has another leader, and answers everything."""
     leader, follower = servers.leader(), servers.followers()[0]
     with _client(follower.address) as waiting, _client(follower.address) as reading:
-        waiting.create("/a", b"1")
-        reading.sync("/a")
+        dropped: list[str] = []
+        for client in (waiting, reading):
+            client.ensure_path("/a")
+            client.sync("/a")
+            client.add_listener(dropped.append)
         leader.pause()
         try:
-            assert waiting.get("/a")[0] == reading.get("/a")[0] == b"1"
+            before = waiting.exists("/a"), reading.exists("/a")
             sync = waiting.sync_async("/a")
-            behind = waiting.get_async("/a")
-            assert reading.get("/a")[0] == b"1"
-            assert _is_silent(sync)
-            assert not behind.ready()
+            behind = waiting.exists_async("/a")
+            found = *before, reading.exists("/a"), _is_silent(sync), behind.ready()
+        except KazooException:
+            assert until(lambda: bool(dropped), limit_s=LIMIT_S)
         finally:
             leader.resume()
+        return None if dropped else found
+
+
+def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeperEnsemble) -> None:
+    """Reads are answered; a sync is not, nor any read behind it on the same connection."""
+    tries = (_answers_without_leader(servers) for _ in range(TRIES))
+    found = next((one for one in tries if one is not None), None)
+    assert found is not None, "the follower gave its leader up each time"
+    *reads, silent, answered = found
+    assert all(reads)
+    assert silent
+    assert not answered
 
     sim = SimZooKeeper(replicas=2)
     one, two = (sim.connect(now=0.0, timeout_s=10.0, replica=1) for _ in range(2))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from zkconsumer.admin import planfile
-from zkconsumer.admin.guards import Guards, Piece
+from zkconsumer.admin.guards import Guards, Piece, what_members_do
 from zkconsumer.admin.plan import Change, KafkaChange, Plan
 from zkconsumer.core import paths
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
@@ -231,7 +231,7 @@ class _Run:
 
     def _refuse_members(self) -> None:
         if self._live is Live.REFUSE and (members := self._members()):
-            raise _live_error("nothing was written", members)
+            raise _live_error("nothing was written", members, self._plan)
 
     def _members(self) -> dict[str, list[str]]:
         """The members by group, as they are told of."""
@@ -292,7 +292,7 @@ class _Run:
             ))
         if self._guards.is_guard(refused):
             gone = {refused.path.split("/")[2]: ["one that has gone again"]}
-            self._end(_live_error("nothing was written", self._members() or gone))
+            self._end(_live_error("nothing was written", self._members() or gone, self._plan))
         _, changed = sort_out(piece.changes, nodes)
         told = "; ".join(_told(one, nodes.get(one.path)) for one in changed[:_NAMED])
         why = f"{count(changed, 'znode')} changed meanwhile"
@@ -373,7 +373,7 @@ _REASONS = {
 }
 
 
-def _live_error(done: str, members: Mapping[str, Sequence[str]]) -> RefusedError:
+def _live_error(done: str, members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedError:
     told = "; ".join(
         f"{group}: {', '.join(names[:_NAMED])}"
         for group, names in members.items()
@@ -381,8 +381,7 @@ def _live_error(done: str, members: Mapping[str, Sequence[str]]) -> RefusedError
     one = len(members) == 1
     return RefusedError(
         f"{'the group has' if one else f'{len(members)} groups have'} live members", where=told,
-        remedy=f"{done}: stop them first; or --force-live, which members of this package honour and"
-        " members of the JVM write over with their next commit",
+        remedy=f"{done}: stop them first; or --force-live: {what_members_do(plan)}",
     )
 
 

@@ -138,8 +138,10 @@ def plan_copy_group(connection: Connection, source: str, target: str) -> Plan:
 
     Raises UnknownGroupError; RefusedError when the target exists.
     """
-    changes = _copy(connection, _tree(connection, source), target)
-    return Plan.of("groups copy", connection.config.zookeeper_chroot, changes)
+    tree = _tree(connection, source)
+    changes = _copy(connection, tree, target)
+    chroot = connection.config.zookeeper_chroot
+    return Plan.of("groups copy", chroot, changes, notes=_malformed(tree))
 
 
 def plan_rename_group(
@@ -157,7 +159,8 @@ def plan_rename_group(
             remedy="stop its members first",
         )
     changes = [*_copy(connection, tree, target), *_deletion(connection, tree.nodes, max_deleted)]
-    return Plan.of("groups rename", connection.config.zookeeper_chroot, changes)
+    chroot = connection.config.zookeeper_chroot
+    return Plan.of("groups rename", chroot, changes, notes=_malformed(tree))
 
 
 def plan_forget_topics(
@@ -263,6 +266,13 @@ def _deletion(
         )
     rights = read_rights(connection, nodes)
     return [Change(path, state_of(node, rights.get(path)), None) for path, node in nodes.items()]
+
+
+def _malformed(tree: GroupImage) -> list[str]:
+    return [
+        f"{tp} is copied as it is: {node.fault}"
+        for tp, node in tree.offsets.items() if node.fault
+    ]
 
 
 def _copy(connection: Connection, tree: GroupImage, target: str) -> list[Change]:

@@ -24,7 +24,7 @@ from zkconsumer.zk.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group and how many members it has; None: it has never had one (no `ids` below it)."""
+    """A group and how many members it has; None: none, nor a place for them (no `ids` below it)."""
 
     name: str
     members: int | None

@@ -39,6 +39,24 @@ class Piece(NamedTuple):
     groups: tuple[str, ...]
 
 
+def what_members_do(plan: Plan) -> str:
+    """What becomes of a plan that is applied to groups with members (`--force-live`)."""
+    offsets = [one for one in plan.changes if paths.locate(one.path).kind is Kind.OFFSET]
+    told = []
+    if any(one.verb is not Verb.DELETE for one in offsets):
+        told.append(
+            "members of this package read on from new offsets, which they notice at their next"
+            " commit (auto.commit.interval.ms, 60 s by default); members of the JVM do not look,"
+            " and write over them"
+        )
+    if any(one.verb is Verb.DELETE for one in offsets):
+        told.append("deleted offsets are there again once members commit further")
+    if plan.kafka:
+        told.append("offsets in Kafka are written over by the members' next commit")
+    told.append("what belongs to living sessions stays")
+    return "; ".join(told)
+
+
 class Guards:
     """The guards and marks of one plan; those groups that are `forced` have marks alone."""
 

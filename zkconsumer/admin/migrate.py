@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from zkconsumer.admin.asking import partitions_in
 from zkconsumer.admin.changes import plan_offsets
@@ -32,6 +33,10 @@ from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import RefusedError
 from zkconsumer.zk.connection import Connection
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.case import Log
+    from zkconsumer.admin.doctor import AskLogs
 
 Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Sequence[Broker], str, Collection[TopicPartition]], Stored]
@@ -109,11 +114,13 @@ def plan_migration(
     direction: Direction,
     *,
     ask_kafka: AskKafka,
+    ask_logs: AskLogs | None = None,
     topics: Collection[str] | None = None,
     lower: Lower = Lower.LEAVE,
     follow_s: float = FOLLOW_S,
 ) -> Migration:
-    """Plan a group's migration; `topics` None: all there are.
+    """Plan a group's migration; `topics` None: all there are. An offset that is outside the
+    log, of which `ask_logs` tells, goes as it is, with a reason that says so.
 
     Writes nothing. Raises UnknownGroupError where the store it comes from does not know the group;
     RefusedError where the group has members that do not commit to both stores,
@@ -145,6 +152,10 @@ def plan_migration(
     if activity is Activity.DUAL:
         transfers = tuple(_beside_members(one, image) for one in transfers)
     transfers = tuple(_decided(one, lower) for one in transfers)
+    moves = [one.partition for one in transfers if one.action in _MOVES]
+    if ask_logs is not None and moves:
+        logs = ask_logs(brokers, moves)
+        transfers = tuple(_beside_log(one, logs.get(one.partition), direction) for one in transfers)
     plan = _plan(connection, group, direction, transfers, stored)
     return Migration(group, direction, activity, transfers, plan)
 
@@ -281,6 +292,21 @@ def _decided(one: Transfer, lower: Lower) -> Transfer:
         why = "the offset there is higher, and never moved back unless that is forced"
         return replace(one, action=Action.LEFT, reason=why)
     return one
+
+
+def _beside_log(one: Transfer, log: Log | str | None, direction: Direction) -> Transfer:
+    """Said and not mended: members with either storage do the same there (`fetch` out of range)."""
+    offset = one.zookeeper if direction is Direction.TO_KAFKA else one.kafka
+    if log is None or offset is None:
+        return one
+    if isinstance(log, str):
+        return replace(one, reason=f"not compared with the log: {log}")
+    if log.start <= offset <= log.end:
+        return one
+    off = f"beyond the end of the log ({log.end})"
+    if offset < log.start:
+        off = f"before the start of the log ({log.start})"
+    return replace(one, reason=f"{off}: members will go by auto.offset.reset")
 
 
 def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:

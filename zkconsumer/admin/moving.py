@@ -21,7 +21,14 @@ from typing import Any, Final
 
 from zkconsumer.admin.asking import partitions_in
 from zkconsumer.admin.changes import Targets, plan_offsets, unknown_group
-from zkconsumer.admin.images import OFFSETS, OWNERS, GroupImage, read_groups
+from zkconsumer.admin.images import (
+    OFFSETS,
+    OWNERS,
+    GroupImage,
+    read_groups,
+    read_topic_names,
+    read_topics,
+)
 from zkconsumer.admin.kafkastore import registered
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.admin.resets import Kind, Known, Reset, at_most, resolve, shown_instant
@@ -43,6 +50,9 @@ Selection = Mapping[str, frozenset[int] | None]
 """Topics, and which of their partitions: None for all."""
 
 _NOTES: Final = 20  # of one kind, so many are shown
+_ASKED: Final = 20
+"""Groups whose offsets in Kafka are looked for to make a note, with a client for each; of others it
+is said that it is not known."""
 
 
 class Times(Enum):
@@ -192,6 +202,47 @@ def read_committed(
             elif at is not None:
                 notes.append(f"{name} {tp} is left out: {at}")
     return found, at_most(notes, _NOTES)
+
+
+def kafka_notes(
+    connection: Connection, groups: Iterable[str], *, limit_s: float
+) -> list[str]:
+    """What is to be said of groups' offsets in Kafka where only those in ZooKeeper are changed.
+
+    Looked for are the topics below a group's `offsets` and `owners`; all there are where it has
+    none. What the brokers do not tell is a note as well. `limit_s`: seconds for each question.
+    """
+    names = list(groups)
+    brokers = registered(connection)
+    notes: list[str] = []
+    for number, name in enumerate(names):
+        more = len(names) - number - 1
+        others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
+        unknown = f"whether Kafka has offsets of group {name}{others}, too, is not known: "
+        if number == _ASKED:
+            return [*notes, f"{unknown}only {_ASKED} groups are looked at"]
+        stored = committed_in_kafka(
+            brokers, name, _ever_owned(connection, name), limit_s=limit_s
+        ).values()
+        if any(isinstance(one, OffsetAndMetadata) for one in stored):
+            notes.append(
+                f"Kafka has offsets of group {name}, too, which members with offsets.storage=kafka"
+                " read; this is about those in ZooKeeper alone"
+            )
+        elif faults := [one for one in stored if isinstance(one, str)]:
+            return [*notes, unknown + faults[0]]  # the next would be waited for as long
+    return notes
+
+
+def _ever_owned(connection: Connection, group: str) -> list[TopicPartition]:
+    below = connection.children([paths.offsets(group), paths.owners(group)])
+    topics = {name for names in below.values() for name in names}
+    found = read_topics(connection, sorted(topics) or read_topic_names(connection))
+    payloads = {name: one.node.data for name, one in found.items()}
+    return [
+        TopicPartition(name, number) for name in payloads
+        for number in partitions_in(name, payloads)[0]
+    ]
 
 
 # ---- parts --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from zkconsumer.cli.changing import Changing, carry_out, changing
+from zkconsumer.cli.changing import Applying, carry_out, changing
 from zkconsumer.cli.options import Common
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -18,12 +18,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @changing
 def apply(
     common: Common,
-    how: Changing,
+    how: Applying,
     *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of --plan-out, or a backup.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
 ) -> None:
-    """Apply a plan, if nothing has changed since it was made; --execute is taken for granted.
+    """Apply a plan, if nothing has changed since it was made: at once, without --execute.
 
     A plan that was applied in part is finished; what is done already counts as done.
 

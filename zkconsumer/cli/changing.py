@@ -68,24 +68,42 @@ class Changing:
         bool,
         typer.Option(
             "--force-live",
-            help="Write although the group has live members: those of this package honour it, those"
-            " of the JVM write over it with their next commit.",
+            help="Write although the group has live members. What belongs to their sessions stays."
+            " New offsets: those of this package read on from there, as of their next commit;"
+            " those of the JVM write over them.",
         ),
     ] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Applying(Changing):
+    """As `Changing`, for a command that writes without being told to."""
+
+    execute: Annotated[bool, typer.Option("--execute", hidden=True)] = True
+
+
 def changing(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the common options, and those of a change, as its first two arguments."""
-    first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    more = list(inspect.signature(Changing, eval_str=True).parameters.values())
+    first, how, *own = inspect.signature(command, eval_str=True).parameters.values()
+    more = list(inspect.signature(how.annotation, eval_str=True).parameters.values())
     names = [one.name for one in more]
 
     def run(common: Common, **given: Any) -> None:
-        command(common, Changing(**{name: given.pop(name) for name in names}), **given)
+        command(common, how.annotation(**{name: given.pop(name) for name in names}), **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
     return operator(run)
+
+
+def beside_kafka(connection: Connection, plan: Plan, *groups: str) -> Plan:
+    """A plan for ZooKeeper alone, with notes about what these groups have in Kafka."""
+    if plan.is_empty:
+        return plan
+    from zkconsumer.admin.moving import kafka_notes  # noqa: PLC0415 - loads librdkafka
+
+    limit_s = connection.config.zookeeper_connection_timeout_s
+    return plan.noted(*kafka_notes(connection, groups, limit_s=limit_s))
 
 
 def carry_out(
@@ -153,15 +171,9 @@ def _tell_of_members(connection: Connection, plan: Plan, how: Changing) -> None:
         return
     names = ", ".join(live[:5])
     if how.force_live:
-        of_offsets = plan.kafka or any(
-            paths.locate(one.path).kind is paths.Kind.OFFSET for one in plan.changes
-        )
-        say(
-            f"live members in {names}: " + (
-                "members of this package read on from the new offsets; members of the JVM do not"
-                " look, and write over them with their next commit; " if of_offsets else ""
-            ) + "what belongs to a living session is not touched"
-        )
+        from zkconsumer.admin.guards import what_members_do  # noqa: PLC0415
+
+        say(f"live members in {names}: {what_members_do(plan)}")
     elif not how.execute:
         say(f"live members in {names}: --execute will refuse this as long as they are there")
 
@@ -217,7 +229,7 @@ class Progress:
     def saved(self, backup: Path) -> None:
         """The backup is on the disk."""
         self.backup = backup
-        say(f"backup: {backup} (back again: `zkconsumer undo {backup} --execute`)")
+        say(f"backup: {backup} (`zkconsumer undo` takes it back)")
 
     def advanced(self, done: int, total: int) -> None:
         """So many changes are made."""

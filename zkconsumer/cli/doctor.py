@@ -89,8 +89,10 @@ def doctor(
             )
 
         found = examine()
-        if not fix or common.output is Output.TABLE:
+        if not fix:
             _write(common, found)
+        elif common.output is Output.TABLE:
+            _write(common, map(_mended_below, found))
         if fix:
             _fix(common, connection, found, how)
             if how.execute:
@@ -112,6 +114,13 @@ def _fix(common: Common, connection: Connection, found: list[Finding], how: Chan
     if live_of(plan) is Live.FORCE:
         how = replace(how, force_live=True)
     carry_out(common, connection, plan, how)
+
+
+def _mended_below(one: Finding) -> Finding:
+    """With the plan in place of the command that makes it, which is the one that runs."""
+    from zkconsumer.admin.checks.members import fix  # noqa: PLC0415
+
+    return replace(one, remedy=one.remedy.replace(fix(one.group), "by the plan below"))
 
 
 def _groups(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.options import Common, OneGroup, either, operator
 from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all, write_document
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ def explain(
     group: Annotated[
         str | None, typer.Argument(metavar="GROUP", help="The group; or group.id of --config.")
     ] = None,
+    named: OneGroup = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable.")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable."),
     ] = None,
 ) -> None:
     """Say why each thread of a live group owns its partitions: the arithmetic, in words. Reads
@@ -57,7 +59,7 @@ def explain(
     from zkconsumer.admin.explain import explain as explained  # noqa: PLC0415
     from zkconsumer.cli import Exit  # noqa: PLC0415
 
-    name = common.group(group)
+    name = common.group(either(group, named))
     settings = common.settings(name)
     with common.connect(name) as connection:
         found = explained(connection, name, settings=settings)

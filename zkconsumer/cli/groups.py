@@ -9,10 +9,10 @@ import typer
 from zkconsumer.cli.groups_change import copy, delete, rename
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
-from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.options import Common, OneGroup, either, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
 from zkconsumer.cli.partitions import COLUMNS, group_words, partition_rows
-from zkconsumer.cli.watching import Interval, watch
+from zkconsumer.cli.watching import watch
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary
@@ -25,7 +25,10 @@ app = typer.Typer(
 )  # fmt: skip
 
 ONE = Annotated[
-    str | None, typer.Argument(metavar="[GROUP]", help="The group; by default of --config.")
+    str | None, typer.Argument(metavar="GROUP", help="The group; by default of --config.")
+]
+Every = Annotated[
+    float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings.")
 ]
 LIST_COLUMNS = (
     Column("group"),
@@ -41,10 +44,15 @@ def list_(
     *,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="Only groups with offsets or owners of this topic."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC",
+            help="Only groups with offsets or owners of this topic.",
+        ),
     ] = None,
 ) -> None:
-    """List the groups in ZooKeeper, and how many members each has now. Reads only.
+    """List the groups in ZooKeeper, and how many members each has. Reads only.
+
+    A group is live if a member is registered now, else idle.
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
@@ -58,18 +66,18 @@ def list_(
 
 
 def _summary_row(group: GroupSummary) -> Row:
-    state = "live" if group.members else "idle" if group.members == 0 else "never joined"
+    state = "live" if group.members else "idle"
     return {"group": group.name, "members": group.members or 0, "state": state}
 
 
 @app.command("show")
 @operator
-def show(common: Common, *, group: ONE = None) -> None:
-    """Show a group's members, and its partitions with owners, offsets and lag. Reads only.
+def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
+    """Show a group's members, owners, offsets and lag. Reads only.
 
     Example: zkconsumer groups show billing -z zk1:2181/kafka
     """
-    name = common.group(group)
+    name = common.group(either(group, named))
     with common.connect(name) as connection:
         found = _read(connection, name)
     common.write_sections({
@@ -81,12 +89,14 @@ def show(common: Common, *, group: ONE = None) -> None:
 
 @app.command("watch")
 @operator
-def watch_(common: Common, *, group: ONE = None, interval: Interval = 2.0) -> None:
-    """Follow who owns what in a group until Ctrl-C, JVM members included. Reads only.
+def watch_(
+    common: Common, *, group: ONE = None, named: OneGroup = None, interval: Every = 2.0
+) -> None:
+    """Follow who owns what, until Ctrl-C. Reads only.
 
     Example: zkconsumer groups watch billing -z zk1:2181/kafka --interval 1
     """
-    name = common.group(group)
+    name = common.group(either(group, named))
     with common.connect(name) as connection:
         watch(common, lambda: _picture(_read(connection, name)), interval_s=interval)
 

@@ -32,7 +32,8 @@ ForceBack = Annotated[
     ),
 ]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable.")
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable."),
 ]
 
 app = typer.Typer(
@@ -47,8 +48,10 @@ def to_kafka(
     common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
-    """Commit a group's offsets in ZooKeeper to Kafka, before its members are started with
-    offsets.storage=kafka. A dry run without --execute; looks at Kafka again afterwards.
+    """Commit ZooKeeper's offsets to Kafka. A dry run first.
+
+    Before a group's members are started with offsets.storage=kafka. Looks at Kafka again
+    afterwards.
 
     The group must rest, or commit to both stores: then it has migrated, and nothing is written.
     Exit code 1: some partitions are left, and it is said why; 4: the group is live.
@@ -66,8 +69,10 @@ def to_zookeeper(
     common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
-    """Write a group's offsets in Kafka to ZooKeeper, before its members are started with
-    offsets.storage=zookeeper. A dry run without --execute; looks at ZooKeeper again afterwards.
+    """Write Kafka's offsets to ZooKeeper. A dry run first.
+
+    Before a group's members are started with offsets.storage=zookeeper. Looks at ZooKeeper again
+    afterwards.
 
     The group must rest, or commit to both stores: then nothing is written. Exit code 1: some
     partitions are left, and it is said why; 4: the group is live.
@@ -83,6 +88,7 @@ def _migrate(
     common: Common, how: Changing, direction: Direction, group: str | None,
     topics: list[str] | None, *, force_lower: bool,
 ) -> None:  # fmt: skip
+    from zkconsumer.admin.doctor import kafka_logs  # noqa: PLC0415
     from zkconsumer.admin.migrate import (  # noqa: PLC0415
         Activity,
         Lower,
@@ -96,9 +102,10 @@ def _migrate(
     name = common.group(group)
     wanted = [validate_topic(one) for one in topics] if topics else None
     with common.connect(name) as connection:
-        ask = kafka_offsets(connection.config.zookeeper_connection_timeout_s)
+        limit_s = connection.config.zookeeper_connection_timeout_s
+        ask = kafka_offsets(limit_s)
         found = plan_migration(
-            connection, name, direction, ask_kafka=ask, topics=wanted,
+            connection, name, direction, ask_kafka=ask, ask_logs=kafka_logs(limit_s), topics=wanted,
             lower=Lower.FORCE if force_lower else Lower.LEAVE,
         )
         common.write(map(_row, found.transfers), COLUMNS)

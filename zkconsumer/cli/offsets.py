@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.changing import Changing, MaxZnodes, carry_out, changing
+from zkconsumer.cli.changing import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.offsets_files import export, import_
 from zkconsumer.cli.offsets_get import get
 from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
@@ -274,7 +274,7 @@ def delete(
         raise ConfigError("no topic was named", remedy="--topic TOPIC[:P,P...]; or groups delete")
     with common.connect(name) as connection:
         plan = plan_delete_offsets(connection, name, topics=topics, max_deleted=max_znodes)
-        carry_out(common, connection, plan, how)
+        carry_out(common, connection, beside_kafka(connection, plan, name), how)
 
 
 @app.command()
@@ -304,6 +304,7 @@ def copy(
         if not found[source]:
             raise ConfigError(f"group {source} has no such offsets in ZooKeeper", where=source)
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")
+        plan = beside_kafka(connection, plan, source, name)
         carry_out(common, connection, plan.noted(*notes), how)
 
 

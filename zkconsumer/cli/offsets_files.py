@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from zkconsumer.admin.formats import FileFormat
-from zkconsumer.cli.changing import Changing, carry_out, changing
+from zkconsumer.cli.changing import Changing, beside_kafka, carry_out, changing
 from zkconsumer.cli.options import Common, Groups, OneGroup, Topics, operator, topics_of
 from zkconsumer.cli.output import say, say_all
 from zkconsumer.core.model import Storage
@@ -22,7 +22,7 @@ def export(
     common: Common,
     *,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="By default standard output.")
+        Path | None, typer.Argument(metavar="FILE", help="By default standard output.")
     ] = None,
     group: Groups = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group there is.")] = False,
@@ -34,13 +34,17 @@ def export(
         Storage, typer.Option("--storage", help="Where the offsets are kept (offsets.storage).")
     ] = Storage.ZOOKEEPER,
 ) -> None:
-    """Write committed offsets to a file, for `offsets import` and other tools. Reads only.
+    """Write committed offsets to a file. Reads only.
+
+    For `offsets import`, and for other tools. Exit code 1: some offsets could not be read, which
+    are named and left out.
 
     Example: zkconsumer offsets export offsets.txt -g billing --format legacy
     """
     from zkconsumer.admin.formats import write_offsets  # noqa: PLC0415
     from zkconsumer.admin.images import read_group_names  # noqa: PLC0415
     from zkconsumer.admin.moving import read_committed  # noqa: PLC0415
+    from zkconsumer.cli import Exit  # noqa: PLC0415
 
     if all_groups and group:
         raise ConfigError("all groups, or some: not both", where="--group, --all-groups")
@@ -59,6 +63,14 @@ def export(
     if not offsets:
         raise ConfigError("there is nothing to export", where=storage.value)
     text = write_offsets(offsets, format_)
+    _put(text, file)
+    if file is not None:
+        say(f"{sum(map(len, offsets.values()))} offsets are in {file}")
+    if notes:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _put(text: str, file: Path | None) -> None:
     if file is None:
         sys.stdout.write(text)
         return
@@ -70,7 +82,6 @@ def export(
             f"the file cannot be written: {error.strerror}", where=str(file),
             remedy="name one that does not exist",
         ) from error
-    say(f"{sum(map(len, offsets.values()))} offsets are in {file}")
 
 
 @changing
@@ -94,4 +105,5 @@ def import_(
 
     offsets = read_file(file, group=None if group is None else validate_group(group))
     with common.connect(next(iter(offsets))) as connection:
-        carry_out(common, connection, plan_import(connection, offsets), how)
+        plan = plan_import(connection, offsets)
+        carry_out(common, connection, beside_kafka(connection, plan, *offsets), how)

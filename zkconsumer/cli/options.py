@@ -172,6 +172,13 @@ def operator(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def either(argument: str | None, option: str | None) -> str | None:
+    """A group that may be named by an argument, or by --group. Raises ConfigError for two."""
+    if argument is not None and option is not None and argument != option:
+        raise ConfigError("two groups were named", where=f"{argument}, --group {option}")
+    return option if argument is None else argument
+
+
 def pair(text: str) -> tuple[str, str]:
     """NAME=VALUE in two. Raises ConfigError."""
     name, equals, value = text.partition("=")

@@ -146,7 +146,7 @@ def produce(
     name: Annotated[str, typer.Argument(help="The topic's name.")],
     messages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MESSAGE]...", help="Values; none: the lines of standard input."),
+        typer.Argument(metavar="MESSAGE", help="Values; none: the lines of standard input."),
     ] = None,
     *,
     key: Annotated[str | None, typer.Option(help="Of all messages.")] = None,

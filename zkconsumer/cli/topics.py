@@ -21,7 +21,11 @@ app = typer.Typer(
 )  # fmt: skip
 
 NAMES = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="By default all.")
+    list[str] | None, typer.Argument(metavar="TOPIC", help="By default all.")
+]
+NAMED = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="The same; may be given several times."),
 ]
 LIST_COLUMNS = (
     Column("topic"),
@@ -67,13 +71,14 @@ def list_(common: Common, *, names: NAMES = None) -> None:
 
 @app.command("show")
 @operator
-def show(common: Common, *, names: NAMES = None) -> None:
-    """Show where each partition is kept: leader, replicas, in-sync replicas. Reads only.
+def show(common: Common, *, names: NAMES = None, topic: NAMED = None) -> None:
+    """Show leader and replicas of each partition. Reads only.
 
     Example: zkconsumer topics show orders -z zk1:2181/kafka
     """
     from zkconsumer.admin.topics import partitions, topics  # noqa: PLC0415
 
+    names = [*(names or ()), *(topic or ())]
     with common.connect() as connection:
         every = topics(connection, names or None)
         found = partitions(connection, (one.name for one in every if not one.fault))

@@ -20,10 +20,10 @@ def forget(
     group: Groups = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
-    """Delete topics' offsets and owners from groups, by default from all. A dry run first.
+    """Delete topics' offsets and owners of groups. A dry run first.
 
-    For topics that were deleted, and before one of that name is made again: stored offsets would
-    belong to the old one.
+    Without --group, of all groups. For topics that were deleted, and before one of that name is
+    made again: stored offsets would belong to the old one.
 
     Example: zkconsumer topics forget orders-old --execute
     """

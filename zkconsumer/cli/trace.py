@@ -55,7 +55,7 @@ def check(
         Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")
     ],
 ) -> None:
-    """Replay a trace through the machine, which must come to every state and command again.
+    """Replay a trace: the machine must do the same again.
 
     Exits with 1, naming the line, if it does not.
     """

@@ -141,10 +141,13 @@ def _compared(case: Case, off: _Off) -> Iterator[Finding]:
     for topic, rows in found.items():
         numbers = tuple(row[0] for row in rows)
         first, value, log = rows[0]
+        ends = f"{log.start} to {log.end}"
+        if len(rows) == 1:
+            told = f"the offset is {value}, {off.where} ({ends})"
+        else:
+            told = f"the offset is {off.where} (partition {first}: {value}, log {ends})"
         yield Finding(
-            off.severity, off.code, case.group, topic,
-            f"{partitions_of(numbers)}: the offset is {off.where} (of {first}: {value}, the log is"
-            f" {log.start} to {log.end})", off.why,
+            off.severity, off.code, case.group, topic, f"{partitions_of(numbers)}: {told}", off.why,
             f"zkconsumer offsets reset --group {case.group} --topic"
             f" {topic}:{','.join(map(str, numbers))} --to-current --execute", numbers,
         )
