@@ -185,8 +185,8 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     export = ("offsets", "export", "--group", STORED, "--format", "legacy")
     yield at_most(f"export {count}", "seconds", ask(*export), "s", 2)
     runs.once(*export, str(file), "--zookeeper", runs.connect)
-    taken = [once_imported(runs, file, number) for number in range(1, rounds + 1)]
-    yield at_most(f"import {count}", "seconds", statistics.median(taken), "s", 2)
+    imports = [once_imported(runs, file, number) for number in range(1, rounds + 1)]
+    yield at_most(f"import {count}", "seconds", statistics.median(imports), "s", 2)
     yield at_most("doctor", "seconds", ask("doctor", allowed=(0, 1)), "s", 5)
     yield at_most("all", "memory", runs.largest_mib, "MiB", MEMORY_MIB)
 
