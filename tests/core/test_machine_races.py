@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memberdriver import member_in, tps
+import pytest
+from memberdriver import member_in, tps, view
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
@@ -47,3 +48,28 @@ def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> 
     if member.state.commit is not None:
         member.answer_commit()
     assert member.state.phase is Phase.RELEASING
+
+
+def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
+    """The reading still has the topic, and no brokers: what we keep of it is not read anew."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.send(ev.TopicDeleted, topic="t")
+    member.read(view(brokers=()))
+    assert member.state.phase is Phase.READING
+    member.drive(view(topics={}, brokers=()))
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+    assert not member.state.serving
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
+def test_what_was_to_be_given_up_comes_back_under_a_new_token(phase: Phase) -> None:
+    """Cut off while it moves, and ours again by the next view: the message in hand is repeated."""
+    member = member_in(phase)
+    old = dict(member.state.owned)
+    member.send(ev.Suspended)
+    member.connect()
+    member.drive(view())
+    assert member.state.serving == tps(0, 1, 2, 3)
+    kept = {tp for tp, mine in member.state.owned.items() if mine == old[tp]}
+    assert kept == tps(0, 1)

@@ -27,8 +27,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         refused={},
         claim_due=True,
         unverified=frozenset(state.owned),
-        # Every rebalance looks at unreadable offsets again: somebody may have mended them.
-        malformed=frozenset(tp for tp in state.malformed if tp.topic not in view.topics),
+        malformed=_still_malformed(state, view),
     )
     held: Mapping[TopicPartition, ThreadId] = {
         tp: mine.thread for tp, mine in state.owned.items()
@@ -60,6 +59,17 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = state if wanted is held else listening.learn(state)
     state, unblocked = blocking.keep(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
+
+
+def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]:
+    """Every rebalance looks at unreadable offsets again: somebody may have mended them.
+
+    Not one with news in it: 1. a topic is read; 2. it is deleted, which withdraws its partitions;
+    3. the reading ends, with a topic that is no more.
+    """
+    if state.stale:
+        return state.malformed
+    return frozenset(tp for tp in state.malformed if tp.topic not in view.topics)
 
 
 def _our_part(

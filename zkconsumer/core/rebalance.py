@@ -125,12 +125,14 @@ def recover(state: State) -> Step:
 def _cut_short(state: State) -> Step:
     """A rebalance ends half-way: what the streams were asked to finish is taken from them.
 
-    Whether it still moves is decided anew; its positions wait for the commit, so that reading on
-    from the stored offset repeats nothing that was finished.
+    Where it goes is decided anew, and given up it is even if it stays: what is in the user's hands
+    comes again, and under one token nothing does. Its positions wait for the commit, so that
+    reading on from the stored offset repeats nothing that was finished.
     """
     asked, unfinished = state.moving & state.serving, state.phase is Phase.STOPPING
     state = replace(
-        state, moving=frozenset(), grace_at=None, stale=True, serving=state.serving - asked
+        state, moving=frozenset(), restart=state.restart | state.moving, grace_at=None, stale=True,
+        serving=state.serving - asked,
     )
     if not asked:
         return state, ()
