@@ -218,6 +218,9 @@ class SimMember:
         assert self.state.session is not None
         session = self.state.session.id
         op, running = operation(command, self._identity(session), now)
+        if op == 0 and op in self.running:
+            # Several may go on that nobody waits for; here each needs a number to be told apart.
+            op = min(self.running) - 1
         batch = _requests(next(running))
         self._send(op, Running(command, session, now, batch))
 
@@ -231,7 +234,7 @@ class SimMember:
         running = self.running.get(op)
         if running is None:
             return
-        if not awaits(self.state, op):
+        if not awaits(self.state, max(op, 0)):
             del self.running[op]
             return
         if reply is not None:
