@@ -143,6 +143,13 @@ class AppliedInPartError(ZkConsumerError):
     """A change was applied in part; `what` says what was done, the remedy how to finish it."""
 
 
+# ---- Spark --------------------------------------------------------------------------------------
+
+
+class SparkSourceError(ZkConsumerError):
+    """A query on the Spark source cannot go on, or cannot begin; `where` names the query's part."""
+
+
 # ---- the sandbox --------------------------------------------------------------------------------
 
 

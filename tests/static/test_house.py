@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
@@ -123,3 +124,14 @@ def test_every_test_states_its_claim(path: Path) -> None:
             claim = ast.get_docstring(function)
             assert claim, f"{function.name} states no claim"
             assert "\n" not in claim, f"{function.name} states it in more than one line"
+
+
+def test_every_package_is_installed() -> None:
+    """`setup.cfg` lists exactly the packages that there are, Spark's two under their own names."""
+    listed = ConfigParser()
+    listed.read(ROOT / "setup.cfg")
+    lines = listed["options"]["packages"].split()
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "zkconsumer").rglob("__init__.py")]
+    names = {path.name if path.parent.name == "discovery" else ".".join(path.parts)
+             for path in folders}
+    assert sorted(lines) == sorted(names)
