@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer import commits, making, metrics, steering
 from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.coordinator import Coordinator, Streams
+from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.exporter import Exports
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.metrics import Figures
 from zkconsumer.consumer.status import Status, idle_status, status_of
-from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport
+from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport, Streams
 from zkconsumer.core import topics
 from zkconsumer.core.filters import TopicFilter
 from zkconsumer.core.model import Purpose, TopicPartition

@@ -19,12 +19,12 @@ from typing import Any
 from zkconsumer.consumer import commits
 from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.holdings import Grant, Which
+from zkconsumer.consumer.holdings import Grant, Outlet, Which
 from zkconsumer.consumer.journal import Journal
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.metrics import Tally
 from zkconsumer.consumer.notices import FOR_IDLE, NO_SHARE, NoticeLog, error_for, held_by
-from zkconsumer.consumer.stream import Stream, StreamReport
+from zkconsumer.consumer.stream import StreamReport
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.machine import awaits, next_deadline, step
@@ -38,9 +38,8 @@ from zkconsumer.zk.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
-Streams = Mapping[tuple[str | None, str], "Stream[Any, Any]"]
-"""By topic and consumer thread id: a thread id has one stream for each of its topics; or, by a
-pattern, one for whatever topics match, under None."""
+Outlets = Mapping[tuple[str | None, str], Outlet]
+"""As `Streams`: by topic, or None, and consumer thread id."""
 
 _WHICH = {
     Purpose.AUTO: Which.FINISHED,
@@ -85,9 +84,9 @@ class Coordinator(threading.Thread):
         self._listener = None if listener is None else ListenerThread(
             listener, settings.consumer, post=self._inbox.put, clock=gate.clock
         )
-        self._streams: Streams = {}
+        self._streams: Outlets = {}
         self._answers: dict[int, Future[None]] = {}
-        self._refused: set[Stream[Any, Any]] = set()  # told of a refusal since they had a partition
+        self._refused: set[Outlet] = set()  # told of a refusal since they had a partition
         self._last_request, self._ended = 0, False
         self._log = NoticeLog(logger, settings.consumer, gate.clock)
         self._session: ZooKeeperSession | None = None
@@ -95,7 +94,7 @@ class Coordinator(threading.Thread):
         self._executor: Executor | None = None
 
     def attach(
-        self, session: ZooKeeperSession, streams: Streams, store: KafkaOffsetStore | None = None
+        self, session: ZooKeeperSession, streams: Outlets, store: KafkaOffsetStore | None = None
     ) -> None:
         """Give it the session whose events it gets and the streams it feeds; then `start` it.
 
@@ -281,14 +280,14 @@ class Coordinator(threading.Thread):
 
     def _by_stream(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[Stream[Any, Any], list[TopicPartition]]:
-        groups: dict[Stream[Any, Any], list[TopicPartition]] = {}
+    ) -> dict[Outlet, list[TopicPartition]]:
+        groups: dict[Outlet, list[TopicPartition]] = {}
         for tp in partitions:
             stream = self._stream_of(tp.topic, self.state.owned[tp].thread)
             groups.setdefault(stream, []).append(tp)
         return groups
 
-    def _stream_of(self, topic: str, thread: ThreadId) -> Stream[Any, Any]:
+    def _stream_of(self, topic: str, thread: ThreadId) -> Outlet:
         return self._streams.get((topic, thread)) or self._streams[None, thread]
 
     def _on_released(self, partitions: frozenset[TopicPartition]) -> Callable[[], None]:
@@ -337,7 +336,7 @@ class Coordinator(threading.Thread):
         elif notice.kind in FOR_IDLE:
             self._tell(self._idle_streams(), error)
 
-    def _streams_of(self, partition: str) -> list[Stream[Any, Any]]:
+    def _streams_of(self, partition: str) -> list[Outlet]:
         """The stream that owns a partition, given as in a notice."""
         return [
             self._stream_of(tp.topic, mine.thread)
@@ -349,17 +348,17 @@ class Coordinator(threading.Thread):
         if not self.joined.done():
             self.joined.set_exception(error)
 
-    def _tell(self, streams: Iterable[Stream[Any, Any]], error: ZkConsumerError) -> None:
+    def _tell(self, streams: Iterable[Outlet], error: ZkConsumerError) -> None:
         for stream in streams:
             stream.fail(error)
 
-    def _idle_streams(self) -> list[Stream[Any, Any]]:
+    def _idle_streams(self) -> list[Outlet]:
         busy = self._streams_for((tp, mine.thread) for tp, mine in self.state.owned.items())
         return [stream for stream in self._streams.values() if stream not in busy]
 
     def _streams_for(
         self, assigned: Iterable[tuple[TopicPartition, ThreadId]]
-    ) -> set[Stream[Any, Any]]:
+    ) -> set[Outlet]:
         """The streams of these threads of ours; of other members' threads, none."""
         keys = {(topic, thread) for tp, thread in assigned for topic in (tp.topic, None)}
         return {self._streams[key] for key in keys if key in self._streams}

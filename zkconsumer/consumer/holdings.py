@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Message as RawMessage
 
@@ -59,6 +59,20 @@ class Which(Enum):
 
     FINISHED = "those after which the user has asked for another"
     DELIVERED = "all that were handed out"
+
+
+class Outlet(Protocol):
+    """What the coordinator serves partitions through: a stream, or whatever stands in for one.
+
+    It is called on the coordinator's thread and never blocks; `Holdings` says what each call means.
+    """
+
+    def grant(self, grants: Iterable[Grant]) -> None: ...
+    def withdraw(self, tps: Iterable[TopicPartition]) -> None: ...
+    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None: ...
+    def positions(self, which: Which) -> dict[TopicPartition, Position]: ...
+    def explain(self, idle_reason: str) -> None: ...
+    def fail(self, error: Exception) -> None: ...
 
 
 class PartitionState:

@@ -20,8 +20,9 @@ from zkconsumer.core.state import Phase, State, own_topics
 
 if TYPE_CHECKING:
     from zkconsumer.config import ConsumerConfig
-    from zkconsumer.consumer.coordinator import Coordinator, Streams
+    from zkconsumer.consumer.coordinator import Coordinator
     from zkconsumer.consumer.gate import LeaseGate
+    from zkconsumer.consumer.stream import Streams
 
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 

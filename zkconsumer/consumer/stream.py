@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from operator import length_hint
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
@@ -24,7 +24,8 @@ from zkconsumer.core.model import Position, TopicPartition
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.kafka.fetcher import Fetcher, Reset
 
-__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Which"]
+__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Streams",
+           "Which"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -370,3 +371,8 @@ class Stream(Generic[K, V]):
         """End the iteration for good; a user's thread that waits returns within `TURN_S`."""
         self._holdings.close()
         self._let_go()
+
+
+Streams = Mapping[tuple[str | None, str], Stream[Any, Any]]
+"""By topic and consumer thread id: a thread id has one stream for each of its topics; or, by a
+pattern, one for whatever topics match, under None."""
