@@ -1,0 +1,208 @@
+"""The options of `format("zkconsumer")`: names, values, contradictions; nothing is started."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from zkconsumer.config import TABLE
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError
+from zkconsumer.spark.options import (
+    NO_GROUP,
+    OPTIONS,
+    Assigned,
+    Matching,
+    Mode,
+    SourceOptions,
+    Topics,
+)
+from zkconsumer.spark.positions import AtOffsets, AtTime, AtTimes, Place
+
+NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
+MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
+
+
+def parse(**options: str) -> SourceOptions:
+    """NEEDED and these; `__` stands for a dot."""
+    return SourceOptions.parse(
+        {**NEEDED, **{name.replace("__", "."): text for name, text in options.items()}}
+    )
+
+
+def refused(options: dict[str, str]) -> ConfigError:
+    """The error that these options give."""
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.parse(options)
+    return caught.value
+
+
+def test_what_is_needed_is_enough() -> None:
+    """ZooKeeper and topics make a direct query of all their partitions, in no group."""
+    options = SourceOptions.parse(NEEDED)
+    assert options.mode is Mode.DIRECT
+    assert options.subscription == Topics({"a": 1})
+    assert options.group is None
+    assert options.config.group_id == NO_GROUP
+    assert options.config.zookeeper_connect == "h:2181/kafka"
+    assert options.fail_on_data_loss
+    assert not options.mirror_offsets
+    assert not options.push_filters
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in TABLE)])
+def test_case_does_not_matter(name: str) -> None:
+    """Each name is known in the lower case in which Spark's dict hands it over."""
+    given = dict(CaseInsensitiveDict({name: "x"}))
+    try:
+        SourceOptions.parse(given)
+    except ConfigError as error:
+        assert "unknown" not in error.what
+
+
+def test_old_property_names_reach_the_consumer() -> None:
+    """A JVM consumer's properties are options under their own names, and win over defaults."""
+    options = SourceOptions.parse({
+        "zookeeper.connect": "z:1", "subscribe": "a", "group.id": "g",
+        "fetch.message.max.bytes": "4096", "auto.offset.reset": "smallest",
+    })
+    assert options.config.fetch_message_max_bytes == 4096
+    assert options.config.auto_offset_reset == "smallest"
+    assert options.group == "g"
+
+
+def test_a_member_names_topics_and_threads() -> None:
+    """`a:2,b` with `streams` is what createStream took as a dict; a pattern has `streams`."""
+    options = SourceOptions.parse({**MEMBER, "subscribe": " a:2 , b ", "streams": "3"})
+    assert options.mode is Mode.GROUP
+    assert options.subscription == Topics({"a": 2, "b": 3})
+    pattern = {**MEMBER, "subscribePattern": "a.*", "streams": "2"}
+    del pattern["subscribe"]
+    found = SourceOptions.parse(pattern).subscription
+    assert isinstance(found, Matching)
+    assert (found.filter.regex, found.threads) == ("a.*", 2)
+
+
+def test_partitions_can_be_assigned() -> None:
+    """`assign` is Spark's own form."""
+    found = SourceOptions.parse({"zookeeper": "h", "assign": '{"a":[1,0],"b":[2]}'})
+    assert found.subscription == Assigned({"a": (0, 1), "b": (2,)})
+
+
+def test_defaults_of_where_to_begin() -> None:
+    """A stream begins where the group stands, else at the end; a batch at the beginning."""
+    assert parse().for_stream().starting is Place.LATEST
+    assert parse(group__id="g").for_stream().starting is Place.ZOOKEEPER
+    assert parse(startingOffsets="Earliest").for_stream().starting is Place.EARLIEST
+    batch = parse(group__id="g").for_batch()
+    assert (batch.starting, batch.ending) == (Place.EARLIEST, Place.LATEST)
+
+
+def test_forms_of_offsets_and_times() -> None:
+    """JSON and numbers as Spark's connector takes them."""
+    one = TopicPartition("a", 0)
+    assert parse(startingOffsets='{"a":{"0":23,"1":-2}}').starting == AtOffsets(
+        {one: 23, TopicPartition("a", 1): -2}
+    )
+    assert parse(endingTimestamp="17").ending == AtTime(17)
+    assert parse(startingOffsetsByTimestamp='{"a":{"0":5}}').starting == AtTimes({one: 5})
+
+
+@pytest.mark.parametrize("text", ["first", "{", "{}", "[]", '{"a":{}}', '{"a":{"x":1}}',
+                                  '{"a":{"0":-3}}', '{"a":{"0":true}}', '{"a b":{"0":1}}'])
+def test_a_bad_position_says_what_is_allowed(text: str) -> None:
+    """Every malformed `startingOffsets` is one ConfigError at that option."""
+    assert refused({**NEEDED, "startingOffsets": text}).where == "startingOffsets"
+
+
+@pytest.mark.parametrize(("name", "hint"), [
+    ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+    ("startingOffset", "startingOffsets"),
+    ("subscribe.pattern", "subscribePattern"),
+    ("zookeper", "zookeeper"),
+    ("groupId", "group.id"),
+    ("auto.offset.rest", "auto.offset.reset"),
+    ("kafka.bootstrap.servers", "set zookeeper"),
+    ("kafka.fetch.max.bytes", "fetch.max.bytes"),
+    ("kafka.group.id", "group.id"),
+    ("path", "subscribe"),
+])
+def test_an_unknown_name_names_the_nearest(name: str, hint: str) -> None:
+    """The error's remedy has the right name."""
+    error = refused({**NEEDED, name.lower(): "1"})
+    assert error.what == "unknown option"
+    assert hint in error.remedy
+
+
+def test_all_unknown_names_are_in_one_error() -> None:
+    """Who has two slips mends both at once."""
+    error = refused({**NEEDED, "startingoffset": "earliest", "minpartition": "1"})
+    assert "startingOffsets" in error.remedy
+    assert "minPartitions" in error.remedy
+
+
+@pytest.mark.parametrize(("options", "where"), [
+    ({"subscribe": "a"}, "zookeeper"),
+    ({"zookeeper": "h"}, "subscribe, subscribePattern, assign"),
+    ({**NEEDED, "assign": '{"a":[0]}'}, "subscribe, assign"),
+    ({**NEEDED, "zookeeper.connect": "other:1"}, "zookeeper, zookeeper.connect"),
+    ({**NEEDED, "startingOffsets": "earliest", "startingTimestamp": "1"},
+     "startingOffsets, startingTimestamp"),
+    ({**NEEDED, "mode": "group"}, "group.id"),
+    ({**MEMBER, "startingOffsets": "earliest"}, "startingOffsets"),
+    ({**MEMBER, "startingTimestamp": "1"}, "startingTimestamp"),
+    ({**MEMBER, "mirrorOffsets": "true"}, "mirrorOffsets"),
+    ({**NEEDED, "mirrorOffsets": "true"}, "mirrorOffsets"),
+    ({**NEEDED, "streams": "2"}, "streams"),
+    ({**NEEDED, "subscribe": "a:2"}, "subscribe"),
+    ({**NEEDED, "subscribe": "a,a"}, "subscribe"),
+    ({**NEEDED, "subscribe": ","}, "subscribe"),
+    ({**NEEDED, "mode": "both"}, "mode"),
+    ({**NEEDED, "includeHeaders": "true"}, "includeHeaders"),
+    ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+    ({**NEEDED, "failOnDataLoss": "yes"}, "failOnDataLoss"),
+    ({**NEEDED, "fetch.message.max.bytes": "1k"}, "fetch.message.max.bytes"),
+])
+def test_contradictions_and_bad_values_name_the_option(
+    options: dict[str, str], where: str
+) -> None:
+    """One ConfigError, at the option or options that are to be changed."""
+    assert refused(options).where == where
+
+
+@pytest.mark.parametrize("options", [
+    {"maxOffsetsPerTrigger": "5"}, {"mirrorOffsets": "true", "group.id": "g"},
+    {"mode": "group", "group.id": "g"}, {"startingOffsets": "latest"},
+    {"startingOffsets": '{"a":{"0":-1}}'}, {"endingOffsets": "earliest"},
+    {"endingOffsets": '{"a":{"0":-2}}'}, {"startingOffsets": "zookeeper"},
+])
+def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
+    """As Spark's connector, and a batch is no member."""
+    with pytest.raises(ConfigError):
+        SourceOptions.parse({**NEEDED, **options}).for_batch()
+
+
+@pytest.mark.parametrize("options", [
+    {"endingOffsets": "latest"}, {"endingTimestamp": "1"}, {"pushFilters": "true"},
+    {"endingOffsetsByTimestamp": '{"a":{"0":1}}'}, {"startingOffsets": "zookeeper"},
+])
+def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
+    """A stream has no end, and Spark pushes no filters into it."""
+    with pytest.raises(ConfigError):
+        SourceOptions.parse({**NEEDED, **options}).for_stream()
+
+
+def test_options_travel_and_keep_secrets() -> None:
+    """They pickle as they are; neither repr nor an error shows a credential."""
+    secret = {
+        "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:hidden",
+        "zookeeper.auth.insecure.plaintext": "true",
+    }
+    options = SourceOptions.parse({**NEEDED, **secret}).for_stream()
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options
+    assert again.config.zookeeper_auth_credential == "me:hidden"
+    assert "hidden" not in repr(again)
+    assert "hidden" not in str(refused({**NEEDED, **secret, "zookeeper.auth.credential": "hidden"}))
