@@ -1,0 +1,110 @@
+"""What a reader must see to in the processes that Spark makes for it: its end, its log, its errors.
+
+Spark starts one Python process per query and source (`python_streaming_source_runner`), which keeps
+one reader object as long as the query runs, and then ends it by SIGTERM: `stop()` is called only
+where the process saw its socket close first, or failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from zkconsumer.errors import ZkConsumerError
+
+RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""What runs as the main module of a query's own process."""
+
+LEVEL_VARIABLE: Final = "ZKCONSUMER_LOG_LEVEL"
+"""A level of `logging` for what this package tells of a query; INFO where it is not set."""
+
+# As Spark's own lines on the same standard error (`conf/log4j2.properties.template`).
+_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_TIME: Final = "%y/%m/%d %H:%M:%S"
+
+
+def begin(stop: Callable[[], None]) -> None:
+    """To be called once by a reader, on the main thread, before it starts any thread.
+
+    In a query's own process its log goes to standard error, and `stop` is called at its end; in
+    any other, such as a test, nothing happens. `stop` may be called by two threads at once.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name == RUNNER:
+        log_to_stderr()
+        end_on_sigterm(stop)
+
+
+def end_on_sigterm(stop: Callable[[], None]) -> None:
+    """Have `stop` called, on a thread of its own, when this process gets a SIGTERM; then exit.
+
+    Spark often sends the signal twice, and its main thread may be in a call that nothing
+    interrupts: so the signal is blocked on all threads and waited for on this one, and a second one
+    finds nobody.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        try:
+            stop()
+        finally:
+            _exit()
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
+def end_quietly() -> None:
+    """To be called at the end of `stop`: exit at once where the JVM has closed the socket.
+
+    Spark's runner would find nobody to tell of it, and print three traces about that.
+    """
+    if isinstance(sys.exc_info()[1], EOFError):
+        _exit()
+
+
+def _exit() -> None:
+    logging.shutdown()
+    os._exit(0)
+
+
+def log_to_stderr() -> None:
+    """Write this package's lines to standard error, which Spark copies to the driver's.
+
+    Nothing is done where the process has a logging of its own. Of kazoo only errors are told: its
+    warnings are of connections, and ours say what follows from them.
+    """
+    logger = logging.getLogger("zkconsumer")
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT, _TIME))
+    for name, level in (("zkconsumer", os.environ.get(LEVEL_VARIABLE, "INFO")), ("kazoo", "ERROR")):
+        one = logging.getLogger(name)
+        one.addHandler(handler)
+        try:
+            one.setLevel(level.upper())
+        except ValueError:
+            one.setLevel(logging.INFO)
+            one.warning("%s=%s is no level of logging; taken for INFO", LEVEL_VARIABLE, level)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Let an error of this package reach the user as its text, without Python's trace.
+
+    Spark sends a worker's whole trace to the JVM unless this variable is set
+    (`pyspark.util.handle_worker_exception`), and the worker ends then; so it hides nobody else's.
+    Also a decorator, but not of a generator.
+    """
+    try:
+        yield
+    except ZkConsumerError as error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise error.with_traceback(None) from None
