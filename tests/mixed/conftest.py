@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from jvmmember import RELEASES
 from mixed.groups import NEWEST_BROKER, Cast
-from mixed.scenario import Outcome, Scenario
+from mixed.scenario import OURS, SECOND, Outcome, Scenario
 
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.records import Pattern
@@ -22,6 +22,10 @@ AT_ONCE = 2
 RANGE = tuple(Cast((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(Cast((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
 WILDCARD = tuple(replace(cast, pattern=Pattern.WHITE_LIST) for cast in RANGE + ROUND_ROBIN)
+# Some by a pattern and some by name, of either kind.
+PATTERN_AND_NAME = tuple(
+    replace(cast, pattern=Pattern.WHITE_LIST, by_name=frozenset({OURS, SECOND})) for cast in RANGE
+)
 # Two releases at once; round-robin has one order up to 0.11, and another one from 1.0 on.
 TWO = (
     Cast(("0.8.2.2", "1.1.1")),
@@ -35,8 +39,8 @@ OLD_BROKER = tuple(
     for cast in RANGE + ROUND_ROBIN
     if cast.releases == ("0.8.2.2",)
 )
-ALL = RANGE + ROUND_ROBIN + WILDCARD + TWO + OLD_BROKER
-NEWEST = (ROUND_ROBIN[-1], replace(RANGE[-1], pattern=Pattern.WHITE_LIST))
+ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
+NEWEST = (ROUND_ROBIN[-1], replace(RANGE[-1], pattern=Pattern.WHITE_LIST), PATTERN_AND_NAME[-1])
 CASTS = {"some": RANGE + NEWEST, "all": ALL}
 
 

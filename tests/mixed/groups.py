@@ -46,16 +46,21 @@ Someone = MemberProcess | JvmMember
 
 @dataclass(frozen=True)
 class Cast:
-    """What a scenario is played with: the JVM members take these releases in turn."""
+    """What a scenario is played with: the JVM members take these releases in turn.
+
+    With a pattern all members subscribe by it but those of `by_name`.
+    """
 
     releases: tuple[str, ...]
     strategy: Strategy = Strategy.RANGE
     pattern: Pattern = Pattern.STATIC
     broker: str = NEWEST_BROKER
+    by_name: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         words = ["-and-".join(self.releases), self.strategy.value]
         words += ["wildcard"] * (self.pattern is not Pattern.STATIC)
+        words += ["and-static"] * bool(self.by_name)
         words += [f"on-{self.broker}"] * (self.broker != NEWEST_BROKER)
         return "-".join(words)
 
@@ -238,21 +243,22 @@ class Group:
 
     # ---- its members -----------------------------------------------------------------------------
 
-    @property
-    def _regex(self) -> str:
+    def _regex(self, name: str) -> str:
         """What matches the topics of the stage; empty for a static subscription."""
-        return "" if self.cast.pattern is Pattern.STATIC else "|".join(self.stage.topics)
+        is_static = self.cast.pattern is Pattern.STATIC or name in self.cast.by_name
+        return "" if is_static else "|".join(self.stage.topics)
 
     def _add(self, name: str, member: Someone) -> None:
         self.members[name] = member
         self._stack.callback(member.end)
 
     def _our(self, name: str) -> MemberProcess:
+        regex = self._regex(name)
         request = Request(
             zookeeper=self.stage.sandbox.zookeeper_connect,
             group=self.name,
-            topics={} if self._regex else dict.fromkeys(self.stage.topics, 1),
-            white_list=self._regex,
+            topics={} if regex else dict.fromkeys(self.stage.topics, 1),
+            white_list=regex,
             settings={
                 **SETTINGS,
                 "consumer_id": name,
@@ -263,14 +269,15 @@ class Group:
         return MemberProcess(name, request, self._directory)
 
     def _jvm(self, name: str, release: str) -> JvmMember:
+        regex = self._regex(name)
         return JvmMember(
             release,
             self.stage.sandbox.zookeeper_connect,
             self.name,
             name=name,
             directory=self._directory,
-            topics=() if self._regex else self.stage.topics,
-            pattern=("Whitelist", self._regex) if self._regex else None,
+            topics=() if regex else self.stage.topics,
+            pattern=("Whitelist", regex) if regex else None,
             properties={"partition.assignment.strategy": self.cast.strategy.value},
             starts="booted",
         )
