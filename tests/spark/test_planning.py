@@ -1,0 +1,127 @@
+"""Rate limits and tasks, as pure arithmetic over all kinds of partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.spark.planning import SHARED_TASK, Ranges, advance, shared, tasks
+from zkconsumer.spark.ranges import OffsetRange
+
+PARTITIONS = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 30))
+SIZES = st.dictionaries(
+    PARTITIONS,
+    st.one_of(st.integers(0, 20), st.integers(0, 3 * SHARED_TASK), st.integers(0, 2**40)),
+    max_size=25,
+)
+WANTED = st.none() | st.integers(1, 100)
+
+
+def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
+    """A range of each size, which begins somewhere."""
+    return [OffsetRange(*tp, 7 * tp.partition, 7 * tp.partition + n) for tp, n in sizes.items()]
+
+
+def flat(dealt: Iterable[Ranges]) -> list[OffsetRange]:
+    """All ranges of all tasks, in order."""
+    return sorted(one for task in dealt for one in task)
+
+
+@given(SIZES, st.integers(1, 2**41))
+def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], limit: int) -> None:
+    """At most `limit`, and one more for each partition that would else get nothing."""
+    dealt = shared(limit, sizes)
+    assert dealt.keys() == sizes.keys()
+    assert all((0 < dealt[tp] <= size) if size else dealt[tp] == 0 for tp, size in sizes.items())
+    some = sum(1 for size in sizes.values() if size)
+    assert sum(dealt.values()) < limit + max(1, some)
+    # What rounding leaves is less than one message a partition.
+    assert sum(dealt.values()) >= min(limit, sum(sizes.values())) - some
+
+
+def test_a_limit_is_in_proportion() -> None:
+    """The example of Spark's own rule: ten of a hundred, one of ten."""
+    a, b, c = (TopicPartition("t", number) for number in range(3))
+    assert shared(11, {a: 100, b: 10, c: 0}) == {a: 10, b: 1, c: 0}
+    assert shared(1, {a: 100, b: 10, c: 0}) == {a: 1, b: 1, c: 0}
+    assert shared(1000, {a: 100, b: 10}) == {a: 100, b: 10}
+
+
+@given(SIZES, SIZES, st.none() | st.integers(1, 1000))
+def test_a_batch_never_leaves_its_log(
+    positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
+) -> None:
+    """Each partition begins at its position, and ends there or at its log's end at most."""
+    found = advance(positions, ends, limit=limit)
+    assert {one.tp: one.start for one in found} == positions
+    for one in found:
+        assert one.start <= one.end <= max(one.start, ends.get(one.tp, one.start))
+
+
+@given(SIZES, WANTED)
+def test_tasks_read_every_message_once(
+    sizes: dict[TopicPartition, int], wanted: int | None
+) -> None:
+    """Put together again, the tasks' ranges are exactly the ranges that were dealt."""
+    ranges = ranges_of(sizes)
+    read: dict[TopicPartition, list[OffsetRange]] = {}
+    for one in flat(tasks(ranges, min_partitions=wanted)):
+        assert len(one) > 0
+        read.setdefault(one.tp, []).append(one)
+    for one in ranges:
+        parts = read.pop(one.tp, [])
+        edges = [one.start, *(part.end for part in parts)]
+        assert [part.start for part in parts] == edges[:-1]
+        assert edges[-1] == one.end
+    assert not read
+
+
+@given(SIZES, WANTED)
+def test_tasks_are_dealt_alike_each_time(
+    sizes: dict[TopicPartition, int], wanted: int | None
+) -> None:
+    """The order in which ranges are given changes nothing, and no task is empty."""
+    dealt = tasks(ranges_of(sizes), min_partitions=wanted)
+    assert all(dealt)
+    assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
+
+
+@given(SIZES, WANTED)
+def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
+    """A task of several ranges has small ones only, and is never much above what may share."""
+    for task in tasks(ranges_of(sizes), min_partitions=wanted):
+        if len(task) > 1:
+            assert all(len(one) < SHARED_TASK for one in task)
+            assert sum(map(len, task)) < 2 * SHARED_TASK
+
+
+@given(SIZES, st.integers(1, 100))
+def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -> None:
+    """No sharing below `minPartitions`; splitting reaches it but for rounding, as Spark's does."""
+    ranges = [one for one in ranges_of(sizes) if len(one)]
+    dealt = tasks(ranges, min_partitions=wanted)
+    if len(ranges) >= wanted:
+        assert len(dealt) >= wanted
+    elif ranges and min(map(len, ranges)) >= wanted:
+        assert len(dealt) >= wanted - len(ranges)
+        assert all(len(task) == 1 for task in dealt)
+
+
+def test_one_partition_is_split_evenly() -> None:
+    """`minPartitions` of four makes four tasks of a quarter each."""
+    dealt = tasks([OffsetRange("t", 0, 10, 50)], min_partitions=4)
+    assert [(one.start, one.end) for (one,) in dealt] == [(10, 20), (20, 30), (30, 40), (40, 50)]
+
+
+def test_few_messages_in_many_partitions_are_one_task() -> None:
+    """Sixty-four partitions with three messages each; `minPartitions` says how many at least."""
+    ranges = [OffsetRange("t", number, 0, 3) for number in range(64)]
+    assert len(tasks(ranges)) == 1
+    assert Counter(len(task) for task in tasks(ranges, min_partitions=4)) == {16: 4}
+    assert len(tasks(ranges, min_partitions=64)) == 64
+    full = [OffsetRange("t", number, 0, SHARED_TASK) for number in range(64)]
+    assert len(tasks(full)) == 64

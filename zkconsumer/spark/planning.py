@@ -1,0 +1,95 @@
+"""Which messages the next batch has, and how they are dealt to tasks; everything here is pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.spark.ranges import OffsetRange
+
+Ranges = tuple[OffsetRange, ...]
+"""What one task reads."""
+
+SHARED_TASK: Final = 5_000
+"""Messages up to which ranges share a task. They are read in about 10 ms, where a task of its own
+costs Spark some 60: many partitions with a few messages each would otherwise cost a batch seconds.
+"""
+
+
+def advance(
+    positions: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    limit: int | None = None,
+) -> list[OffsetRange]:
+    """From each position to the end of its log, `limit` messages in all; empty without news.
+
+    A partition whose end is not known, or lies before its position, gets an empty range.
+    """
+    sizes = {tp: max(0, ends.get(tp, at) - at) for tp, at in positions.items()}
+    shares = sizes if limit is None else shared(limit, sizes)
+    return [OffsetRange(*tp, at, at + shares[tp]) for tp, at in positions.items()]
+
+
+def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """`limit` messages, dealt in proportion to what each partition has.
+
+    None that has any gets nothing, so that there can be as many more as there are partitions
+    (`org.apache.spark.sql.kafka010.KafkaMicroBatchStream.rateLimit`, Spark 4.3).
+    """
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(sizes)
+    return {tp: min(size, max(1, limit * size // total)) if size else 0
+            for tp, size in sizes.items()}
+
+
+def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -> list[Ranges]:
+    """Deal ranges to tasks: a task a partition, but small ones together, and large ones in parts.
+
+    With more non-empty ranges than `min_partitions`, those that are small share tasks of up to
+    `SHARED_TASK` messages, and there are never fewer tasks than `min_partitions`. With fewer, they
+    are split in proportion to their sizes, as `org.apache.spark.sql.kafka010.
+    KafkaOffsetRangeCalculator` of Spark 4.3 does; rounding can make it a few more or fewer.
+    """
+    whole = sorted(one for one in ranges if len(one))
+    if min_partitions is not None and min_partitions > len(whole):
+        return [(part,) for part in _split(whole, min_partitions)]
+    large = [one for one in whole if len(one) >= SHARED_TASK]
+    small = [one for one in whole if len(one) < SHARED_TASK]
+    needed = -(-sum(map(len, small)) // SHARED_TASK)
+    bins = min(len(small), max(needed, (min_partitions or 0) - len(large)))
+    return sorted([*((one,) for one in large), *_together(small, bins)])
+
+
+def _split(ranges: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
+    total = sum(map(len, ranges))
+    small = {one for one in ranges if _parts(len(one), total, wanted) == 1}
+    rest = total - sum(map(len, small))
+    for_rest = max(wanted - len(small), 1)
+    found: list[OffsetRange] = []
+    for one in ranges:
+        parts = 1 if one in small else _parts(len(one), rest, for_rest)
+        start = one.start
+        for left in range(parts, 0, -1):
+            end = start + (one.end - start) // left
+            if end > start:
+                found.append(OffsetRange(*one.tp, start, end))
+            start = end
+    return found
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(1, round(size / total * wanted))
+
+
+def _together(ranges: Sequence[OffsetRange], bins: int) -> list[Ranges]:
+    """The largest first, each into what has least: no bin is much fuller than another."""
+    filled: list[tuple[int, int, list[OffsetRange]]] = [(0, number, []) for number in range(bins)]
+    for one in sorted(ranges, key=len, reverse=True):
+        size, number, members = filled[0]
+        members.append(one)
+        heapq.heapreplace(filled, (size + len(one), number, members))
+    return [tuple(sorted(members)) for _, _, members in filled]
