@@ -7,16 +7,16 @@ the old consumer (`ConsumerConfig`). Case does not matter: Spark hands all names
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self
 
 from zkconsumer.config import TABLE, ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.filters import TopicFilter, white_list
 from zkconsumer.errors import ConfigError, InvalidNameError
+from zkconsumer.spark.option_values import choice, flag, named, nearest, whole
 from zkconsumer.spark.positions import (
     EARLIEST,
     LATEST,
@@ -28,8 +28,6 @@ from zkconsumer.spark.positions import (
     parse_time,
     parse_times,
 )
-
-T = TypeVar("T")
 
 NO_GROUP: Final = "zkconsumer-spark"
 """The name by which the brokers know a client without `group.id`; nothing is stored under it."""
@@ -108,7 +106,7 @@ class SourceOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """From what was given to `option`; raises one ConfigError for all names that are wrong."""
         given = _named(options)
-        mode = _choice(given, "mode", {mode.value: mode for mode in Mode}, Mode.DIRECT)
+        mode = choice(given, "mode", {mode.value: mode for mode in Mode}, Mode.DIRECT)
         _check_together(given, mode)
         config, group = _config(given)
         return cls(
@@ -118,15 +116,15 @@ class SourceOptions:
             subscription=_subscription(given, mode),
             starting=_position(given, "starting"),
             ending=_position(given, "ending"),
-            without_match=_choice(
+            without_match=choice(
                 given, "startingOffsetsByTimestampStrategy",
                 {"error": "error", "latest": "latest"}, "error",
             ),
-            max_per_trigger=_whole(given, "maxOffsetsPerTrigger", _MAX_LONG),
-            min_partitions=_whole(given, "minPartitions", _MAX_INT),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", "true"),
-            mirror_offsets=_flag(given, "mirrorOffsets", "false"),
-            push_filters=_flag(given, "pushFilters", "false"),
+            max_per_trigger=whole(given, "maxOffsetsPerTrigger", _MAX_LONG),
+            min_partitions=whole(given, "minPartitions", _MAX_INT),
+            fail_on_data_loss=flag(given, "failOnDataLoss", "true"),
+            mirror_offsets=flag(given, "mirrorOffsets", "false"),
+            push_filters=flag(given, "pushFilters", "false"),
             given=frozenset(given),
         )
 
@@ -205,20 +203,7 @@ _FOREIGN: Final = {
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:
     """The options by the names of the documentation, values as text."""
-    given: dict[str, str] = {}
-    faults: list[tuple[str, str]] = []
-    for key, value in options.items():
-        name = _NAMES.get(key.lower())
-        if name is None:
-            faults.append((key, _hint(key)))
-        else:
-            given[name] = str(value).strip()
-    if faults:
-        raise ConfigError(
-            "unknown options" if len(faults) > 1 else "unknown option",
-            where=", ".join(name for name, _ in faults),
-            remedy="; ".join(f"{name}: {hint}" for name, hint in faults),
-        )
+    given = named(options, _NAMES, hint=_hint)
     if given.pop("includeHeaders", "false").lower() != "false":
         raise ConfigError(
             "headers are not read", where="includeHeaders",
@@ -231,8 +216,7 @@ def _hint(key: str) -> str:
     name = key.lower()
     if name in _FOREIGN:
         return _FOREIGN[name]
-    near = difflib.get_close_matches(name.removeprefix("kafka."), _NAMES, n=1, cutoff=0.5)
-    found = f"did you mean {_NAMES[near[0]]}?" if near else "see docs/spark.md for all there are"
+    found = nearest(name.removeprefix("kafka."), _NAMES)
     if name.startswith("kafka."):
         return f"settings of the new consumer do not apply; {found}"
     return found
@@ -294,7 +278,7 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
 def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
     if mode is Mode.GROUP and "group.id" not in given:
         raise ConfigError("no group is named to be a member of", where="group.id", remedy="set it")
-    streams = _whole(given, "streams", _MAX_INT) or 1
+    streams = whole(given, "streams", _MAX_INT) or 1
     if "assign" in given:
         return Assigned(parse_partitions("assign", given["assign"]))
     if "subscribePattern" in given:
@@ -315,7 +299,7 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
             raise ConfigError(
                 f"topic {topic.strip()} is named twice", where="subscribe", remedy="name it once"
             )
-        number = _whole({"subscribe": count}, "subscribe", _MAX_INT) if colon else streams
+        number = whole({"subscribe": count}, "subscribe", _MAX_INT) if colon else streams
         threads[topic.strip()] = number or streams
     if not threads:
         raise ConfigError(
@@ -341,30 +325,3 @@ def _refuse_empty(option: str, given: Position | None, place: Place, number: int
             f"{place.value} leaves nothing to read in a batch", where=option,
             remedy="another offset, or readStream",
         )
-
-
-def _choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:
-    text = given.get(name)
-    if text is None:
-        return default
-    if text.lower() not in words:
-        raise ConfigError(
-            f"bad value {text[:80]!r} of {name}", where=name, remedy=" or ".join(words)
-        )
-    return words[text.lower()]
-
-
-def _flag(given: Mapping[str, str], name: str, default: str) -> bool:
-    return _choice({name: default, **given}, name, {"true": True, "false": False}, False)
-
-
-def _whole(given: Mapping[str, str], name: str, most: int) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not 0 < int(text) <= most:
-        raise ConfigError(
-            f"bad value {text[:80]!r} of {name}", where=name,
-            remedy=f"a whole number from 1 to {most}",
-        )
-    return int(text)
