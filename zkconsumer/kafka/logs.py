@@ -1,7 +1,8 @@
 """What brokers say of partitions, for tools: where logs begin and end, and a group's offsets there.
 
-Every function opens a client of its own, asks for all partitions at once, and closes it. What could
-not be had is a sentence in place of the figure, so that one bad broker does not hide the others.
+Every function opens a client of its own, asks for all partitions at once, and closes it; who asks
+again and again keeps a `LogClient`. What could not be had is a sentence in place of the figure, so
+that one bad broker does not hide the others.
 
 Nothing here makes anything: partitions are looked up in the metadata of the whole cluster, because
 a broker before 0.11 creates a topic that it is asked about by name; and a group's offsets are asked
@@ -57,6 +58,77 @@ def are_times_exact(brokers: Iterable[Broker]) -> bool:
     return all(broker.version >= _TIMES_SINCE for broker in brokers)
 
 
+class LogClient:
+    """A client that is kept for many questions, of one thread at a time.
+
+    Leaders are looked up by `topics` only: who keeps a client calls it from time to time, and
+    whenever an answer was a sentence. Raises FetchError as `broker_settings`, and without brokers.
+    """
+
+    def __init__(self, brokers: Sequence[Broker], *, limit_s: float) -> None:
+        self._client = admin.AdminClient(_settings(brokers, limit_s))
+        self._limit_s = limit_s
+        self._metadata: Any = None
+
+    def topics(self) -> dict[str, tuple[int, ...]]:
+        """The partitions of all topics, ascending. Raises FetchError when no broker answers."""
+        try:
+            self._metadata = self._client.list_topics(timeout=self._limit_s)
+        except KafkaException as error:
+            raise FetchError(f"the brokers do not answer: {error.args[0].str()}") from error
+        return {name: tuple(sorted(one.partitions)) for name, one in self._metadata.topics.items()}
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
+        """As `log_ends`."""
+        starts, ends = self._ask(partitions, (_EARLIEST, _LATEST))
+        return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
+
+    def at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int | str | None]:
+        """As `offsets_at`."""
+        (answers,) = self._ask(partitions, (max(0, timestamp_ms),))
+        return {tp: None if isinstance(one, int) and one < 0 else one
+                for tp, one in answers.items()}
+
+    def _ask(
+        self, partitions: Collection[TopicPartition], times: Sequence[int]
+    ) -> list[dict[TopicPartition, int | str]]:
+        """ListOffsets for each of the times, to each leader by itself: a dead one hides no other.
+        """
+        deadline = time.monotonic() + self._limit_s
+        try:
+            if self._metadata is None:
+                self.topics()
+        except FetchError as error:
+            return [dict.fromkeys(partitions, str(error)) for _ in times]
+        places = _leaders(self._metadata, partitions)
+        answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp, place in places.items():
+            if isinstance(place, int):
+                by_leader.setdefault(place, []).append(tp)
+        left_s = max(_LEAST_S, deadline - time.monotonic())
+        running = [
+            (answer, _listed(self._client, part, at, left_s))
+            for theirs in by_leader.values() for part in _parts(theirs)
+            for answer, at in zip(answers, times, strict=True)
+        ]
+        for answer, futures in running:
+            for tp, future in futures.items():
+                try:
+                    answer[tp] = future.result().offset
+                except KafkaException as error:
+                    answer[tp] = f"the leader does not say: {error.args[0].str()}"
+        return answers
+
+
+def _range(start: int | str, end: int | str) -> LogRange | str:
+    if isinstance(start, str):
+        return start
+    return LogRange(start, end) if isinstance(end, int) else end
+
+
 def log_ends(
     brokers: Sequence[Broker], partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, LogRange | str]:
@@ -65,15 +137,10 @@ def log_ends(
     `limit_s`: seconds for all of it. The end is the high watermark, as the JVM's tools have it
     (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the leader).
     """
-    found: dict[TopicPartition, LogRange | str] = {}
-    starts, ends = _ask(brokers, partitions, (_EARLIEST, _LATEST), limit_s)
-    for tp, start in starts.items():
-        end = ends[tp]
-        if isinstance(start, int) and isinstance(end, int):
-            found[tp] = LogRange(start, end)
-        else:
-            found[tp] = start if isinstance(start, str) else str(end)
-    return found
+    try:
+        return LogClient(brokers, limit_s=limit_s).ends(partitions)
+    except FetchError as error:
+        return dict.fromkeys(partitions, str(error))
 
 
 def offsets_at(
@@ -88,44 +155,10 @@ def offsets_at(
     Where not `are_times_exact`, the answer is the first offset of the last segment that was not
     written to since that time; None where there is no such segment; of a time to come, the end.
     """
-    (answers,) = _ask(brokers, partitions, (max(0, timestamp_ms),), limit_s)
-    return {tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()}
-
-
-def _ask(
-    brokers: Sequence[Broker],
-    partitions: Collection[TopicPartition],
-    times: Sequence[int],
-    limit_s: float,
-) -> list[dict[TopicPartition, int | str]]:
-    """ListOffsets for each of the times, to each leader by itself: a dead one hides no other."""
-    deadline = time.monotonic() + limit_s
     try:
-        client = admin.AdminClient(_settings(brokers, limit_s))
-        places = _leaders(client.list_topics(timeout=limit_s), partitions)
+        return LogClient(brokers, limit_s=limit_s).at(partitions, timestamp_ms)
     except FetchError as error:
-        return [dict.fromkeys(partitions, str(error)) for _ in times]
-    except KafkaException as error:
-        reason = f"the brokers do not answer: {error.args[0].str()}"
-        return [dict.fromkeys(partitions, reason) for _ in times]
-    answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp, place in places.items():
-        if isinstance(place, int):
-            by_leader.setdefault(place, []).append(tp)
-    left_s = max(_LEAST_S, deadline - time.monotonic())
-    running = [
-        (answer, _listed(client, part, at, left_s))
-        for theirs in by_leader.values() for part in _parts(theirs)
-        for answer, at in zip(answers, times, strict=True)
-    ]
-    for answer, futures in running:
-        for tp, future in futures.items():
-            try:
-                answer[tp] = future.result().offset
-            except KafkaException as error:
-                answer[tp] = f"the leader does not say: {error.args[0].str()}"
-    return answers
+        return dict.fromkeys(partitions, str(error))
 
 
 def _spec(at: int) -> Any:
