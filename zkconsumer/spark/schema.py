@@ -6,6 +6,7 @@ Spark: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`, wi
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from pyspark.sql.types import (
     BinaryType,
@@ -34,17 +35,19 @@ SCHEMA = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
 """What a query has without `.schema(...)`."""
 
 
-def columns_of(schema: StructType) -> tuple[str, ...]:
+def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tuple[str, ...]:
     """The columns that are to be read, in the user's order; only those are built.
+
+    `types`: all that there are; those of a record, unless another table's are given.
 
     Raises ConfigError for a column that there is not, or of another type.
     """
-    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
+    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
     for one in schema.fields:
-        kind = _TYPES.get(one.name)
+        kind = types.get(one.name)
         if kind is None:
-            near = difflib.get_close_matches(one.name.lower(), map(str.lower, _TYPES), n=1)
-            meant = [name for name in _TYPES if name.lower() in near]
+            near = difflib.get_close_matches(one.name.lower(), map(str.lower, types), n=1)
+            meant = [name for name in types if name.lower() in near]
             raise ConfigError(
                 f"no column {one.name}", where="schema",
                 remedy=(f"did you mean {meant[0]}? " if meant else "") + f"there are: {known}",
