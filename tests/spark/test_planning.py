@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterable
 
@@ -70,7 +71,7 @@ def test_tasks_read_every_message_once(
     ranges = ranges_of(sizes)
     read: dict[TopicPartition, list[OffsetRange]] = {}
     for one in flat(tasks(ranges, min_partitions=wanted)):
-        assert len(one) > 0
+        assert one.size > 0
         read.setdefault(one.tp, []).append(one)
     for one in ranges:
         parts = read.pop(one.tp, [])
@@ -95,18 +96,18 @@ def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int |
     """A task of several ranges has small ones only, and is never much above what may share."""
     for task in tasks(ranges_of(sizes), min_partitions=wanted):
         if len(task) > 1:
-            assert all(len(one) < SHARED_TASK for one in task)
-            assert sum(map(len, task)) < 2 * SHARED_TASK
+            assert all(one.size < SHARED_TASK for one in task)
+            assert sum(one.size for one in task) < 2 * SHARED_TASK
 
 
 @given(SIZES, st.integers(1, 100))
 def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -> None:
     """No sharing below `minPartitions`; splitting reaches it but for rounding, as Spark's does."""
-    ranges = [one for one in ranges_of(sizes) if len(one)]
+    ranges = [one for one in ranges_of(sizes) if one.size]
     dealt = tasks(ranges, min_partitions=wanted)
     if len(ranges) >= wanted:
         assert len(dealt) >= wanted
-    elif ranges and min(map(len, ranges)) >= wanted:
+    elif ranges and min(one.size for one in ranges) >= wanted:
         assert len(dealt) >= wanted - len(ranges)
         assert all(len(task) == 1 for task in dealt)
 
@@ -125,3 +126,10 @@ def test_few_messages_in_many_partitions_are_one_task() -> None:
     assert len(tasks(ranges, min_partitions=64)) == 64
     full = [OffsetRange("t", number, 0, SHARED_TASK) for number in range(64)]
     assert len(tasks(full)) == 64
+
+
+def test_a_range_is_a_value_of_any_size() -> None:
+    """However many messages it has, it pickles as four fields."""
+    vast = OffsetRange("t", 0, 0, 2**62)
+    assert pickle.loads(pickle.dumps(vast)) == vast
+    assert len(pickle.dumps(vast)) < 200

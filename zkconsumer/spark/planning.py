@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from zkconsumer.core.model import TopicPartition
@@ -54,31 +55,35 @@ def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -
     are split in proportion to their sizes, as `org.apache.spark.sql.kafka010.
     KafkaOffsetRangeCalculator` of Spark 4.3 does; rounding can make it a few more or fewer.
     """
-    whole = sorted(one for one in ranges if len(one))
+    whole = sorted(one for one in ranges if one.size)
     if min_partitions is not None and min_partitions > len(whole):
         return [(part,) for part in _split(whole, min_partitions)]
-    large = [one for one in whole if len(one) >= SHARED_TASK]
-    small = [one for one in whole if len(one) < SHARED_TASK]
-    needed = -(-sum(map(len, small)) // SHARED_TASK)
+    large = [one for one in whole if one.size >= SHARED_TASK]
+    small = [one for one in whole if one.size < SHARED_TASK]
+    needed = -(-_size(small) // SHARED_TASK)
     bins = min(len(small), max(needed, (min_partitions or 0) - len(large)))
     return sorted([*((one,) for one in large), *_together(small, bins)])
 
 
 def _split(ranges: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
-    total = sum(map(len, ranges))
-    small = {one for one in ranges if _parts(len(one), total, wanted) == 1}
-    rest = total - sum(map(len, small))
+    total = _size(ranges)
+    small = {one for one in ranges if _parts(one.size, total, wanted) == 1}
+    rest = total - _size(small)
     for_rest = max(wanted - len(small), 1)
     found: list[OffsetRange] = []
     for one in ranges:
-        parts = 1 if one in small else _parts(len(one), rest, for_rest)
+        parts = 1 if one in small else _parts(one.size, rest, for_rest)
         start = one.start
         for left in range(parts, 0, -1):
             end = start + (one.end - start) // left
             if end > start:
-                found.append(OffsetRange(*one.tp, start, end))
+                found.append(one._replace(start=start, end=end))
             start = end
     return found
+
+
+def _size(ranges: Iterable[OffsetRange]) -> int:
+    return sum(one.size for one in ranges)
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
@@ -88,8 +93,8 @@ def _parts(size: int, total: int, wanted: int) -> int:
 def _together(ranges: Sequence[OffsetRange], bins: int) -> list[Ranges]:
     """The largest first, each into what has least: no bin is much fuller than another."""
     filled: list[tuple[int, int, list[OffsetRange]]] = [(0, number, []) for number in range(bins)]
-    for one in sorted(ranges, key=len, reverse=True):
+    for one in sorted(ranges, key=attrgetter("size"), reverse=True):
         size, number, members = filled[0]
         members.append(one)
-        heapq.heapreplace(filled, (size + len(one), number, members))
+        heapq.heapreplace(filled, (size + one.size, number, members))
     return [tuple(sorted(members)) for _, _, members in filled]

@@ -25,7 +25,9 @@ class OffsetRange(NamedTuple):
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many messages at most; no `__len__`, by which a tuple is copied and pickled."""
         return max(0, self.end - self.start)
 
 
