@@ -82,15 +82,17 @@ class FaultKind(Enum):
     PERMANENT = "waiting does not mend it"
     PASSING = "retried; already rate-limited"
     LOST = "this fetcher reaches no broker, and may never again; another one may"
+    END = "all was fetched up to `offset`, the log's end; told only with `enable.partition.eof`"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that went wrong; `tp` is None when it concerns the brokers as a whole."""
+    """Something that went wrong, or END; `tp` is None when it concerns the brokers as a whole."""
 
     kind: FaultKind
     tp: TopicPartition | None
     text: str
+    offset: int = -1
 
 
 class Fetcher(Protocol):
@@ -251,7 +253,11 @@ class KafkaFetcher:
             self.faults.append(Fault(FaultKind.TRUNCATED, tp, error.str()))
         elif error.code() in _PERMANENT:
             self.faults.append(Fault(FaultKind.PERMANENT, tp, error.str()))
-        elif error.code() != KafkaError._PARTITION_EOF:
+        elif error.code() == KafkaError._PARTITION_EOF:
+            end = messages[0].offset()
+            assert end is not None
+            self.faults.append(Fault(FaultKind.END, tp, error.str(), end))
+        else:
             self._passing(error, tp)
         return []
 
