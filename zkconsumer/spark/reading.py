@@ -85,25 +85,27 @@ def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settin
 
 
 class Task(InputPartition):
-    """What one task of a query reads."""
+    """What one task of a query reads, and from which brokers: those may move while a query runs."""
 
-    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+    def __init__(self, ranges: Iterable[OffsetRange], settings: ReadSettings) -> None:
         super().__init__(0)
         self.ranges = tuple(ranges)
+        self.settings = settings
 
     def __repr__(self) -> str:
-        return f"Task({list(map(tuple, self.ranges))})"
+        return f"Task({', '.join(f'{one.tp}: {one.start} to {one.end}' for one in self.ranges)})"
 
 
 def read_task(
-    task: Task | InputPartition, columns: Sequence[str], settings: ReadSettings
+    task: Task | InputPartition, columns: Sequence[str]
 ) -> Iterator[pyarrow.RecordBatch]:
     """`read_ranges` for a reader's `read`: what it raises reaches the user as one sentence.
 
     Spark makes `InputPartition(None)` of an empty plan of a batch; there is nothing to read then.
     """
-    with one_sentence():
-        yield from read_ranges(getattr(task, "ranges", ()), columns, settings)
+    if isinstance(task, Task):
+        with one_sentence():
+            yield from read_ranges(task.ranges, columns, task.settings)
 
 
 def read_ranges(
