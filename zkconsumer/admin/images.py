@@ -139,15 +139,20 @@ def read_groups(
     connection: Connection, names: Iterable[str], *, rooms: Collection[str] = (
         MEMBERS, OWNERS, OFFSETS,
     ),
+    topics: Collection[str] | None = None,
 ) -> dict[str, GroupImage]:
-    """These groups, as far as they exist, all at once; `rooms` are those that are looked into."""
+    """These groups, as far as they exist, all at once.
+
+    `rooms` are those that are looked into; `topics`: whose owners and offsets, None for all.
+    """
     roots = {paths.group(name): name for name in names}
     nodes = connection.read(roots)
     tops = [f"{root}/{room}" for root in nodes for room in rooms]
     listed: dict[str, Collection[str]] = {**connection.children(tops)}
     flat = f"/{MEMBERS}"
     deeper = [
-        f"{top}/{name}" for top, below in listed.items() if not top.endswith(flat) for name in below
+        f"{top}/{name}" for top, below in listed.items() if not top.endswith(flat)
+        for name in below if topics is None or name in topics
     ]
     listed |= connection.children(deeper)
     leaves = [

@@ -133,6 +133,19 @@ def group_lags(
     Raises as `Connection.read`; what brokers do not say stands in the result.
     """
     images = read_groups(connection, names)
+    return lags_of(connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka)
+
+
+def lags_of(
+    connection: Connection,
+    images: Mapping[str, GroupImage],
+    *,
+    limit_s: float,
+    only: Selection | None = None,
+    logs: AskLogs | None = None,
+    kafka: AskKafka | None = None,
+) -> dict[str, GroupLag]:
+    """As `group_lags`, of groups that have been read."""
     topics = read_topic_payloads(connection, images.values())
     brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}

@@ -1,0 +1,131 @@
+"""What has changed between two readings of owners or offsets: readings as values, and rows.
+
+Everything here is pure. A reading is kept whole in Spark's checkpoint, packed, so that the rows of
+a batch come of its two offsets alone: a replay gives the same rows, and what changed while no query
+ran is told by the first batch after it. It grows with the partitions that are followed, and with
+nothing else, as the offsets of Spark's own Kafka source do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.admin.images import GroupImage
+from zkconsumer.core import paths
+from zkconsumer.errors import SparkSourceError
+from zkconsumer.spark.group_tables import instant
+from zkconsumer.spark.groups_options import Table
+from zkconsumer.zk.requests import Stat
+
+Key = tuple[str, str, int]
+"""Group, topic and partition."""
+
+
+class State(NamedTuple):
+    """A znode as read: an owner's thread or an offset, None where it cannot be read (`fault`)."""
+
+    value: str | int | None
+    czxid: int
+    mzxid: int
+    version: int
+    mtime_ms: int
+    fault: str = ""
+
+
+Reading = Mapping[Key, State]
+
+NOTHING: Final[dict[str, Any]] = {}
+"""The offset before the first batch: nothing is known."""
+
+_WORDS: Final = {
+    Table.OWNER_CHANGES: ("claimed", "moved", "released"),
+    Table.OFFSET_CHANGES: ("committed", "committed", "deleted"),
+}
+
+
+def reading(images: Iterable[GroupImage]) -> dict[Key, State]:
+    """The owners and offsets of groups, of that room which was read."""
+    found: dict[Key, State] = {}
+    for image in images:
+        for tp, owner in image.owners.items():
+            stat = image.nodes[paths.owner(image.name, tp)].stat
+            found[image.name, *tp] = _state(owner.thread or None, stat, owner.fault)
+        for tp, offset in image.offsets.items():
+            stat = image.nodes[paths.offset(image.name, tp)].stat
+            found[image.name, *tp] = _state(offset.value, stat, offset.fault)
+    return found
+
+
+def _state(value: str | int | None, stat: Stat, fault: str) -> State:
+    return State(value, stat.czxid, stat.mzxid, stat.version, stat.mtime_ms, fault)
+
+
+def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> dict[str, Any]:
+    """The checkpoint's form of a reading at that time; `is_first`: its batch tells of nothing."""
+    rows = [[*key, *state] for key, state in sorted(reading.items())]
+    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+    found = {"table": table.value, "read_ms": read_ms, "state": base64.b64encode(packed).decode()}
+    return found | {"first": True} if is_first else found
+
+
+def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
+    """The reading of an offset. Raises SparkSourceError for one that is not ours."""
+    if not offset:
+        return {}
+    try:
+        if offset["table"] != table.value:
+            raise SparkSourceError(
+                f"the checkpoint is of the table {offset['table']}, and {table.value} is read",
+                where="checkpointLocation",
+                remedy="give the query a checkpoint of its own",
+            )
+        rows = json.loads(zlib.decompress(base64.b64decode(offset["state"])))
+        return {
+            (group, topic, partition): State(*state) for group, topic, partition, *state in rows
+        }
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise SparkSourceError(
+            "the checkpoint holds an offset that this source has not written",
+            where=str(offset)[:200],
+            remedy="give the query a checkpoint of its own",
+        ) from error
+
+
+def changes(
+    table: Table, start: Mapping[str, Any], end: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The rows of the batch between these two offsets, by group, topic and partition."""
+    if end.get("first"):
+        return
+    before, after = from_offset(table, start), from_offset(table, end)
+    made, changed, gone = _WORDS[table]
+    read_at = instant(end["read_ms"])
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if new is None:
+            assert old is not None
+            yield _row(key, gone, read_at) | {"old": old.value}
+        elif old is None or old.mzxid != new.mzxid:
+            yield _row(key, changed if old else made, instant(new.mtime_ms)) | {
+                "old": old.value if old else None,
+                "new": new.value,
+                "zxid": new.mzxid,
+                "version": new.version,
+                "merged": _merged(old, new),
+                "error": new.fault or None,
+            }
+
+
+def _row(key: Key, change: str, at: datetime) -> dict[str, Any]:
+    group, topic, partition = key
+    return {"time": at, "group": group, "topic": topic, "partition": partition, "change": change}
+
+
+def _merged(old: State | None, new: State) -> int | None:
+    """Writes of the same znode in between; None where it is not the same, or not known."""
+    return new.version - old.version - 1 if old and old.czxid == new.czxid else None

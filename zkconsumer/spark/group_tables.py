@@ -1,0 +1,262 @@
+"""The tables of groups: their columns, and their rows as ZooKeeper and the brokers have them.
+
+What cannot be read is a row with an `error`, so that one bad znode hides no other group. Nothing is
+asked for that no column needs: the brokers only where a column is of the logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from zkconsumer.admin.asking import asked
+from zkconsumer.admin.groups import member_reports, read_topic_payloads
+from zkconsumer.admin.images import MEMBERS, OFFSETS, OWNERS, GroupImage, read_groups
+from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
+from zkconsumer.core import paths
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.errors import AccessDeniedError
+from zkconsumer.spark.groups_options import GroupsOptions, Table
+from zkconsumer.zk.connection import Connection
+
+_TEXT, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
+_STREAMS = MapType(StringType(), IntegerType())
+_PARTITION: Final[dict[str, DataType]] = {"group": _TEXT, "topic": _TEXT, "partition": _INT}
+_CHANGE: Final[dict[str, DataType]] = {"time": _TIME, **_PARTITION, "change": _TEXT}
+
+COLUMNS: Final[Mapping[Table, Mapping[str, DataType]]] = {
+    Table.MEMBERS: {
+        "group": _TEXT, "member": _TEXT, "host": _TEXT, "pattern": _TEXT, "subscription": _STREAMS,
+        "topics": _STREAMS, "threads": _INT, "owned": _INT, "idle": _INT, "session": _LONG,
+        "since": _TIME, "error": _TEXT,
+    },
+    Table.OWNERS: {
+        **_PARTITION, "owner": _TEXT, "member": _TEXT, "session": _LONG, "since": _TIME,
+        "zxid": _LONG, "error": _TEXT,
+    },
+    Table.OFFSETS: {
+        **_PARTITION, "storage": _TEXT, "offset": _LONG, "metadata": _TEXT, "written": _TIME,
+        "version": _INT, "zxid": _LONG, "marked": BooleanType(), "error": _TEXT,
+    },
+    Table.LAG: {
+        **_PARTITION, "owner": _TEXT, "member": _TEXT, "session": _LONG, "offset": _LONG,
+        "storage": _TEXT, "written": _TIME, "log_start": _LONG, "log_end": _LONG, "lag": _LONG,
+        "error": _TEXT,
+    },
+    Table.OWNER_CHANGES: {
+        **_CHANGE, "old": _TEXT, "new": _TEXT, "zxid": _LONG, "error": _TEXT,
+    },
+    Table.OFFSET_CHANGES: {
+        **_CHANGE, "old": _LONG, "new": _LONG, "zxid": _LONG, "version": _INT, "merged": _INT,
+        "error": _TEXT,
+    },
+}  # fmt: skip
+
+# What needs more than the table's own znodes: the topics' znodes, the owners, the logs' ends.
+_OF_TOPICS: Final = frozenset({"topics", "threads", "owned", "idle", "error"})
+_OF_OWNERS: Final = frozenset({"owned", "idle"})
+_OF_LOGS: Final = frozenset({"log_start", "log_end", "lag"})
+
+# `kafka.consumer.ZookeeperConsumerConnector`: host, milliseconds, eight digits of a random UUID.
+_GENERATED: Final = re.compile(r"_(.+)-[0-9]{13}-[0-9a-f]{1,8}")
+
+Row = dict[str, Any]
+
+
+def schema_of(table: Table) -> StructType:
+    """All columns of a table."""
+    return StructType([StructField(name, kind) for name, kind in COLUMNS[table].items()])
+
+
+def instant(milliseconds: int) -> datetime:
+    """A time of the server's."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+class Reader:
+    """Reads rows of one table; `columns` are those that somebody will look at."""
+
+    def __init__(
+        self, connection: Connection, options: GroupsOptions, columns: Collection[str]
+    ) -> None:
+        self._connection, self._options = connection, options
+        self._columns = frozenset(columns)
+        self._rows = {
+            Table.MEMBERS: self._members,
+            Table.OWNERS: self._owners,
+            Table.OFFSETS: self._offsets,
+            Table.LAG: self._lags,
+        }[options.table]
+
+    def rows(self, groups: Sequence[str], topics: Collection[str] | None) -> list[Row]:
+        """The rows of these groups and topics; a group that may not be read is one with an error.
+
+        Raises as `Connection.read` for all else.
+        """
+        try:
+            return list(self._rows(groups, topics))
+        except AccessDeniedError as error:
+            if len(groups) == 1:
+                return [{"group": groups[0], "error": str(error)}]
+        half = len(groups) // 2
+        return self.rows(groups[:half], topics) + self.rows(groups[half:], topics)
+
+    # ---- the tables ------------------------------------------------------------------------------
+
+    def _members(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
+        rooms = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
+        images = read_groups(self._connection, groups, rooms=rooms, topics=topics)
+        payloads: Mapping[str, bytes | None] = {}
+        if self._columns & _OF_TOPICS:
+            payloads = read_topic_payloads(self._connection, images.values())
+        for image in images.values():
+            wanted = asked(image.members, payloads)
+            for one in member_reports(image, wanted):
+                yield {
+                    "group": one.group,
+                    "member": one.consumer,
+                    "host": _host(one.group, one.consumer),
+                    "pattern": one.pattern.value if one.pattern else None,
+                    "subscription": None if one.pattern is None else [*one.subscription.items()],
+                    "topics": None if one.fault else [*wanted.counts[one.consumer].items()],
+                    "threads": None if one.fault else len(one.threads),
+                    "owned": None if one.fault else sum(one.owned.values()),
+                    "idle": None if one.fault else len(one.idle),
+                    "session": one.session,
+                    "since": instant(one.since_ms),
+                    "error": one.fault or None,
+                }
+
+    def _owners(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
+        images = read_groups(self._connection, groups, rooms=(OWNERS,), topics=topics)
+        for image in images.values():
+            for tp, node in image.owners.items():
+                stat = image.nodes[paths.owner(image.name, tp)].stat
+                yield {
+                    **_partition(image, tp),
+                    "owner": node.thread or None,
+                    "member": _member(node.thread),
+                    "session": node.session,
+                    "since": instant(stat.mtime_ms),
+                    "zxid": stat.mzxid,
+                    "error": node.fault or None,
+                }
+
+    def _offsets(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
+        rooms = (MEMBERS, OWNERS, OFFSETS) if self._options.ask_kafka else (OFFSETS,)
+        images = read_groups(self._connection, groups, rooms=rooms, topics=topics)
+        marks = self._marks(groups) if "marked" in self._columns else {}
+        for image in images.values():
+            marked = marks.get(image.name, ())
+            for tp, node in image.offsets.items():
+                stat = image.nodes[paths.offset(image.name, tp)].stat
+                is_none = node.value is None or node.value < 0  # the JVM's own "none"
+                yield {
+                    **_partition(image, tp),
+                    "storage": "zookeeper",
+                    "offset": None if is_none else node.value,
+                    "written": instant(stat.mtime_ms),
+                    "version": stat.version,
+                    "zxid": stat.mzxid,
+                    "marked": stat.mzxid in marked,
+                    "error": node.fault or None,
+                }
+        if self._options.ask_kafka:
+            yield from self._in_kafka(images, topics)
+
+    def _in_kafka(
+        self, images: Mapping[str, GroupImage], topics: Collection[str] | None
+    ) -> Iterator[Row]:
+        for group in self._lags_of(images, topics, unasked_logs).values():
+            for one in group.partitions:
+                stored = one.in_kafka
+                if stored is not None:
+                    known = stored if isinstance(stored, OffsetAndMetadata) else None
+                    yield {
+                        **_partition(group.image, one),
+                        "storage": "kafka",
+                        "offset": known and known.offset,
+                        "metadata": known and known.metadata,
+                        "error": None if known else stored,
+                    }
+
+    def _lags(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
+        images = read_groups(self._connection, groups, topics=topics)
+        logs = None if self._columns & _OF_LOGS else unasked_logs
+        for group in self._lags_of(images, topics, logs).values():
+            for one in group.partitions:
+                yield {**_partition(group.image, one), **_lag(one, is_asked=logs is None)}
+
+    # ---- what they are made of -------------------------------------------------------------------
+
+    def _lags_of(
+        self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: Any
+    ) -> Mapping[str, Any]:
+        return lags_of(
+            self._connection,
+            images,
+            limit_s=self._options.config.zookeeper_connection_timeout_s,
+            only=None if topics is None else dict.fromkeys(topics),
+            logs=logs,
+            kafka=None if self._options.ask_kafka else _unasked_kafka,
+        )
+
+    def _marks(self, groups: Sequence[str]) -> dict[str, set[int]]:
+        """Of each group the transactions in which a tool has edited offsets, and left a mark."""
+        rooms = {paths.edits(name): name for name in groups}
+        found = self._connection.children(rooms)
+        marks = {f"{room}/{name}": rooms[room] for room, names in found.items() for name in names}
+        done: dict[str, set[int]] = {}
+        for path, stat in self._connection.stats(marks).items():
+            done.setdefault(marks[path], set()).add(stat.czxid)
+        return done
+
+
+def _partition(image: GroupImage, at: TopicPartition | PartitionLag) -> Row:
+    return {"group": image.name, "topic": at.topic, "partition": at.partition}
+
+
+def _member(thread: str | None) -> str | None:
+    return thread.rpartition("-")[0] or None if thread else None
+
+
+def _host(group: str, consumer: str) -> str | None:
+    """The host in a consumer id that was generated; None where somebody chose it."""
+    found = _GENERATED.fullmatch(consumer.removeprefix(group))
+    return found[1] if found else None
+
+
+def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
+    log, committed, lag = one.log, one.committed, one.lag
+    errors = (one.fault, committed, log if is_asked else None)
+    known = None if isinstance(log, str) else log
+    return {
+        "owner": one.owner or None,
+        "member": _member(one.owner),
+        "session": None if one.owner is None else one.session,
+        "offset": committed if isinstance(committed, int) else None,
+        "storage": one.source.value if one.source else None,
+        "written": instant(one.written_ms) if one.written_ms else None,
+        "log_start": known and known.start,
+        "log_end": known and known.end,
+        "lag": lag if isinstance(lag, int) else None,
+        "error": "; ".join(text for text in errors if text and isinstance(text, str)) or None,
+    }
+
+
+def _unasked_kafka(*_: object) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
+    return {}
