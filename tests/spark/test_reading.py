@@ -1,0 +1,326 @@
+"""What a task reads: exactly its ranges, in Spark's own Arrow types, whatever the log is like."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from brokerlogs import CODECS, REQUEST_S, producer, write
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from topiclogs import KafkaLog
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.records import Broker
+from zkconsumer.errors import SparkSourceError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.spark import arrow, reading
+from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.reading import ReadSettings, client_settings, read_ranges
+from zkconsumer.spark.schema import SCHEMA
+
+# A moment that no clock of these tests shows, in ms.
+MOMENT_MS = 1_600_000_000_123
+
+
+def settings_of(sandbox: Sandbox, **more: Any) -> ReadSettings:
+    config = ConsumerConfig(group_id="none", zookeeper_connect="unused:2181")
+    broker = Broker(None, -1, 4, tuple(f"PLAINTEXT://{one.bootstrap}" for one in sandbox.brokers))
+    return ReadSettings(client_settings(config, [broker]), **more)
+
+
+def rows(
+    sandbox: Sandbox, *ranges: OffsetRange, columns: tuple[str, ...] = ("offset",), **more: Any
+) -> list[tuple[Any, ...]]:
+    """The rows of these ranges as tuples; a row of one column is that."""
+    found = read_ranges(ranges, columns, settings_of(sandbox, **more))
+    return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+
+
+def offsets(sandbox: Sandbox, *ranges: OffsetRange, **more: Any) -> list[int]:
+    return [offset for (offset,) in rows(sandbox, *ranges, **more)]
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic of four partitions, empty."""
+    name = unique("read")
+    sandbox.create_topic(name, partitions=4)
+    return name
+
+
+@pytest.fixture
+def hundred(sandbox: Sandbox, topic: str) -> str:
+    """A topic with the values 0 to 99 in its partition 0."""
+    sandbox.produce(topic, 100, partition=0)
+    return topic
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """The consumers that the tests left for the next task are closed."""
+    yield
+    for kept in reading._idle.pop(os.getpid(), {}).values():
+        kept.close()
+
+
+@pytest.mark.parametrize("columns", [SCHEMA.names, ["value"], ["timestampType", "key", "offset"]])
+def test_the_types_are_those_that_spark_compares_with(
+    sandbox: Sandbox, hundred: str, columns: list[str]
+) -> None:
+    """Each batch has the columns asked for, in their order, in `to_arrow_schema`'s types."""
+    found = read_ranges([OffsetRange(hundred, 0, 0, 100)], columns, settings_of(sandbox))
+    schemas = [batch.schema for batch in found]
+    asked = to_arrow_schema(StructType([SCHEMA[name] for name in columns]), timezone="UTC")
+    assert schemas and all(asked.equals(schema) for schema in schemas)
+
+
+def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
+    """Null and empty keys and values, bytes, timestamps to the millisecond: as they were sent."""
+    sent = [(None, None), (b"", b""), (b"\x00\xff", None), (None, b"v"), (b"k", os.urandom(3000))]
+    one = producer(sandbox)
+    for number, (key, value) in enumerate(sent):
+        one.produce(topic, value, key, partition=2, timestamp=MOMENT_MS + number)
+    assert one.flush(REQUEST_S) == 0
+    found = rows(sandbox, OffsetRange(topic, 2, 0, 5), columns=tuple(SCHEMA.names))
+    times = [datetime.fromtimestamp((MOMENT_MS + n) / 1000, UTC) for n in range(5)]
+    assert found == [
+        (key, value, topic, 2, n, times[n], 0) for n, (key, value) in enumerate(sent)
+    ]
+
+
+def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A topic of LogAppendTime has timestamps of type 1, as Kafka numbers them."""
+    name = unique("append")
+    sandbox.create_topic(name, config={"message.timestamp.type": "LogAppendTime"})
+    sandbox.produce(name, 3)
+    found = rows(sandbox, OffsetRange(name, 0, 0, 3), columns=("timestampType", "timestamp"))
+    assert [kind for kind, _ in found] == [1] * 3
+    assert all(abs(at.timestamp() - time.time()) < 3600 for _, at in found)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
+    """From within a compressed batch to within another: not one message more or less."""
+    for part in range(3):
+        write(
+            sandbox, topic, [("k", f"{part * 1000 + n}") for n in range(1000)],
+            partition=1, codec=codec,
+        )  # fmt: skip
+    found = rows(sandbox, OffsetRange(topic, 1, 123, 2345), columns=("offset", "value"))
+    assert found == [(n, b"%d" % n) for n in range(123, 2345)]
+
+
+def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
+    """Partitions are read together, each in order; two ranges of one partition, too."""
+    for partition in range(4):
+        sandbox.produce(topic, 3000, partition=partition)
+    ranges = [OffsetRange(topic, n, 10 * n, 2500 + n) for n in range(4)]
+    twice, empty = OffsetRange(topic, 0, 2600, 2700), OffsetRange(topic, 3, 5, 5)
+    found = rows(
+        sandbox, *ranges, twice, empty, columns=("partition", "offset", "value", "topic")
+    )
+    assert all((value, name) == (b"%d" % at, topic) for _, at, value, name in found)
+    by_partition: dict[int, list[int]] = {}
+    for partition, offset, _, _ in found:
+        by_partition.setdefault(partition, []).append(offset)
+    expected = {one.partition: [*range(one.start, one.end)] for one in ranges}
+    expected[0] += range(twice.start, twice.end)
+    assert by_partition == expected
+
+
+def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> None:
+    """Small messages come by the thousand; large ones as soon as there is a megabyte or two."""
+    sandbox.produce(topic, 20_000, partition=0)
+    sizes = [
+        batch.num_rows
+        for batch in read_ranges(
+            [OffsetRange(topic, 0, 0, 20_000)], ["value"], settings_of(sandbox)
+        )
+    ]
+    assert sum(sizes) == 20_000
+    assert all(arrow.ROWS <= size < arrow.ROWS + reading.CHUNK for size in sizes[:-1])
+    sandbox.produce(topic, [os.urandom(50_000)] * 200, partition=1)
+    wide = [
+        batch.nbytes
+        for batch in read_ranges([OffsetRange(topic, 1, 0, 200)], ["value"], settings_of(sandbox))
+    ]
+    assert sum(wide) > 10_000_000
+    assert max(wide) < 8_000_000
+
+
+def test_oversized_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A message above `fetch.message.max.bytes` comes; the JVM's old consumer would stop there."""
+    name, large = unique("large"), os.urandom(1_900_000)
+    sandbox.create_topic(name, config={"max.message.bytes": 3_000_000})
+    write(sandbox, name, [("k", "a"), ("k", large), ("k", "b")], partition=0, codec="none")
+    found = rows(sandbox, OffsetRange(name, 0, 0, 3), columns=("value",))
+    assert found == [(b"a",), (large,), (b"b",)]
+
+
+def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
+    """A task that was given up midway, and its next try, while the log grows: the same range."""
+    asked = OffsetRange(hundred, 0, 20, 80)
+    first = read_ranges([asked], ["offset"], settings_of(sandbox))
+    next(first)
+    first.close()
+    sandbox.produce(hundred, 100, partition=0)
+    for _ in range(2):
+        assert offsets(sandbox, asked) == [*range(20, 80)]
+
+
+def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
+    """Tasks of one process share a consumer one after the other; two at a time have two."""
+    asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
+    offsets(sandbox, *asked)
+    (kept,) = reading._idle[os.getpid()].values()
+    one = read_ranges(asked, ["offset"], settings)
+    other = read_ranges(asked, ["offset"], settings)
+    assert next(one).num_rows == next(other).num_rows == 100
+    assert not reading._idle[os.getpid()]
+    one.close()
+    other.close()
+    assert [*reading._idle[os.getpid()].values()] == [kept]
+
+
+def test_a_forked_process_leaves_its_parent_s_consumer_alone(
+    sandbox: Sandbox, hundred: str
+) -> None:
+    """Spark forks its workers: one that inherits a consumer reads with one of its own."""
+    program = """
+import os, sys, warnings
+from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.reading import ReadSettings, read_ranges
+warnings.simplefilter("ignore")
+settings = ReadSettings(eval(sys.argv[1]))
+def count():
+    asked = [OffsetRange(sys.argv[2], 0, 0, 100)]
+    return sum(batch.num_rows for batch in read_ranges(asked, ["value"], settings))
+assert count() == 100
+child = os.fork()
+if child == 0:
+    os._exit(count())
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), count())
+"""
+    arguments = [repr(settings_of(sandbox).client), hundred]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["100", "100"]
+
+
+def test_transactions(sandbox: Sandbox, topic: str) -> None:
+    """Aborted messages come as with the JVM's old consumer; a range ends behind a marker, or on it.
+    """
+    one = producer(sandbox, transactional_id=topic)
+    one.init_transactions(REQUEST_S)
+    for is_kept in (True, False):
+        one.begin_transaction()
+        for number in range(5):
+            one.produce(topic, f"{number}", partition=0)
+        assert one.flush(REQUEST_S) == 0
+        (one.commit_transaction if is_kept else one.abort_transaction)(REQUEST_S)
+    all_there = [*range(5), *range(6, 11)]
+    assert offsets(sandbox, OffsetRange(topic, 0, 0, 12)) == all_there
+    assert offsets(sandbox, OffsetRange(topic, 0, 5, 6)) == []
+    assert offsets(sandbox, OffsetRange(topic, 0, 11, 12)) == []
+    assert offsets(sandbox, OffsetRange(topic, 0, 3, 7)) == [3, 4, 6]
+
+
+# ---- what is missing -----------------------------------------------------------------------------
+
+
+def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
+    """One sentence with the partition, what was to be read, and what the log has."""
+    KafkaLog(hundred, sandbox).cut(0, 30)
+    with pytest.raises(SparkSourceError) as caught:
+        offsets(sandbox, OffsetRange(hundred, 0, 20, 80))
+    assert str(caught.value) == (
+        f"10 messages are not in the log any more ({hundred}-0: 20 to 29, of 20 to 79 to be read; "
+        "the log has 30 to 99): failOnDataLoss=false reads what there is"
+    )
+
+
+def test_a_cut_log_is_read_as_far_as_it_goes(
+    sandbox: Sandbox, hundred: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With failOnDataLoss=false what is there comes, and a line of the log says what is not."""
+    KafkaLog(hundred, sandbox).cut(0, 30)
+    with caplog.at_level(logging.WARNING):
+        lossy = {"fail_on_data_loss": False}
+        assert offsets(sandbox, OffsetRange(hundred, 0, 20, 80), **lossy) == [*range(30, 80)]
+        assert offsets(sandbox, OffsetRange(hundred, 0, 0, 10), **lossy) == []
+    assert [record.getMessage()[:42] for record in caplog.records] == [
+        "10 messages are not in the log any more (r", "10 messages are not in the log any more (r"
+    ]
+
+
+def test_a_log_that_ends_too_early(
+    sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a range over the log's end nor one behind it waits for ever."""
+    monkeypatch.setattr(reading, "SHORT_LOG_S", 0.5)
+    with pytest.raises(SparkSourceError, match=r"50 messages are not .* 100 to 149, of 90 to 149"):
+        offsets(sandbox, OffsetRange(hundred, 0, 90, 150))
+    with pytest.raises(SparkSourceError, match=r"50 messages are not .* 200 to 249, of 200 to 249"):
+        offsets(sandbox, OffsetRange(hundred, 0, 200, 250))
+    lossy = {"fail_on_data_loss": False}
+    assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150), **lossy) == [*range(90, 100)]
+    assert offsets(sandbox, OffsetRange(hundred, 0, 200, 250), **lossy) == []
+
+
+def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
+    """A leader that does not yet know of all it has is waited for."""
+    late = threading.Timer(1.0, sandbox.produce, [hundred, 50], {"partition": 0})
+    late.start()
+    assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150)) == [*range(90, 150)]
+    late.join()
+
+
+def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A topic that is gone: one sentence after the time that is waited, with what was heard."""
+    name = unique("none")
+    with pytest.raises(SparkSourceError) as caught:
+        offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)
+    assert f"nothing came from the brokers for 1 s ({name}-0 from 0 to 9; last heard:" in str(
+        caught.value
+    )
+
+
+def test_brokers_that_are_away(unique: Callable[[str], str]) -> None:
+    """A broker that comes back in time is no error; one that does not is one sentence."""
+    name = unique("away")
+    with Sandbox() as own:
+        own.create_topic(name)
+        own.produce(name, 100)
+        asked = OffsetRange(name, 0, 0, 100)
+        assert offsets(own, asked) == [*range(100)]
+        own.broker.kill()
+        with pytest.raises(SparkSourceError, match="nothing came from the brokers for 1 s"):
+            offsets(own, asked, patience_s=1.0)
+        back = threading.Timer(1.0, own.broker.start)
+        back.start()
+        assert offsets(own, asked) == [*range(100)]
+        back.join()
+
+
+def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence that names the interpreter and what to install."""
+    monkeypatch.delitem(sys.modules, "zkconsumer.spark.arrow")
+    monkeypatch.delattr("zkconsumer.spark.arrow")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SparkSourceError) as caught:
+        next(read_ranges([OffsetRange("t", 0, 0, 1)], ["value"], ReadSettings({})))
+    assert "an executor cannot read" in str(caught.value)
+    assert sys.executable in str(caught.value)
+    assert "install zkconsumer[spark] there" in str(caught.value)
