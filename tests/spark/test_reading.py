@@ -220,8 +220,7 @@ print(os.waitstatus_to_exitcode(status), count())
 
 
 def test_transactions(sandbox: Sandbox, topic: str) -> None:
-    """Aborted messages come as with the JVM's old consumer; a range ends behind a marker, or on it.
-    """
+    """Aborted messages come, as with the JVM's old consumer; a range may end at a marker."""
     one = producer(sandbox, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for is_kept in (True, False):
