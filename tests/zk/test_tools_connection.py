@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Code, Create
+from zkconsumer.zk.manyreads import AT_ONCE
+from zkconsumer.zk.requests import Code, Create, Right
 
 
 def _config(server: ZooKeeperServer) -> ConsumerConfig:
@@ -32,6 +34,49 @@ def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique
         assert list(found) == list(data)
         assert {path: node.data for path, node in found.items()} == data
         assert connection.children([root])[root] == sorted(map(str, range(200)))
+
+
+def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) -> None:
+    """Many reads say of each znode what one by itself says, below a chroot and where it fails."""
+    chroot = f"/{unique('together')}"  # type: ignore[operator]
+    nobody = (Right("digest:nobody:x", 31),)
+    payloads = {f"/{n}": None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(200)}
+    config = _config(zookeeper)
+    with Connection(config) as connection:
+        assert connection.write([Create(chroot)]).code is Code.OK
+    config = dataclasses.replace(config, zookeeper_connect=f"{zookeeper.connect}{chroot}")
+    with Connection(config) as connection:
+        for path, data in payloads.items():
+            assert connection.write([Create(path, data), Create(f"{path}/ü")]).code is Code.OK
+        assert connection.write([Create("/no", b"", rights=nobody)]).code is Code.OK
+        wanted = ["/", *payloads, "/none", "/no"]
+        many, few = connection.read_allowed(wanted), dict[str, object]()
+        for path in wanted:
+            few |= connection.read_allowed([path])
+        assert str(many.pop("/no")) == str(few.pop("/no"))
+        assert many == few
+        assert list(many) == ["/", *payloads]
+        with pytest.raises(AccessDeniedError, match="/no"):
+            connection.read(wanted)
+        found = connection.children(wanted[:-1])
+        assert set(found) == {"/", *payloads}
+        assert found["/"] == sorted([*(path[1:] for path in payloads), "no"])
+        assert found["/7"] == ["ü"]
+
+
+def test_a_server_that_takes_single_reads_only(tmp_path: Path) -> None:
+    """ZooKeeper 3.4 is read as any other; also when it comes after one that takes many at once."""
+    server = ZooKeeperServer(
+        tmp_path, tick_time_s=0.1, properties={"zookeeper.jmx.log4j.disable": "true"}
+    )
+    server._lock = "kafka-1.1.1"  # with ZooKeeper 3.4.10
+    paths = [f"/{n}" for n in range(4 * AT_ONCE)]
+    with server, Connection(_config(server)) as connection:
+        assert connection._session.server_release() == (3, 4, 10)
+        assert connection.write([Create(path) for path in paths]).code is Code.OK
+        assert list(connection.read([*paths, "/none"])) == paths
+        connection._takes_many = True  # as a newer server had said, before the connection moved
+        assert list(connection.read([*paths, "/none"])) == paths
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:

@@ -138,6 +138,20 @@ class Rights:
     path: str
 
 
+PlainRead = Get | Children
+"""What `Many` takes; without a watch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Reads in one request; for tools. The reply's value is a list of their replies.
+
+    `manyreads` says which servers take it, and how many reads.
+    """
+
+    reads: tuple[PlainRead, ...]
+
+
 Request = Get | Exists | Children | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent at once (pipelined) and answered in order."""

@@ -9,6 +9,7 @@ reads everything again.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.handler import InOrderHandler
+from zkconsumer.zk.manyreads import ManyReads
 from zkconsumer.zk.requests import Code, Reply
 from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.survey import Survey, read_survey
@@ -59,6 +61,8 @@ _CODES: dict[type[Exception], Code] = {
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
 }
+_NUMBERS = {kind.code: code for kind, code in _CODES.items()}  # type: ignore[attr-defined]
+Sent = rq.Request | rq.Rights | rq.Many
 OnState = Callable[[Session | None], None]
 OnWatch = Callable[[EventType, str], None]
 
@@ -194,12 +198,25 @@ class ZooKeeperSession:
 
     def _tick_time_s(self) -> float:
         """The server's tick, or 0 where it does not tell (`conf` is not on its whitelist)."""
-        try:
-            lines = self._client.command(b"conf").splitlines()
-        except (kz.KazooException, OSError, UnicodeDecodeError):
-            return 0.0
+        lines = self._ask("conf")
         ticks = [line.partition("=")[2] for line in lines if line.startswith("tickTime=")]
         return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
+
+    def server_release(self) -> tuple[int, ...]:
+        """The server's release, as (3, 8, 4); empty where it does not tell.
+
+        It does with its settings as they come; ZooKeeper calls the question `srvr`.
+        """
+        found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", "\n".join(self._ask("srvr")))
+        return tuple(map(int, found.groups())) if found else ()
+
+    def _ask(self, word: str) -> list[str]:
+        """What the server answers to one of its four-letter words."""
+        try:
+            answer: str = self._client.command(word.encode())
+        except (kz.KazooException, OSError, UnicodeDecodeError):
+            return []
+        return answer.splitlines()
 
     def survey(self, group: str) -> Survey:
         """Read what a group's members compute the assignment from, and who owns what; waits.
@@ -226,7 +243,7 @@ class ZooKeeperSession:
 
     def submit(
         self,
-        batch: Sequence[rq.Request | rq.Rights],
+        batch: Sequence[Sent],
         done: Callable[[Sequence[Reply]], None],
     ) -> None:
         """Send all requests of `batch` at once; `done` gets the replies, in order, once.
@@ -243,7 +260,7 @@ class ZooKeeperSession:
             if not left:
                 done(replies)  # type: ignore[arg-type]
 
-        def finished(index: int, request: rq.Request | rq.Rights, result: Any) -> None:
+        def finished(index: int, request: Sent, result: Any) -> None:
             take(index, _reply(request, result))
 
         if not batch:
@@ -259,7 +276,7 @@ class ZooKeeperSession:
             else:
                 self._send(request).rawlink(partial(finished, index, request))
 
-    def _send(self, request: rq.Request | rq.Rights) -> Any:
+    def _send(self, request: Sent) -> Any:
         client = self._client
         match request:
             case rq.Get(path, watch):
@@ -276,6 +293,10 @@ class ZooKeeperSession:
                 return self._transaction(writes)
             case rq.Rights(path):
                 return client.get_acls_async(path)
+            case rq.Many(reads):
+                result = client.handler.async_result()
+                client._call(ManyReads(reads, client.chroot), result)
+                return result
 
     def _transaction(self, writes: Sequence[rq.Write]) -> Any:
         transaction = self._client.transaction()
@@ -310,7 +331,7 @@ def _refused(where: str) -> AccessDeniedError:
     )
 
 
-def _too_large(request: rq.Request | rq.Rights) -> bool:
+def _too_large(request: Sent) -> bool:
     return isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES
 
 
@@ -318,7 +339,7 @@ def _stat(stat: Any) -> rq.Stat:
     return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
-def _reply(request: rq.Request | rq.Rights, result: Any) -> Reply:
+def _reply(request: Sent, result: Any) -> Reply:
     error = result.exception
     if error is not None:
         return Reply(_code(error), f"{type(error).__name__} {error}".strip())
@@ -333,6 +354,11 @@ def _reply(request: rq.Request | rq.Rights, result: Any) -> Reply:
         case rq.Rights():
             entries = (rq.Right(f"{one.id.scheme}:{one.id.id}", one.perms) for one in value[0])
             return Reply(Code.OK, tuple(entries))
+        case rq.Many():
+            return Reply(Code.OK, [
+                Reply(_NUMBERS.get(one, Code.OTHER), one) if isinstance(one, int)
+                else Reply(Code.OK, one) for one in value
+            ])
         case _:
             return Reply(Code.OK, value)
 
