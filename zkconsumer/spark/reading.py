@@ -19,7 +19,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
-from pyspark.sql.datasource import InputPartition
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
@@ -28,7 +27,6 @@ from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.brokers import broker_settings
 from zkconsumer.kafka.fetcher import Fault, FaultKind, KafkaFetcher, Reset
 from zkconsumer.kafka.settings import Settings, fetch_settings
-from zkconsumer.spark.lifecycle import one_sentence
 from zkconsumer.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -82,30 +80,6 @@ def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settin
         "enable.partition.eof": True,
         "fetch.wait.max.ms": FETCH_WAIT_MS,
     }
-
-
-class Task(InputPartition):
-    """What one task of a query reads, and from which brokers: those may move while a query runs."""
-
-    def __init__(self, ranges: Iterable[OffsetRange], settings: ReadSettings) -> None:
-        super().__init__(0)
-        self.ranges = tuple(ranges)
-        self.settings = settings
-
-    def __repr__(self) -> str:
-        return f"Task({', '.join(f'{one.tp}: {one.start} to {one.end}' for one in self.ranges)})"
-
-
-def read_task(
-    task: Task | InputPartition, columns: Sequence[str]
-) -> Iterator[pyarrow.RecordBatch]:
-    """`read_ranges` for a reader's `read`: what it raises reaches the user as one sentence.
-
-    Spark makes `InputPartition(None)` of an empty plan of a batch; there is nothing to read then.
-    """
-    if isinstance(task, Task):
-        with one_sentence():
-            yield from read_ranges(task.ranges, columns, task.settings)
 
 
 def read_ranges(
