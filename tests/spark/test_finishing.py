@@ -1,0 +1,184 @@
+"""Offsets of finished batches of Spark's own Kafka source, in the group's znodes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.topics import session
+from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
+from zkconsumer.spark.ranges import OffsetRange
+
+# What pyspark 4.0.0 reported of its own connector's (4.0.0) two batches of a query named `orders`,
+# from a 3.9.1 broker: topics orders and payments, maxOffsetsPerTrigger 40, Trigger.AvailableNow.
+RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
+SCHEMA = "key binary, value binary, topic string, partition int, offset long"
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with session(zookeeper.connect) as made:
+        yield made
+
+
+def stored(client: KazooClient, group: str) -> dict[str, int]:
+    """The group's offset znodes."""
+    room = paths.offsets(group)
+    return {
+        f"{topic}-{partition}": int(client.get(f"{room}/{topic}/{partition}")[0])
+        for topic in (client.get_children(room) if client.exists(room) else ())
+        for partition in client.get_children(f"{room}/{topic}")
+    }
+
+
+def events(*, name: str = "orders") -> list[QueryProgressEvent]:
+    recorded = json.loads(RECORDED.read_text())
+    return [
+        QueryProgressEvent(StreamingQueryProgress.fromJson({**one, "name": name}))
+        for one in recorded
+    ]
+
+
+def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
+    """A batch as Spark's source has it: of (topic, partition, offset)."""
+    return spark.createDataFrame([(None, b"v", *one) for one in offsets], SCHEMA)
+
+
+# ---- the listener -------------------------------------------------------------------------------
+
+
+def test_the_connectors_own_progress(
+    zookeeper: ZooKeeperServer, client: KazooClient, unique: Callable[[str], str]
+) -> None:
+    """Of each batch of Spark's own source the reported ends are stored, of that query alone."""
+    group = unique("group")
+    listener = CommitListener(query="orders", zookeeper=zookeeper.connect, group=group)
+    for event in events(name="another"):
+        listener.onQueryProgress(event)
+    assert stored(client, group) == {}
+    first, second = events()
+    listener.onQueryProgress(first)
+    assert stored(client, group) == {
+        "orders-0": 12, "orders-1": 12, "orders-2": 13, "payments-0": 1,
+    }  # fmt: skip
+    listener.onQueryProgress(second)
+    ends = {"orders-0": 20, "orders-1": 21, "orders-2": 22, "payments-0": 2}
+    assert stored(client, group) == ends
+    listener.onQueryProgress(first)  # a batch comes again, after a restart
+    assert stored(client, group) == ends
+    progress = second.progress
+    listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
+    assert listener._mirror is None
+
+
+def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without ZooKeeper the listener warns in one line, and the next batch makes up for it."""
+    group, server = "group", ZooKeeperServer(tmp_path, port=free_port())
+    listener = CommitListener(
+        query="orders", zookeeper=server.connect, group=group,
+        properties={"zookeeper.connection.timeout.ms": "300"},
+    )  # fmt: skip
+    first, second = events()
+    listener.onQueryProgress(first)
+    (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
+    assert line.startswith("orders: offsets are not written: ")
+    with server:
+        listener.onQueryProgress(second)
+        with session(server.connect) as client:
+            assert stored(client, group)["orders-2"] == 22
+        listener.close()
+
+
+# ---- the function -------------------------------------------------------------------------------
+
+
+def test_only_what_is_finished_is_committed(
+    spark: SparkSession, zookeeper: ZooKeeperServer, client: KazooClient,
+    unique: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Nothing is stored if the function raises; if it returns, the ends; and never backwards."""
+    group, seen = unique("group"), []
+
+    def process(batch: DataFrame, number: int) -> None:
+        assert stored(client, group) == ({} if number < 2 else {"a-0": 13, "a-1": 6, "b-0": 1})
+        if number == 0:
+            raise OSError("the sink is full")
+        seen.append((number, batch.count()))
+
+    function = committing(process, zookeeper=zookeeper.connect, group=group)
+    batch = rows(spark, ("a", 0, 11), ("a", 0, 12), ("a", 1, 5), ("b", 0, 0))
+    with pytest.raises(OSError, match="full"):
+        function(batch, 0)
+    assert stored(client, group) == {}
+    function(batch, 1)
+    assert stored(client, group) == {"a-0": 13, "a-1": 6, "b-0": 1}
+    function(rows(spark, ("a", 0, 3)), 2)
+    function(rows(spark), 3)
+    assert stored(client, group) == {"a-0": 13, "a-1": 6, "b-0": 1}
+    assert seen == [(1, 4), (2, 1), (3, 0)]
+    function.close()
+
+
+def test_a_batch_is_read_once(
+    spark: SparkSession, zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
+    """The batch is kept for the pass over its offsets, and let go of afterwards."""
+    counted = spark.sparkContext.accumulator(0)
+
+    def count(row: Any) -> Any:
+        counted.add(1)
+        return row
+
+    batch = spark.createDataFrame(
+        rows(spark, ("a", 0, 1), ("a", 0, 2)).rdd.map(count), SCHEMA
+    )
+    function = committing(
+        lambda one, _: one.count(), zookeeper=zookeeper.connect, group=unique("group")
+    )
+    function(batch, 0)
+    assert counted.value == 2
+    assert not batch.is_cached
+    function.close()
+
+
+def test_ranges(spark: SparkSession) -> None:
+    """The ranges of a batch are told by its rows; rows without the columns are refused by name."""
+    batch = rows(spark, ("b", 0, 7), ("a", 1, 5), ("a", 0, 11), ("a", 0, 12))
+    wanted = [OffsetRange("a", 0, 11, 13), OffsetRange("a", 1, 5, 6), OffsetRange("b", 0, 7, 8)]
+    assert ranges_of(batch) == wanted
+    with pytest.raises(SparkSourceError, match="columns are missing") as caught:
+        ranges_of(batch.select("topic", "value"))
+    assert "partition, offset" in str(caught.value)
+
+
+def test_the_function_can_be_sent(zookeeper: ZooKeeperServer) -> None:
+    """It is pickled without its session, as Spark Connect needs it; a wrong property is told."""
+    function = committing(print, zookeeper=zookeeper.connect, group="g")
+    function._mirror = object()  # type: ignore[assignment]
+    assert pickle.loads(pickle.dumps(function))._mirror is None
+    with pytest.raises(ConfigError):
+        committing(
+            print, zookeeper=zookeeper.connect, group="g", properties={"auto.offset.reset": "x"}
+        )
+
+
+def test_a_partition_is_named_as_everywhere() -> None:
+    """A range's partition is the one that offsets are stored under."""
+    assert OffsetRange("a", 1, 5, 6).tp == TopicPartition("a", 1)
