@@ -1,0 +1,49 @@
+"""`format("zkconsumer")`: what Spark asks for a query's readers.
+
+Spark makes an instance per `load()`, in a process of its own, and pickles it. So that a wrong
+option is told of at once, all that can be checked without servers is checked when it is made.
+Parameter names are Spark's: it calls by keyword (`pyspark.sql.datasource.DataSource`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from zkconsumer.errors import SparkSourceError
+from zkconsumer.spark.direct_reader import DirectStreamReader
+from zkconsumer.spark.lifecycle import one_sentence
+from zkconsumer.spark.options import Mode, SourceOptions
+from zkconsumer.spark.schema import SCHEMA, columns_of
+
+
+class ZkConsumerSource(DataSource):
+    """Topics of Kafka through a legacy group: batches, and streams in both modes."""
+
+    @one_sentence()
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._parsed = SourceOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "zkconsumer"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    @one_sentence()
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._parsed.for_batch()
+        columns_of(schema)
+        raise SparkSourceError("batch reads are not there yet", where="read", remedy="readStream")
+
+    @one_sentence()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options, columns = self._parsed.for_stream(), columns_of(schema)
+        if options.mode is Mode.GROUP:
+            raise SparkSourceError(
+                "it is not there yet", where="mode=group", remedy="mode=direct"
+            )
+        return DirectStreamReader(options, columns)
