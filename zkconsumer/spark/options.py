@@ -32,6 +32,16 @@ from zkconsumer.spark.positions import (
 NO_GROUP: Final = "zkconsumer-spark"
 """The name by which the brokers know a client without `group.id`; nothing is stored under it."""
 
+REVOKE_GRACE_MS: Final = 4000
+"""Default of `revoke.grace.ms`. JVM members try for 8 seconds to claim what they are due
+(`rebalance.max.retries` x `rebalance.backoff.ms`, 0.8 to 1.1) and then own nothing: so it should
+stay well under that, and a batch under it."""
+
+PATIENCE_SESSIONS: Final = 10
+"""Default of `zookeeper.patience.ms`, in session timeouts."""
+
+OnRestart = Literal["max", "zookeeper", "checkpoint"]
+
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 
@@ -85,6 +95,9 @@ class SourceOptions:
         fail_on_data_loss: messages that are gone end the query; else it goes on, and says so.
         mirror_offsets: direct mode writes finished batches into the group's offset znodes.
         push_filters: a batch read takes Spark's filters over.
+        revoke_grace_s: how long a release waits for the batch in flight, in group mode.
+        on_restart: group mode: which counts of the checkpoint's offset and the group's.
+        patience_s: group mode: how long ZooKeeper may be away before the query fails.
         given: the names of the options that were given, as they are written in the documentation.
     """
 
@@ -100,6 +113,9 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     mirror_offsets: bool = False
     push_filters: bool = False
+    revoke_grace_s: float = 4.0
+    on_restart: OnRestart = "max"
+    patience_s: float = 60.0
     given: frozenset[str] = field(default=frozenset())
 
     @classmethod
@@ -125,6 +141,15 @@ class SourceOptions:
             fail_on_data_loss=flag(given, "failOnDataLoss", "true"),
             mirror_offsets=flag(given, "mirrorOffsets", "false"),
             push_filters=flag(given, "pushFilters", "false"),
+            revoke_grace_s=(
+                whole(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS) / 1000,
+            on_restart=choice(
+                given, "offsets.on.restart",
+                {"max": "max", "zookeeper": "zookeeper", "checkpoint": "checkpoint"}, "max",
+            ),
+            patience_s=(
+                whole(given, "zookeeper.patience.ms", _MAX_INT)
+                or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000) / 1000,
             given=frozenset(given),
         )
 
@@ -170,16 +195,22 @@ _STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTi
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 _BATCH_ONLY: Final = frozenset({*_ENDING, "pushFilters"})
-_STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "mirrorOffsets", "streams"})
-_GROUP_ONLY: Final = frozenset({"streams"})
+_STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "mirrorOffsets"})
+_GROUP_ONLY: Final = frozenset(
+    {"streams", "revoke.grace.ms", "offsets.on.restart", "zookeeper.patience.ms"}
+)
 _DIRECT_ONLY: Final = frozenset(
-    {"assign", "mirrorOffsets", "startingOffsetsByTimestampStrategy", *_STARTING[1:], *_ENDING}
+    {
+        "assign", "mirrorOffsets", "startingOffsetsByTimestampStrategy", "release.grace.ms",
+        *_STARTING[1:], *_ENDING,
+    }
 )
 
 OPTIONS: Final = (
     "zookeeper", "mode", *_TOPICS, "streams", *_STARTING, "startingOffsetsByTimestampStrategy",
     *_ENDING, "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "mirrorOffsets",
-    "pushFilters", "includeHeaders",
+    "pushFilters", "includeHeaders", "revoke.grace.ms", "offsets.on.restart",
+    "zookeeper.patience.ms",
 )
 """The options beside the old consumer's property names."""
 
