@@ -190,7 +190,8 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(logs) < len(wanted) or not logs:
             return None
         positions = resolving.offsets_of(self._options, "starting", logs, self._cluster)
-        return self._within(positions, logs)
+        found, ends = self._within(positions, logs)
+        return (found, ends) if len(ends) == len(found) else None
 
     def _went_on(
         self,
