@@ -130,6 +130,13 @@ class Ledger:
                 if one.granted and one.until is None
             }
 
+    def reached(self) -> dict[TopicPartition, int | None]:
+        """What is owned, and up to where batches were planned; None: nothing is stored."""
+        with self._lock:
+            return {
+                tp: one.until or one.offset for tp, one in self._held.items() if one.granted
+            }
+
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
         """Go on from there instead, unless it was granted anew since it was looked at."""
         with self._lock:

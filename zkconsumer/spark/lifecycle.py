@@ -78,7 +78,8 @@ def log_to_stderr() -> None:
     """Write this package's lines to standard error, which Spark copies to the driver's.
 
     Nothing is done where the process has a logging of its own. Of kazoo only errors are told: its
-    warnings are of connections, and ours say what follows from them.
+    warnings are of connections, and ours say what follows from them. The lines of every rebalance
+    (`consumer.journal`) come with the level DEBUG.
     """
     logger = logging.getLogger("zkconsumer")
     if logger.hasHandlers():
@@ -93,6 +94,8 @@ def log_to_stderr() -> None:
         except ValueError:
             one.setLevel(logging.INFO)
             one.warning("%s=%s is no level of logging; taken for INFO", LEVEL_VARIABLE, level)
+    if not logger.isEnabledFor(logging.DEBUG):
+        logging.getLogger("zkconsumer.consumer.journal").setLevel(logging.WARNING)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ the place of each stream stands a ledger.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,8 +30,6 @@ from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Code, Reply
 from zkconsumer.zk.session import ZooKeeperSession
 
-log = logging.getLogger(__name__)
-
 MARGIN_S: Final = 10.0
 """What joining may take beyond two session timeouts, in seconds: a predecessor of our id goes
 within one. Then the query fails."""
@@ -41,8 +38,6 @@ LEAVE_S: Final = 2.0
 """Longest wait for a clean end, in seconds. It takes milliseconds, or ZooKeeper is away; a
 container that stops gives ten seconds to all its processes together. What is not gone by then goes
 with the session."""
-
-RESTS: Final = frozenset({Phase.SETTLED, Phase.WAITING})
 
 
 class Membership:
@@ -140,8 +135,13 @@ class Membership:
 
     @property
     def is_at_rest(self) -> bool:
-        """Does it own and serve all that it can have at present?"""
-        return self.holds_lease and self.state.phase in RESTS
+        """Does it own all that it can have at present, or wait for others to let it go?"""
+        return self.holds_lease and self.state.phase in (Phase.SETTLED, Phase.WAITING)
+
+    @property
+    def is_settled(self) -> bool:
+        """Does it own all that it is due?"""
+        return self.holds_lease and self.state.phase is Phase.SETTLED
 
     @property
     def idle_reason(self) -> str:
@@ -166,6 +166,10 @@ class Membership:
     def served(self) -> dict[TopicPartition, Served]:
         """What may be planned."""
         return {tp: at for one in self._ledgers.values() for tp, at in one.served().items()}
+
+    def reached(self) -> dict[TopicPartition, int | None]:
+        """What is owned, and up to where batches were planned; None: nothing is stored."""
+        return {tp: at for one in self._ledgers.values() for tp, at in one.reached().items()}
 
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
         """Go on from there, instead of where `served` said."""

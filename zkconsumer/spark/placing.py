@@ -1,0 +1,116 @@
+"""Where a member's batches go on in each partition: by the checkpoint, the group, or the reset."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.spark import resolving
+from zkconsumer.spark.ledger import Served
+from zkconsumer.spark.membership import Membership
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.reading import SHORT_LOG_S
+
+_log = logging.getLogger(__name__)
+
+Positions = dict[TopicPartition, int]
+Logs = Mapping[TopicPartition, LogRange]
+Partitions = Mapping[TopicPartition, Served]
+
+
+class Placing:
+    """Of one query.
+
+    Attributes:
+        replayed: where batches began that were run again before the membership.
+    """
+
+    def __init__(self, options: SourceOptions, name: str) -> None:
+        self._options, self._name = options, name
+        self.replayed: Positions = {}
+        # Since when a log ends before the position that was reached in it.
+        self._short_since: dict[TopicPartition, float] = {}
+
+    def resume(
+        self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]
+    ) -> bool:
+        """Place what the checkpoint knows and this process has not had; False: not possible now.
+
+        The group's offset is behind the checkpoint's where the query died between the two commits,
+        or where an operator moved it back; a mark beside the offset tells which. What was replayed
+        from just there has honoured the edit.
+        """
+        rule = self._options.on_restart
+        moves = {
+            tp: before[tp].end for tp, at in served.items()
+            if at.is_first and tp in before and at.offset != before[tp].end
+            and (at.offset is None or rule == "checkpoint"
+                 or (rule == "max" and at.offset < before[tp].end))
+        }
+        if rule == "max" and moves:
+            marked = group.marked(sorted(moves))
+            if marked is None:
+                return False
+            for tp in marked:
+                edit = served[tp].offset
+                if edit != self.replayed.get(tp):
+                    end = moves.pop(tp)
+                    _log.info("%s: %s goes on from an operator's edit, %s, and not from %d",
+                              self._name, tp, edit, end)
+        for tp, end in moves.items():
+            group.place(tp, served[tp], end)
+        if moves:
+            group.commit()
+        return True
+
+    def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
+        """From where each partition is read, which its log has; without those that must wait."""
+        found: Positions = {}
+        reset = False
+        for tp, at in served.items():
+            log = logs.get(tp)
+            if log is None:
+                if at.offset is not None:
+                    found[tp] = at.offset
+            elif at.offset is not None and self._is_short(tp, at.offset, log):
+                found[tp] = at.offset
+            elif at.offset is not None and not at.is_stored:
+                strict = self._options.fail_on_data_loss
+                found[tp] = resolving.within(tp, at.offset, log, fail_on_data_loss=strict)
+                if found[tp] != at.offset:
+                    group.reset(tp, at, found[tp], "gone from the log")
+            elif at.offset is None or not log.start <= at.offset <= log.end:
+                found[tp] = self._reset(group, tp, at, log)
+                reset = True
+            else:
+                found[tp] = at.offset
+        if reset:
+            group.commit()
+        return found
+
+    def _reset(self, group: Membership, tp: TopicPartition, at: Served, log: LogRange) -> int:
+        """As the old consumer: where the group has no offset, or one that the log has not got."""
+        policy = self._options.config.auto_offset_reset
+        offset = log.start if policy == "smallest" else log.end
+        if at.offset is None:
+            why = "nothing is stored"
+            _log.info("%s: %s begins at %d: %s (auto.offset.reset=%s)",
+                      self._name, tp, offset, why, policy)
+        else:
+            why = f"the group's offset {at.offset} is not in the log of {log.start} to {log.end}"
+            _log.warning("%s: %s goes on at %d: %s (auto.offset.reset=%s)",
+                         self._name, tp, offset, why, policy)
+        group.reset(tp, at, offset, why)
+        return offset
+
+    def _is_short(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
+        """Whether to wait: a leader that was just elected knows of less than it has."""
+        if position <= log.end:
+            self._short_since.pop(tp, None)
+            return False
+        now = time.monotonic()
+        return now - self._short_since.setdefault(tp, now) < SHORT_LOG_S
