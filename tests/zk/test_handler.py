@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import closing
 
 from kazoo.protocol.states import Callback
 
@@ -37,3 +38,33 @@ def test_waiting_tells_what_is_ready() -> None:
             assert handler.select([ours, theirs], [], [], 10) == ([ours], [], [])
             ours.recv(1)
         assert handler.select([ours], [], [], 10) == ([ours], [], [])
+
+
+def test_wakes_are_counted() -> None:
+    """As many wakes are read as were written, whatever went over the sockets; then there is none.
+    """
+    handler = InOrderHandler()
+    reading, writing = handler.create_socket_pair()
+    with closing(reading), closing(writing):
+        for _ in range(2):
+            assert handler.select([reading], [], [], 0) == ([], [], [])
+            threads = [threading.Thread(target=writing.send, args=(b"\0",)) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for _ in range(20):
+                assert handler.select([reading], [], [], 10) == ([reading], [], [])
+                assert reading.recv(1) == b"\0"
+        assert reading.recv(1) == b""
+
+
+def test_a_wake_ends_a_wait() -> None:
+    """Who waits for a request is woken by it."""
+    handler = InOrderHandler()
+    reading, writing = handler.create_socket_pair()
+    with closing(reading), closing(writing):
+        later = threading.Timer(0.05, writing.send, (b"\0",))
+        later.start()
+        assert handler.select([reading], [], [], 10) == ([reading], [], [])
+        later.join()

@@ -17,7 +17,7 @@ from zkconsumer.zk.requests import Code, Create, Right
 
 def _config(server: ZooKeeperServer) -> ConsumerConfig:
     return ConsumerConfig(
-        group_id="g", zookeeper_connect=server.connect, zookeeper_session_timeout_s=0.6,
+        group_id="g", zookeeper_connect=server.connect, zookeeper_session_timeout_s=6,
         zookeeper_connection_timeout_s=20,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,11 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
     reply; this package only enqueues.
     """
 
+    def create_socket_pair(self) -> tuple[Any, Any]:
+        """What wakes kazoo's thread for each request: its reading end, and the writing end."""
+        wake = _Wake(*super().create_socket_pair())
+        return wake, wake.other
+
     def dispatch_callback(self, callback: Callback) -> None:
         self.completion_queue.put(lambda: callback.func(*callback.args))
 
@@ -36,6 +42,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
         A TLS socket is ready, too, when it holds bytes that it has decrypted already; kazoo asks
         the system alone, and leaves the second of two replies in one record until the next ping.
+        Where there are requests to send, replies wait for these: batches have an end.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
@@ -56,6 +63,56 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
             [one for one in wlist if one.fileno() in found],
             [],
         )
+
+
+class _Wake:
+    """The reading end of a pair of sockets; a byte is on its way only while there are any at all.
+
+    kazoo writes one for each request and reads one for each that it sends: two system calls, and
+    a third to find out that there is more to send, which `pending` tells as well.
+    """
+
+    def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
+        self._ours, self._theirs = ours, theirs
+        self._count, self._lock = 0, threading.Lock()
+        self.other = _Waker(self, theirs)
+
+    def fileno(self) -> int:
+        return self._ours.fileno()
+
+    def pending(self) -> int:
+        return self._count
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            if not self._count:
+                self._theirs.send(b"\0")
+            self._count += count
+
+    def recv(self, count: int) -> bytes:
+        with self._lock:
+            taken = min(count, self._count)
+            self._count -= taken
+            if taken and not self._count:
+                self._ours.recv(1)
+        return bytes(taken)
+
+    def close(self) -> None:
+        self._ours.close()
+
+
+class _Waker:
+    """The writing end."""
+
+    def __init__(self, wake: _Wake, plain: socket.socket) -> None:
+        self._wake, self._plain = wake, plain
+
+    def send(self, data: bytes) -> int:
+        self._wake.add(len(data))
+        return len(data)
+
+    def close(self) -> None:
+        self._plain.close()
 
 
 class BulkHandler(InOrderHandler):

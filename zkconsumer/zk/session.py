@@ -12,14 +12,12 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import paths
@@ -30,11 +28,10 @@ from zkconsumer.errors import (
     ConfigError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.zk import requests as rq
 from zkconsumer.zk.handler import InOrderHandler
-from zkconsumer.zk.manyreads import ManyReads
-from zkconsumer.zk.requests import Code, Reply
+from zkconsumer.zk.requests import Reply
 from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
+from zkconsumer.zk.sending import Sender, Sent
 from zkconsumer.zk.survey import Survey, read_survey
 
 logger = logging.getLogger(__name__)
@@ -48,21 +45,6 @@ ATTEMPT_MIN_S = 1.0
 before the session ends; a second at least, which a busy server may need. kazoo lets it take all of
 the timeout: one server that accepts and is not ready yet, or that is cut off, costs the session."""
 
-_CODES: dict[type[Exception], Code] = {
-    kz.NoNodeError: Code.NO_NODE,
-    kz.NodeExistsError: Code.NODE_EXISTS,
-    kz.BadVersionError: Code.BAD_VERSION,
-    kz.NotEmptyError: Code.NOT_EMPTY,
-    kz.NoAuthError: Code.NO_AUTH,
-    kz.InvalidACLError: Code.NO_AUTH,
-    kz.ConnectionLoss: Code.BROKEN,
-    kz.SessionExpiredError: Code.BROKEN,
-    kz.ConnectionClosedError: Code.BROKEN,
-    kz.SessionMovedError: Code.BROKEN,
-    kz.OperationTimeoutError: Code.BROKEN,
-}
-_NUMBERS = {kind.code: code for kind, code in _CODES.items()}  # type: ignore[attr-defined]
-Sent = rq.Request | rq.Rights | rq.Many
 OnState = Callable[[Session | None], None]
 OnWatch = Callable[[EventType, str], None]
 
@@ -98,6 +80,7 @@ class ZooKeeperSession:
         self._attend_attempts(max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
         self._refused = False
         self._client.add_listener(self._state_changed)
+        self._sender = Sender(self._client, self._watch)
 
     def _attend_attempts(self, limit_s: float) -> None:
         """Bound each attempt to connect, and learn the negotiated timeout, which kazoo keeps.
@@ -250,78 +233,10 @@ class ZooKeeperSession:
 
         `done` is called on kazoo's thread, or on the caller's if nothing could be sent.
         """
-        replies: list[Reply | None] = [None] * len(batch)
-        left = len(batch)
-
-        def take(index: int, reply: Reply) -> None:
-            nonlocal left
-            replies[index] = reply
-            left -= 1
-            if not left:
-                done(replies)  # type: ignore[arg-type]
-
-        def finished(index: int, request: Sent, result: Any) -> None:
-            take(index, _reply(request, result))
-
-        if not batch:
+        if batch:
+            self._sender.send(batch, done)
+        else:
             done(())
-            return
-        # Completions all run on kazoo's one completion thread, so `take` needs no lock as long as
-        # this thread does not count as well: what is refused here is handed over there too.
-        for index, request in enumerate(batch):
-            if _too_large(request):
-                self._client.handler.completion_queue.put(
-                    partial(take, index, Reply(Code.TOO_LARGE))
-                )
-            else:
-                self._send(request).rawlink(partial(finished, index, request))
-
-    def _send(self, request: Sent) -> Any:
-        client = self._client
-        match request:
-            case rq.Get(path, watch):
-                return client.get_async(path, self._watch if watch else None)
-            case rq.Exists(path, watch):
-                return client.exists_async(path, self._watch if watch else None)
-            case rq.Children(path, watch):
-                return client.get_children_async(path, self._watch if watch else None)
-            case rq.Create(path, data, ephemeral):
-                return client.create_async(path, data, acl=_acl(request), ephemeral=ephemeral)
-            case rq.SyncLeader(path):
-                return client.sync_async(path)
-            case rq.Multi(writes):
-                return self._transaction(writes)
-            case rq.Rights(path):
-                return client.get_acls_async(path)
-            case rq.Many(reads):
-                result = client.handler.async_result()
-                client._call(ManyReads(reads, client.chroot), result)
-                return result
-
-    def _transaction(self, writes: Sequence[rq.Write]) -> Any:
-        transaction = self._client.transaction()
-        for write in writes:
-            match write:
-                case rq.Create(path, data, ephemeral):
-                    transaction.create(path, data or b"", _acl(write), ephemeral)
-                case rq.SetData(path, data, version):
-                    transaction.set_data(path, data or b"", version)
-                case rq.Delete(path, version):
-                    transaction.delete(path, version)
-                case rq.Check(path, version):
-                    transaction.check(path, version)
-            if isinstance(write, rq.Create | rq.SetData) and write.data is None:
-                # kazoo takes no null here, though it can send it.
-                transaction.operations[-1] = transaction.operations[-1]._replace(data=None)
-        return transaction.commit_async()
-
-
-def _acl(request: rq.Create) -> list[ACL] | None:
-    """All groups stand below one znode: whoever makes it must not shut the others out."""
-    if request.rights is None:
-        return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
-    who = ((right.permissions, right.identity.partition(":")) for right in request.rights)
-    return [ACL(permissions, Id(scheme, name)) for permissions, (scheme, _, name) in who]
 
 
 def _refused(where: str) -> AccessDeniedError:
@@ -329,55 +244,3 @@ def _refused(where: str) -> AccessDeniedError:
         "ZooKeeper refused our credential", where=where,
         remedy="check zookeeper.auth.scheme and zookeeper.auth.credential",
     )
-
-
-def _too_large(request: Sent) -> bool:
-    return isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES
-
-
-def _stat(stat: Any) -> rq.Stat:
-    return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
-
-
-def _reply(request: Sent, result: Any) -> Reply:
-    error = result.exception
-    if error is not None:
-        return Reply(_code(error), f"{type(error).__name__} {error}".strip())
-    value = result.value
-    match request:
-        case rq.Get():
-            return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
-        case rq.Exists():
-            return Reply(Code.OK, None if value is None else _stat(value))
-        case rq.Multi():
-            return _multi_reply(value)
-        case rq.Rights():
-            entries = (rq.Right(f"{one.id.scheme}:{one.id.id}", one.perms) for one in value[0])
-            return Reply(Code.OK, tuple(entries))
-        case rq.Many():
-            return Reply(Code.OK, [
-                Reply(_NUMBERS.get(one, Code.OTHER), one) if isinstance(one, int)
-                else Reply(Code.OK, one) for one in value
-            ])
-        case _:
-            return Reply(Code.OK, value)
-
-
-def _multi_reply(results: Sequence[Any]) -> Reply:
-    """The one that failed stands between those rolled back and those never tried."""
-    for index, result in enumerate(results):
-        if isinstance(result, Exception) and not isinstance(
-            result, kz.RolledBackError | kz.RuntimeInconsistency
-        ):
-            return Reply(_code(result), index)
-    if any(isinstance(result, Exception) for result in results):
-        return Reply(Code.OTHER, 0)
-    return Reply(Code.OK, results)
-
-
-def _code(error: BaseException) -> Code:
-    for kind, code in _CODES.items():
-        if isinstance(error, kind):
-            return code
-    logger.debug("ZooKeeper refused with %r", error)
-    return Code.OTHER

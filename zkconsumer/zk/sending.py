@@ -1,0 +1,209 @@
+"""Requests in kazoo's words, and its answers as replies.
+
+A batch goes past kazoo's own calls where it can: each of these makes an object with a lock and a
+condition to wait for, and puts its answer into a queue by itself, which is half of what it costs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, Sync
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
+
+from zkconsumer.core import paths
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.manyreads import ManyReads
+from zkconsumer.zk.requests import Code, Reply
+
+logger = logging.getLogger(__name__)
+
+Sent = rq.Request | rq.Rights | rq.Many
+Done = Callable[[Sequence[Reply]], None]
+
+_CODES: dict[type[Exception], Code] = {
+    kz.NoNodeError: Code.NO_NODE,
+    kz.NodeExistsError: Code.NODE_EXISTS,
+    kz.BadVersionError: Code.BAD_VERSION,
+    kz.NotEmptyError: Code.NOT_EMPTY,
+    kz.NoAuthError: Code.NO_AUTH,
+    kz.InvalidACLError: Code.NO_AUTH,
+    kz.ConnectionLoss: Code.BROKEN,
+    kz.SessionExpiredError: Code.BROKEN,
+    kz.ConnectionClosedError: Code.BROKEN,
+    kz.SessionMovedError: Code.BROKEN,
+    kz.OperationTimeoutError: Code.BROKEN,
+}
+_NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
+
+
+class Sender:
+    """Sends batches over a client; `watch` gets the watches that fire."""
+
+    def __init__(self, client: KazooClient, watch: Callable[[Any], None]) -> None:
+        self._client, self._watch = client, watch
+
+    def send(self, batch: Sequence[Sent], done: Done) -> None:
+        """Send all at once; `done` gets the replies, in order, once.
+
+        It is called on kazoo's completion thread, after every watch that fired before the last
+        reply came; or on whatever thread ends the session, if that is ending.
+        """
+        handler = self._client.handler
+
+        def hand_over(replies: Sequence[Reply]) -> None:
+            if handler.running:
+                handler.completion_queue.put(partial(done, replies))
+            else:
+                done(replies)
+
+        gathering = _Gathering(len(batch), hand_over)
+        for index, request in enumerate(batch):
+            self._send(request, _Slot(gathering, index, request))
+
+    def _send(self, request: Sent, slot: _Slot) -> None:
+        client = self._client
+        match request:
+            case rq.Get(path, watch):
+                client._call(GetData(self._full(path), self._watch if watch else None), slot)
+            case rq.Exists(path, watch):
+                client._call(Exists(self._full(path), self._watch if watch else None), slot)
+            case rq.Children(path, watch):
+                client._call(GetChildren(self._full(path), self._watch if watch else None), slot)
+            case rq.Rights(path):
+                client._call(GetACL(self._full(path)), slot)
+            case rq.SyncLeader(path):
+                client._call(Sync(self._full(path)), slot)
+            case rq.Many(reads):
+                client._call(ManyReads(reads, client.chroot), slot)
+            case rq.Multi(writes):
+                self._transaction(writes).rawlink(slot.take)
+            case rq.Create(path, data, ephemeral):
+                if len(data or b"") > rq.MAX_PAYLOAD_BYTES:
+                    slot.reply(Reply(Code.TOO_LARGE))
+                    return
+                made = client.create_async(path, data, acl=_acl(request), ephemeral=ephemeral)
+                made.rawlink(slot.take)
+
+    def _full(self, path: str) -> str:
+        """Below the chroot, as the watches on it are kept."""
+        chroot: str = self._client.chroot
+        return chroot + path if path != "/" else chroot or path
+
+    def _transaction(self, writes: Sequence[rq.Write]) -> Any:
+        transaction = self._client.transaction()
+        for write in writes:
+            match write:
+                case rq.Create(path, data, ephemeral):
+                    transaction.create(path, data or b"", _acl(write), ephemeral)
+                case rq.SetData(path, data, version):
+                    transaction.set_data(path, data or b"", version)
+                case rq.Delete(path, version):
+                    transaction.delete(path, version)
+                case rq.Check(path, version):
+                    transaction.check(path, version)
+            if isinstance(write, rq.Create | rq.SetData) and write.data is None:
+                # kazoo takes no null here, though it can send it.
+                transaction.operations[-1] = transaction.operations[-1]._replace(data=None)
+        return transaction.commit_async()
+
+
+class _Gathering:
+    """The replies of a batch. They come on kazoo's thread; on the sender's what is not sent."""
+
+    def __init__(self, count: int, done: Done) -> None:
+        self._replies: list[Reply | None] = [None] * count
+        self._left, self._done, self._lock = count, done, threading.Lock()
+
+    def reply(self, index: int, reply: Reply) -> None:
+        with self._lock:
+            if self._replies[index] is not None:
+                return  # kazoo answers twice for what meets the end of a session
+            self._replies[index] = reply
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._done(self._replies)  # type: ignore[arg-type]
+
+
+class _Slot:
+    """Where one answer goes; to kazoo what it calls an async object, of which it uses this much."""
+
+    __slots__ = ("_gathering", "_index", "_request")
+
+    def __init__(self, gathering: _Gathering, index: int, request: Sent) -> None:
+        self._gathering, self._index, self._request = gathering, index, request
+
+    def set(self, value: Any) -> None:
+        self.reply(_reply(self._request, value))
+
+    def set_exception(self, error: Exception) -> None:
+        self.reply(Reply(_code(error), f"{type(error).__name__} {error}".strip()))
+
+    def take(self, result: Any) -> None:
+        """From one of kazoo's own async objects, which is ready."""
+        if result.exception is None:
+            self.set(result.value)
+        else:
+            self.set_exception(result.exception)
+
+    def reply(self, reply: Reply) -> None:
+        self._gathering.reply(self._index, reply)
+
+
+def _acl(request: rq.Create) -> list[ACL] | None:
+    """All groups stand below one znode: whoever makes it must not shut the others out."""
+    if request.rights is None:
+        return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
+    who = ((right.permissions, right.identity.partition(":")) for right in request.rights)
+    return [ACL(permissions, Id(scheme, name)) for permissions, (scheme, _, name) in who]
+
+
+def _stat(stat: Any) -> rq.Stat:
+    return rq.Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
+
+
+def _reply(request: Sent, value: Any) -> Reply:
+    match request:
+        case rq.Get():
+            return Reply(Code.OK, rq.Node(value[0], _stat(value[1])))
+        case rq.Exists():
+            return Reply(Code.OK, None if value is None else _stat(value))
+        case rq.Multi():
+            return _multi_reply(value)
+        case rq.Rights():
+            entries = (rq.Right(f"{one.id.scheme}:{one.id.id}", one.perms) for one in value[0])
+            return Reply(Code.OK, tuple(entries))
+        case rq.Many():
+            return Reply(Code.OK, [
+                Reply(_NUMBERS.get(one, Code.OTHER), one) if isinstance(one, int)
+                else Reply(Code.OK, one) for one in value
+            ])
+        case _:
+            return Reply(Code.OK, value)
+
+
+def _multi_reply(results: Sequence[Any]) -> Reply:
+    """The one that failed stands between those rolled back and those never tried."""
+    for index, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(
+            result, kz.RolledBackError | kz.RuntimeInconsistency
+        ):
+            return Reply(_code(result), index)
+    if any(isinstance(result, Exception) for result in results):
+        return Reply(Code.OTHER, 0)
+    return Reply(Code.OK, results)
+
+
+def _code(error: BaseException) -> Code:
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    logger.debug("ZooKeeper refused with %r", error)
+    return Code.OTHER
