@@ -16,6 +16,7 @@ from zkconsumer.kafka import logs
 from zkconsumer.kafka.logs import (
     NO_BROKER,
     NO_TOPIC,
+    LogClient,
     LogRange,
     are_times_exact,
     committed_in_kafka,
@@ -83,10 +84,15 @@ def test_committed(
     consumer = Consumer({**client_settings(sandbox.zookeeper_connect), "group.id": group})
     consumer.commit(offsets=[RawPartition(topic, 0, 7, "note")], asynchronous=False)
     consumer.close()
-    assert committed_in_kafka(brokers, group, wanted, limit_s=LIMIT_S) == {
-        wanted[0]: OffsetAndMetadata(7, "note"), wanted[1]: None,
-    }
+    expected = {wanted[0]: OffsetAndMetadata(7, "note"), wanted[1]: None}
+    assert committed_in_kafka(brokers, group, wanted, limit_s=LIMIT_S) == expected
     assert committed_in_kafka(brokers, group, [], limit_s=LIMIT_S) == {}
+    kept = LogClient(brokers, limit_s=LIMIT_S)
+    assert kept.committed(group, wanted) == expected
+    assert kept.committed("nobody", [*wanted, TopicPartition("no.such", 0)]) == {
+        **dict.fromkeys(wanted), TopicPartition("no.such", 0): None,
+    }
+    assert kept.committed(group, []) == {}
 
 
 @pytest.mark.parametrize("brokers", [[], [NOBODY]])
@@ -98,6 +104,8 @@ def test_nobody_answers(brokers: Sequence[Broker]) -> None:
         offsets_at(brokers, [tp], 0, limit_s=0.3)[tp],
         committed_in_kafka(brokers, "g", [tp], limit_s=0.3)[tp],
     ]
+    if brokers:
+        reasons.append(LogClient(brokers, limit_s=0.3).committed("g", [tp])[tp])
     assert all(isinstance(one, str) and one for one in reasons)
     assert brokers or set(reasons) == {NO_BROKER}
 

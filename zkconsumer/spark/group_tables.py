@@ -29,7 +29,9 @@ from zkconsumer.admin.images import MEMBERS, OFFSETS, OWNERS, GroupImage, read_g
 from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
 from zkconsumer.core import paths
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.errors import AccessDeniedError
+from zkconsumer.core.records import Broker
+from zkconsumer.errors import AccessDeniedError, FetchError
+from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.spark.groups_options import GroupsOptions, Table
 from zkconsumer.zk.connection import Connection
 
@@ -95,6 +97,8 @@ class Reader:
     ) -> None:
         self._connection, self._options = connection, options
         self._columns = frozenset(columns)
+        self._limit_s = options.config.zookeeper_connection_timeout_s
+        self._client: LogClient | None = None
         self._rows = {
             Table.MEMBERS: self._members,
             Table.OWNERS: self._owners,
@@ -209,11 +213,23 @@ class Reader:
         return lags_of(
             self._connection,
             images,
-            limit_s=self._options.config.zookeeper_connection_timeout_s,
+            limit_s=self._limit_s,
             only=None if topics is None else dict.fromkeys(topics),
             logs=logs,
-            kafka=None if self._options.ask_kafka else _unasked_kafka,
+            kafka=self._in_brokers if self._options.ask_kafka else _unasked_kafka,
         )
+
+    def _in_brokers(
+        self, brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
+        """With one client for all groups, where the brokers' release allows it."""
+        if not brokers or not are_times_exact(brokers):
+            return committed_in_kafka(brokers, group, partitions, limit_s=self._limit_s)
+        try:
+            self._client = self._client or LogClient(brokers, limit_s=self._limit_s)
+        except FetchError as error:
+            return dict.fromkeys(partitions, str(error))
+        return self._client.committed(group, partitions)
 
     def _marks(self, groups: Sequence[str]) -> dict[str, set[int]]:
         """Of each group the transactions in which a tool has edited offsets, and left a mark."""

@@ -45,13 +45,16 @@ _TABLE, _ZOOKEEPER, _CONNECT = "table", "zookeeper", "zookeeper.connect"
 _GROUPS, _GROUPS_PATTERN, _TOPICS = "groups", "groupsPattern", "topics"
 _STORAGE, _PARALLELISM = "offsets.storage", "parallelism"
 _INTERVAL, _STARTING = "poll.interval.ms", "startingOffsets"
-_OWN: Final = (
+
+OPTIONS: Final = (
     _TABLE, _ZOOKEEPER, _GROUPS, _GROUPS_PATTERN, _TOPICS, _STORAGE, _PARALLELISM, _INTERVAL,
     _STARTING,
 )
+"""The options beside the properties `zookeeper.*`."""
+
 # How ZooKeeper is reached: servers, times, authentication, TLS.
 _PROPERTIES: Final = tuple(row.name for row in TABLE if row.name.startswith("zookeeper."))
-_NAMES: Final = {name.lower(): name for name in (*_OWN, *_PROPERTIES)}
+_NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 _MAX_INT: Final = 2**31 - 1
 
 # The options that mean something for some tables only.
