@@ -12,8 +12,9 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from zkconsumer.errors import SparkSourceError
+from zkconsumer.spark.batch import batch_reader
 from zkconsumer.spark.direct_reader import DirectStreamReader
+from zkconsumer.spark.group_reader import GroupStreamReader
 from zkconsumer.spark.lifecycle import one_sentence
 from zkconsumer.spark.options import Mode, SourceOptions
 from zkconsumer.spark.schema import SCHEMA, columns_of
@@ -35,15 +36,11 @@ class ZkConsumerSource(DataSource):
 
     @one_sentence()
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._parsed.for_batch()
-        columns_of(schema)
-        raise SparkSourceError("batch reads are not there yet", where="read", remedy="readStream")
+        return batch_reader(self._parsed.for_batch(), columns_of(schema))
 
     @one_sentence()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options, columns = self._parsed.for_stream(), columns_of(schema)
         if options.mode is Mode.GROUP:
-            raise SparkSourceError(
-                "it is not there yet", where="mode=group", remedy="mode=direct"
-            )
+            return GroupStreamReader(options, columns)
         return DirectStreamReader(options, columns)

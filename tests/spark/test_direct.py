@@ -1,0 +1,518 @@
+"""`mode=direct` on a real cluster: first its reader as Spark calls it, then on a real Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as RawPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.topics import session
+from zkconsumer.spark.direct_reader import DirectStreamReader
+from zkconsumer.spark.mirror import Mirror
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.ranges import StreamOffset, from_offset
+
+Unique = Callable[[str], str]
+Sink = Callable[[DataFrame, int], None]
+
+LIMIT_S = 30.0
+ALL = ReadAllAvailable()
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+class Driven:
+    """A reader in this process, called as the engine calls it."""
+
+    def __init__(self, sandbox: Sandbox, **options: str) -> None:
+        given = {name.replace("__", "."): text for name, text in options.items()}
+        parsed = SourceOptions.parse({"zookeeper": sandbox.zookeeper_connect, **given})
+        self.reader = DirectStreamReader(parsed.for_stream(), ("topic", "partition", "offset"))
+
+    def first(self, limit: Any = ALL) -> StreamOffset:
+        """The end of the first batch."""
+        return self.after({}, limit)
+
+    def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
+        """The next end that is another than `start`."""
+        found: list[StreamOffset] = []
+
+        def is_news() -> bool:
+            found.append(self.reader.latestOffset(start, limit))
+            return found[-1] is not start
+
+        assert until(is_news, limit_s=LIMIT_S)
+        return found[-1]
+
+    def is_quiet(self, start: StreamOffset) -> bool:
+        """Whether there is no news within some looks at the brokers."""
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            if self.reader.latestOffset(start, ALL) is not start:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
+        """What the tasks of a batch read, by a pickled copy of the reader."""
+        copy = pickle.loads(pickle.dumps(self.reader))
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
+        return sorted(
+            (row["topic"], row["partition"], row["offset"])
+            for task in tasks for batch in copy.read(task) for row in batch.to_pylist()
+        )
+
+
+@pytest.fixture
+def driven(sandbox: Sandbox) -> Iterator[Callable[..., Driven]]:
+    """Makes readers, and stops them."""
+    made: list[Driven] = []
+
+    def make(**options: str) -> Driven:
+        made.append(Driven(sandbox, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.reader.stop()
+
+
+@pytest.fixture
+def topic(sandbox: Sandbox, unique: Unique) -> str:
+    """Two partitions with six and four messages."""
+    name = unique("direct")
+    sandbox.create_topic(name, partitions=2)
+    sandbox.produce(name, 6, partition=0)
+    sandbox.produce(name, 4, partition=1)
+    return name
+
+
+def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
+    """What the offset znodes of partitions 0 and 1 hold."""
+    found: list[bytes | None] = []
+    with session(sandbox.zookeeper_connect) as zk:
+        for number in (0, 1):
+            path = paths.offset(group, TopicPartition(topic, number))
+            found.append(zk.get(path)[0] if zk.exists(path) else None)
+    return found
+
+
+# ---- the reader by itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "starts"), [
+    ({"startingOffsets": "earliest"}, [0, 0]),
+    ({"startingOffsets": "latest"}, [6, 4]),
+    ({}, [6, 4]),
+    ({"startingOffsets": '{"TOPIC":{"0":3,"1":-1}}'}, [3, 4]),
+    ({"startingOffsets": '{"TOPIC":{"0":-2,"1":1}}'}, [0, 1]),
+    ({"startingTimestamp": "1"}, [0, 0]),
+    ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":1,"1":99999999999999}}',
+      "startingOffsetsByTimestampStrategy": "latest"}, [0, 4]),
+])
+def test_where_a_query_begins(
+    driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
+) -> None:
+    """Each way of saying it leads to these offsets, and the first batch ends at the logs' ends."""
+    given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
+    one = driven(subscribe=topic, **given)
+    assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
+
+
+def test_a_query_begins_where_the_group_stands(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
+) -> None:
+    """Stored offsets count, else auto.offset.reset, also for one that the log has not got."""
+    group = unique("group")
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.create(paths.offset(group, TopicPartition(topic, 0)), b"2", makepath=True)
+    one = driven(subscribe=topic, group__id=group)
+    assert one.first() == {topic: {"0": [2, 6], "1": [4, 4]}}
+    smallest = driven(subscribe=topic, group__id=group, auto__offset__reset="smallest")
+    assert smallest.first() == {topic: {"0": [2, 6], "1": [0, 4]}}
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.set(paths.offset(group, TopicPartition(topic, 0)), b"77")
+    assert driven(subscribe=topic, group__id=group).first()[topic]["0"] == [6, 6]
+
+
+@pytest.mark.parametrize(("options", "error"), [
+    ({"startingOffsets": '{"TOPIC":{"0":3}}'}, ConfigError),
+    ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"2":0}}'}, ConfigError),
+    ({"startingOffsets": '{"TOPIC":{"0":0,"1":5}}'}, SparkSourceError),
+    ({"startingTimestamp": "99999999999999"}, SparkSourceError),
+])
+def test_a_beginning_that_is_none(
+    driven: Callable[..., Driven], topic: str, options: dict[str, str], error: type[Exception]
+) -> None:
+    """Partitions left out or unknown, offsets beyond the log, times without a message."""
+    given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
+    one = driven(subscribe=topic, **given)
+    with pytest.raises(error):
+        until(lambda: one.reader.latestOffset({}, ALL) != {}, limit_s=LIMIT_S)
+
+
+def test_batches_are_limited_and_read_exactly(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str
+) -> None:
+    """maxOffsetsPerTrigger is shared in proportion; each message is in one batch; then quiet."""
+    one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
+    limit = one.reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(5)
+    assert driven(subscribe=topic).reader.getDefaultReadLimit() == ALL
+    ends = [one.first(limit)]
+    assert ends[0] == {topic: {"0": [0, 3], "1": [0, 2]}}
+    assert one.reader.reportLatestOffset() == {topic: {"0": [3, 6], "1": [2, 4]}}
+    ends.append(one.after(ends[0], limit))
+    assert ends[1] == {topic: {"0": [3, 6], "1": [2, 4]}}
+    read = [one.read({}, end) for end in ends]
+    assert sorted(read[0] + read[1]) == [
+        *((topic, 0, n) for n in range(6)), *((topic, 1, n) for n in range(4))
+    ]
+    assert one.is_quiet(ends[1])
+    sandbox.produce(topic, 1, partition=1)
+    last = one.after(ends[1], limit)
+    assert last == {topic: {"0": [6, 6], "1": [4, 5]}}
+    assert one.read(ends[1], last) == [(topic, 1, 4)]
+
+
+def test_a_replay_needs_nothing_but_its_offset(
+    driven: Callable[..., Driven], topic: str
+) -> None:
+    """A new reader plans a batch of the checkpoint before it was asked for anything else."""
+    one = driven(subscribe=topic, startingOffsets="latest")
+    assert one.read({}, {topic: {"0": [1, 3], "1": [4, 4]}}) == [(topic, 0, 1), (topic, 0, 2)]
+    assert one.after({topic: {"0": [1, 3], "1": [4, 4]}}) == {topic: {"0": [3, 6], "1": [4, 4]}}
+
+
+def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) -> None:
+    """Spark 4.0 and 4.1 give latestOffset nothing: it goes on from what it said, or replayed."""
+    one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
+    first: StreamOffset = {}
+
+    def is_there() -> bool:
+        first.update(one.reader.latestOffset())
+        return bool(first)
+
+    assert until(is_there, limit_s=LIMIT_S)
+    assert first == {topic: {"0": [0, 3], "1": [0, 2]}}
+    assert one.reader.latestOffset() == {topic: {"0": [3, 6], "1": [2, 4]}}
+    again = driven(subscribe=topic)
+    again.reader.partitions(first, first)
+    assert again.reader.latestOffset() == {topic: {"0": [3, 6], "1": [2, 4]}}
+
+
+def test_patterns_new_topics_and_added_partitions(
+    sandbox: Sandbox, driven: Callable[..., Driven], unique: Unique
+) -> None:
+    """What comes while the query runs is read from its beginning, though it began at the end."""
+    stem = unique("pattern")
+    sandbox.create_topic(f"{stem}.a")
+    sandbox.produce(f"{stem}.a", 2)
+    one = driven(subscribePattern=f"{stem}\\.[ab]", startingOffsets="latest")
+    first = one.first()
+    assert first == {f"{stem}.a": {"0": [2, 2]}}
+    sandbox.create_topic(f"{stem}.c")
+    sandbox.create_topic(f"{stem}.b")
+    sandbox.produce(f"{stem}.b", 3)
+    second = one.after(first)
+    assert second == {f"{stem}.a": {"0": [2, 2]}, f"{stem}.b": {"0": [0, 3]}}
+    sandbox.add_partitions(f"{stem}.a", partitions=2)
+    sandbox.produce(f"{stem}.a", 1, partition=1)
+    assert one.after(second) == {
+        f"{stem}.a": {"0": [2, 2], "1": [0, 1]}, f"{stem}.b": {"0": [3, 3]}
+    }
+
+
+def test_assigned_partitions_and_no_others(driven: Callable[..., Driven], topic: str) -> None:
+    """`assign` names what is read."""
+    one = driven(assign=json.dumps({topic: [1]}), **EARLIEST)
+    assert one.first() == {topic: {"1": [0, 4]}}
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(
+    sandbox: Sandbox, driven: Callable[..., Driven], unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log names it, no batch is made, and it is read when it comes."""
+    name = unique("later")
+    one = driven(subscribe=name, **EARLIEST)
+    start: StreamOffset = {}
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        assert one.is_quiet(start)
+    assert [name in line for line in caplog.messages if "not exist yet" in line] == [True]
+    sandbox.create_topic(name)
+    sandbox.produce(name, 1)
+    assert one.after(start) == {name: {"0": [0, 1]}}
+
+
+def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """failOnDataLoss decides; one that comes back under its name is read from its beginning."""
+    doomed = unique("doomed")
+    sandbox.create_topic(doomed)
+    sandbox.produce(doomed, 3)
+    names = f"{topic},{doomed}"
+    strict = driven(subscribe=names, **EARLIEST)
+    loose = driven(subscribe=names, failOnDataLoss="false", **EARLIEST)
+    start = strict.first()
+    assert start == loose.first()
+    sandbox.delete_topic(doomed)
+    with pytest.raises(SparkSourceError, match=f"topic {doomed} was deleted"):
+        until(lambda: strict.reader.latestOffset(start, ALL) is not start, limit_s=LIMIT_S)
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        assert until(
+            lambda: loose.reader.latestOffset(start, ALL) is start
+            and any(doomed in line for line in caplog.messages),
+            limit_s=LIMIT_S,
+        )
+    sandbox.produce(topic, 1, partition=0)
+    second = loose.after(start)
+    assert second == {topic: {"0": [6, 7], "1": [4, 4]}}
+    sandbox.create_topic(doomed)
+    sandbox.produce(doomed, 1)
+    assert loose.after(second)[doomed] == {"0": [0, 1]}
+
+
+def test_messages_that_are_gone_end_the_query_or_are_passed_over(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str
+) -> None:
+    """A log that begins after the checkpoint's offset, and one that ends before it."""
+    admin = AdminClient({"bootstrap.servers": sandbox.bootstrap})
+    for done in admin.delete_records([RawPartition(topic, 0, 4)]).values():
+        done.result(LIMIT_S)
+    options = {"subscribe": topic, "failOnDataLoss": "false"}
+    begins_later: StreamOffset = {topic: {"0": [0, 2], "1": [4, 4]}}
+    with pytest.raises(SparkSourceError, match=r"2 to 3 of .* are not in the log any more"):
+        driven(subscribe=topic).after(begins_later)
+    assert driven(**options).after(begins_later) == {topic: {"0": [4, 6], "1": [4, 4]}}
+    ends_before: StreamOffset = {topic: {"0": [6, 6], "1": [4, 9]}}
+    with pytest.raises(SparkSourceError, match="ends at 4, before the offset 9"):
+        driven(subscribe=topic).after(ends_before)
+    assert driven(**options).after(ends_before) == {topic: {"0": [6, 6], "1": [4, 4]}}
+
+
+def test_available_now_reads_what_was_there(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str
+) -> None:
+    """In batches of the limit, up to the ends at the beginning; what comes later is left."""
+    one = driven(subscribe=topic, maxOffsetsPerTrigger="6", **EARLIEST)
+    one.reader.prepareForTriggerAvailableNow()
+    sandbox.produce(topic, 5, partition=0)
+    sandbox.add_partitions(topic, partitions=3)
+    sandbox.produce(topic, 1, partition=2)
+    end = one.first(ReadMaxRows(6))
+    while (more := one.reader.latestOffset(end, ReadMaxRows(6))) is not end:
+        end = more
+    assert [(name, n, at) for name, n, _, at in from_offset(end)] == [(topic, 0, 6), (topic, 1, 4)]
+
+
+def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -> None:
+    """Asked every 10 ms for news, it takes less than a twentieth of a processor."""
+    one = driven(subscribe=topic, **EARLIEST)
+    start = one.first()
+    cpu, begun = time.process_time(), time.monotonic()
+    assert one.is_quiet(start)
+    assert time.process_time() - cpu < 0.05 * (time.monotonic() - begun)
+
+
+# ---- the mirror ---------------------------------------------------------------------------------
+
+
+def test_finished_batches_are_mirrored(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
+) -> None:
+    """When the next batch is asked for, and again by commit; only where it is asked for."""
+    group = unique("group")
+    one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
+    first = one.first(ReadMaxRows(5))
+    assert stored(sandbox, group, topic) == [None, None]
+    second = one.after(first)
+    assert stored(sandbox, group, topic) == [b"3", b"2"]
+    one.reader.commit(second)
+    assert stored(sandbox, group, topic) == [b"6", b"4"]
+    other = unique("group")
+    silent = driven(subscribe=topic, group__id=other, **EARLIEST)
+    silent.after(silent.first(ReadMaxRows(5)))
+    with session(sandbox.zookeeper_connect) as zk:
+        assert not zk.exists(paths.group(other))
+
+
+def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Unique) -> None:
+    """What others have written stays where it is further, and a malformed znode as it is."""
+    group = unique("group")
+    config = SourceOptions.parse({
+        "zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "group.id": group,
+    }).config
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    mirror = Mirror(config)
+    mirror.commit({zero: 5, one: 5})
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.set(paths.offset(group, zero), b"9")
+        zk.set(paths.offset(group, one), b"1")
+    mirror.commit({zero: 6, one: 6})
+    assert stored(sandbox, group, topic) == [b"9", b"6"]
+    mirror.commit({zero: 3, one: 3})
+    assert stored(sandbox, group, topic) == [b"9", b"6"]
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.delete(paths.group(group), recursive=True)
+    mirror.commit({zero: 10, one: 10})
+    assert stored(sandbox, group, topic) == [b"10", b"10"]
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.set(paths.offset(group, one), b"what?")
+    mirror.commit({zero: 11, one: 11})
+    assert stored(sandbox, group, topic) == [b"11", b"what?"]
+    mirror.close()
+    mirror.commit({zero: 12})
+    assert stored(sandbox, group, topic) == [b"12", b"what?"]
+    mirror.close()
+
+
+def test_a_group_with_members_is_told_of(
+    sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its members would skip what the query has read; the offsets are written all the same."""
+    group = unique("group")
+    config = SourceOptions.parse({
+        "zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "group.id": group,
+    }).config
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.create(paths.member(group, f"{group}_other"), b"{}", makepath=True)
+    mirror = Mirror(config)
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        mirror.commit({TopicPartition(topic, 0): 5})
+    mirror.close()
+    assert any(f"group {group} has members" in line for line in caplog.messages)
+    assert stored(sandbox, group, topic) == [b"5", None]
+
+
+# ---- on a real Spark ----------------------------------------------------------------------------
+
+
+# Spark gives a query's Python ten seconds to start, which nothing changes and a busy machine may
+# not keep; nothing has begun then, and the query is started again.
+BUSY = "Python worker failed to connect back"
+TRIES = 5
+
+
+def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> StreamingQuery:
+    """A query that has come to its end, by itself; raises what it ended with."""
+    for left in reversed(range(TRIES)):
+        query = (
+            rows.writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+        try:
+            assert query.awaitTermination(LIMIT_S * 8)
+            return query
+        except StreamingQueryException as error:
+            if BUSY not in str(error) or not left:
+                raise
+        finally:
+            query.stop()
+    raise AssertionError
+
+
+def ignored(batch: DataFrame, number: int) -> None:
+    """A sink that takes a batch for done; it reads it, as Spark would else plan no task."""
+    batch.count()
+
+
+def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
+    """A stream without any registration of the format."""
+    given = {name.replace("__", "."): text for name, text in options.items()}
+    return (
+        spark.readStream.format("zkconsumer")
+        .options(zookeeper=sandbox.zookeeper_connect, startingOffsets="earliest", **given)
+    )
+
+
+def test_a_query_is_replayed_and_goes_on(
+    spark: SparkSession, sandbox: Sandbox, topic: str, unique: Unique, tmp_path: Path
+) -> None:
+    """A batch that failed is the same again from the checkpoint; then what came meanwhile."""
+    group = unique("group")
+    rows = stream(
+        spark, sandbox, subscribe=topic, group__id=group, mirrorOffsets="true",
+        maxOffsetsPerTrigger="5",
+    ).load()
+    seen: list[tuple[int, list[tuple[int, int, str]]]] = []
+
+    def sink(batch: DataFrame, number: int) -> None:
+        found = batch.selectExpr("partition", "offset", "cast(value as string) v").collect()
+        seen.append((number, sorted((r["partition"], r["offset"], r["v"]) for r in found)))
+        if len(seen) == 2:
+            raise RuntimeError("the sink has failed")
+
+    with pytest.raises(StreamingQueryException, match="the sink has failed"):
+        ended(rows, tmp_path / "checkpoint", sink)
+    assert stored(sandbox, group, topic) == [b"3", b"2"]
+    sandbox.produce(topic, ["new"], partition=1)
+    query = ended(rows, tmp_path / "checkpoint", sink)
+    (source,) = json.loads(query.lastProgress.json)["sources"]
+    assert seen[2] == seen[1]
+    assert [number for number, _ in seen] == [0, 1, 1, 2]
+    assert seen[0][1] == [(0, n, str(n)) for n in range(3)] + [(1, n, str(n)) for n in range(2)]
+    assert seen[3][1] == [(1, 4, "new")]
+    assert source["latestOffset"] == {topic: {"0": [6, 6], "1": [5, 5]}}
+    assert stored(sandbox, group, topic) == [b"6", b"5"]
+
+
+def test_columns_of_the_users_schema_in_a_self_union(
+    spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
+) -> None:
+    """Both sides of a union of a stream with itself read all messages, in these columns only."""
+    rows = stream(spark, sandbox, subscribe=topic).schema("value binary, offset long").load()
+    assert rows.columns == ["value", "offset"]
+    seen: list[tuple[bytes, int]] = []
+
+    def sink(batch: DataFrame, number: int) -> None:
+        seen.extend((bytes(row["value"]), row["offset"]) for row in batch.collect())
+
+    ended(rows.union(rows), tmp_path / "checkpoint", sink)
+    once = [(str(n).encode(), n) for n in (*range(6), *range(4))]
+    assert sorted(seen) == sorted(once * 2)
+
+
+def test_a_wrong_option_or_column_is_one_sentence(
+    spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
+) -> None:
+    """At load(), before any query; the columns when the query begins."""
+    with pytest.raises(AnalysisException, match="did you mean failOnDataLoss") as caught:
+        stream(spark, sandbox, subscribe=topic, failOnDataLos="false").load()
+    assert "Traceback" not in str(caught.value)
+    wrong = stream(spark, sandbox, subscribe=topic).schema("valeu binary").load()
+    with pytest.raises(StreamingQueryException, match="did you mean value"):
+        ended(wrong, tmp_path / "checkpoint", ignored)
+
+
+def test_a_deleted_topic_ends_a_query_with_its_name(
+    spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
+) -> None:
+    """What the user sees names the topic and the way on, and is no trace."""
+    rows = stream(spark, sandbox, subscribe=topic).load()
+    ended(rows, tmp_path / "checkpoint", ignored)
+    sandbox.delete_topic(topic)
+    with pytest.raises(StreamingQueryException, match=f"topic {topic} was deleted") as caught:
+        ended(rows, tmp_path / "checkpoint", ignored, processingTime="0 seconds")
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
