@@ -1,0 +1,113 @@
+"""docs/spark.md says what is so: its options, its old names, its messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.config import TABLE
+from zkconsumer.errors import ConfigError
+from zkconsumer.spark import legacy
+from zkconsumer.spark.options import OPTIONS, SourceOptions
+from zkconsumer.spark.planning import SHARED_TASK
+from zkconsumer.spark.schema import SCHEMA
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+MINIMUM = {"zookeeper": "zk:2181", "subscribe": "a", "group.id": "g"}
+# Spark's own names, and the old API's, in the last column of the table of old names.
+ELSEWHERE = {"endOffset", "checkpointLocation", "metadata.broker.list", "from_json", "legacy"}
+
+
+def rows(heading: str) -> Iterator[list[str]]:
+    """The cells of the last table below a heading, without its head."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    for line in [one for one in section.splitlines() if one.startswith("|")][2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_options() -> None:
+    """The table lists every option there is beside the old properties, once, in their order."""
+    listed = [name for first, *_ in rows("Options") for name in code(first)]
+    assert sorted(listed) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize(("mode", "word"), [("group", "direct"), ("direct", "group")])
+def test_for_whom_an_option_is(mode: str, word: str) -> None:
+    """An option that the table gives to the other mode alone is refused in this one by its name."""
+    theirs = (word, f"{word}, batch")
+    only = [code(first)[0] for first, _, whom, _ in rows("Options") if whom in theirs]
+    assert only
+    for name in only:
+        with pytest.raises(ConfigError) as caught:
+            SourceOptions.parse({**MINIMUM, "mode": mode, name: "1"}).for_stream()
+        assert name in str(caught.value)
+
+
+def test_the_defaults() -> None:
+    """The defaults of the table are those of the code."""
+    told = {code(first)[0]: default for first, default, _, _ in rows("Options")}
+    group = SourceOptions.parse({**MINIMUM, "mode": "group"}).for_stream()
+    direct = SourceOptions.parse(MINIMUM)
+    plain = SourceOptions.parse({name: one for name, one in MINIMUM.items() if name != "group.id"})
+    assert told["revoke.grace.ms"] == f"{group.revoke_grace_s * 1000:.0f}"
+    assert group.patience_s == 10 * group.config.zookeeper_session_timeout_s
+    assert told["zookeeper.patience.ms"] == "ten session timeouts"
+    assert told["mode"] == f"`{direct.mode.value}`"
+    assert told["offsets.on.restart"] == f"`{group.on_restart}`"
+    assert told["startingOffsetsByTimestampStrategy"] == f"`{direct.without_match}`"
+    for name, flag in (
+        ("failOnDataLoss", direct.fail_on_data_loss), ("mirrorOffsets", direct.mirror_offsets),
+        ("pushFilters", direct.push_filters),
+    ):  # fmt: skip
+        assert told[name] == f"`{str(flag).lower()}`"
+    starts = [plain.for_stream(), direct.for_stream(), plain.for_batch()]
+    words = [getattr(one.starting, "value", None) for one in starts]
+    assert words == ["latest", "zookeeper", "earliest"]
+    assert [one for one in code(told["startingOffsets"]) if one != "group.id"] == words
+
+
+def test_the_columns() -> None:
+    """The page names the columns that there are, in their order."""
+    (said,) = re.findall(r"^Columns are those.*?: (.*?)\. A schema", PAGE, re.MULTILINE | re.DOTALL)
+    assert code(said) == SCHEMA.names
+
+
+def test_the_figures() -> None:
+    """Figures of the page that the code knows are the code's."""
+    assert f"fewer than {SHARED_TASK:,} messages" in PAGE
+
+
+def test_the_old_names() -> None:
+    """What the page sends readers of old code to exists: options, properties, calls of `legacy`."""
+    known = {*OPTIONS, *(row.name for row in TABLE), *ELSEWHERE}
+    for _, new in rows("From the old DStreams"):
+        for name in code(new):
+            word = name.partition("=")[0].partition("(")[0]
+            if word.startswith("legacy."):
+                assert hasattr(legacy, word.removeprefix("legacy."))
+            elif re.fullmatch(r"[a-z][A-Za-z._]*", word) and not word.startswith("spark."):
+                assert word in known or word in ("cast", "trigger"), name
+
+
+def test_the_messages() -> None:
+    """Each message of the last table that is ours stands so in the code."""
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer" / "spark").glob("*.py")
+    )
+    # As one reads it: literals that are joined, and their fields.
+    text = re.sub(r'"\s+f?"', "", sources)
+    for message, _ in rows("What goes wrong"):
+        for said in code(message):
+            if said.startswith(("DATA_SOURCE", "No module")):
+                continue
+            parts = [re.escape(one.strip()) for one in said.split("…")]
+            pattern = r".{0,80}".join(parts).replace(re.escape("No module named 'pyarrow'"), r".*")
+            assert re.search(pattern, text), said
