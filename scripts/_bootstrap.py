@@ -19,8 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# An environment made for the key also serves the values.
-SERVES = {"sandbox": ("sandbox",), "test": ("test", "sandbox")}
+# An environment made for the key (extras of setup.cfg) also serves the values.
+SERVES = {
+    "sandbox": ("sandbox",),
+    "sandbox,spark": ("sandbox,spark", "sandbox"),
+    "test": ("test", "sandbox,spark", "sandbox"),
+}
 # pip names every file it downloads; below this the line is noise.
 TOLD_DOWNLOAD_MB = 5.0
 # Enough of pip's output to hold its error and the lines before it.

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard
-from zkconsumer.sandbox.process import Process, Startable, until
+from zkconsumer.sandbox.process import Process, Startable, launch, until
 from zkconsumer.sandbox.spark import environment
 
 # A start takes 3 s on a quiet machine. After this many seconds it counts as failed.
@@ -103,23 +102,18 @@ class SparkCluster(Startable):
     # ---- inside ---------------------------------------------------------------------------------
 
     def _launch(self, name: str, role: str, *arguments: str) -> None:
-        """Spawns in a thread, so that no KeyboardInterrupt falls between a birth and its note."""
         home = _spark_home()
         command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{role}"]
         command += ["--host", "127.0.0.1", "--port", "0", *arguments]
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log(name).unlink(missing_ok=True)
-        environ = self._environ(home)
-
-        def spawn() -> None:
-            process = Process.spawn(
-                command, directory=self.directory, log=self.log(name), environ=environ
-            )
-            self._processes[name] = process
-            guard.watch(process.pid, process.birth)
-
-        with ThreadPoolExecutor(1) as threads:
-            threads.submit(spawn).result()
+        launch(
+            command,
+            directory=self.directory,
+            log=self.log(name),
+            environ=self._environ(home),
+            keep=lambda process: self._processes.update({name: process}),
+        )
 
     def _environ(self, home: Path) -> Mapping[str, str]:
         """Nothing of the user's own Spark (SPARK_CONF_DIR, SPARK_DAEMON_MEMORY, ...) is read."""

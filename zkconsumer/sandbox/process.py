@@ -13,11 +13,13 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import guard
 from zkconsumer.sandbox.guard import born
 
 # Seconds between two looks at a condition: small against the 0.4 s that the fastest server needs.
@@ -101,6 +103,29 @@ class Process:
 
     def _gone_within(self, limit_s: float) -> bool:
         return until(lambda: not self.alive, limit_s=limit_s)
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    directory: Path,
+    log: Path,
+    environ: Mapping[str, str],
+    keep: Callable[[Process], object],
+) -> None:
+    """Spawns a process that is kept by `keep` and known to the guard, or is not there at all.
+
+    KeyboardInterrupt is raised in the main thread, between any two steps: between the birth of the
+    process and the note of it, the process would be left behind. So it is born in another thread.
+    """
+
+    def spawn() -> None:
+        process = Process.spawn(command, directory=directory, log=log, environ=environ)
+        keep(process)
+        guard.watch(process.pid, process.birth)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(spawn).result()
 
 
 class Startable(ABC):

@@ -41,10 +41,12 @@ def java_home(directory: Path, java: Java | None = None) -> Path:
         SandboxError: no Java runtime fits; see `find_java`.
     """
     java = java or find_java()
+    script = directory / "bin" / "java"
+    if java.executable == script:  # made before, and in our own JAVA_HOME since
+        return directory
     listed = subprocess.run(
         [java.executable, "--list-modules"], capture_output=True, text=True, check=False
     )
-    script = directory / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.unlink(missing_ok=True)
     if _MODULE in listed.stdout:

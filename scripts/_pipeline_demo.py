@@ -1,0 +1,87 @@
+"""A Spark query and a JVM consumer share a legacy group, on a real ZooKeeper and a real broker.
+
+The query writes Parquet: its rows, and their number by second and partition. Messages are produced
+all the time. The query joins the JVM consumer (Kafka 1.1.1), is killed in the middle of a batch,
+and is started again on its checkpoint. At the end everything that was written is compared with what
+the topic holds: fails if a message is missing or wrong, if a window's count is, or if a message
+came twice that was not in the batch in flight when the query was killed.
+
+Everything lives in a temporary directory, on the loopback interface, and is gone at the end, also
+after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox.demo.view import view
+from zkconsumer.sandbox.pipeline.play import Play, Result
+
+
+def show(result: Result) -> None:
+    """The tables at the end, on standard error."""
+    console = Console(stderr=True)
+    events = Table("event", title="Time to settle", title_justify="left")
+    events.add_column("settled after", justify="right")
+    for event in result.events:
+        events.add_row(event.text, f"{event.settled_s:.2f} s")
+    console.print(events)
+    found = result.verdict
+    table = Table("messages", title="What became of the messages", title_justify="left")
+    table.add_column("", justify="right")
+    for name, count in (
+        ("produced", found.produced),
+        ("in the query's Parquet", found.spark),
+        ("read by the JVM consumer", found.jvm),
+        ("lost", found.lost),
+        ("in the Parquet, and not so in the topic", found.wrong),
+        ("read twice", found.duplicates),
+        ("  of these in the batch in flight at the kill", found.in_flight),
+        ("windows of one second and partition", found.windows),
+        ("  of these with a wrong count", found.wrong_windows),
+    ):
+        table.add_row(name, f"{count:,}")
+    console.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/pipeline_demo", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--messages", type=int, default=20_000, help="how many there are to begin with"
+    )
+    parser.add_argument("--partitions", type=int, default=8, help="of the topic (default 8)")
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as one object on the last line"
+    )
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with view() as shown:
+            play = Play(messages=given.messages, partitions=given.partitions, view=shown)
+            result = play.run()
+    except SandboxError as error:
+        sys.stderr.write(f"zkconsumer: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("zkconsumer: interrupted\n")
+        return 130
+    show(result)
+    if given.json:
+        events = {event.name: event.settled_s for event in result.events}
+        print(json.dumps({**asdict(result.verdict), "settled_s": events}))
+    return 0 if result.verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

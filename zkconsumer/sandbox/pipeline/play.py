@@ -1,0 +1,268 @@
+"""What happens in the pipeline's demo, in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import Sandbox, guard
+from zkconsumer.sandbox.demo.scene import Producing, Watcher
+from zkconsumer.sandbox.demo.view import Frame, View
+from zkconsumer.sandbox.pipeline.console import ConsoleConsumer
+from zkconsumer.sandbox.pipeline.judge import Verdict, judge
+from zkconsumer.sandbox.pipeline.ledger import Ledger, whole_log
+from zkconsumer.sandbox.pipeline.query import Query
+from zkconsumer.sandbox.process import Process, launch
+from zkconsumer.zk.observer import Observer, Part
+
+GROUP, TOPIC = "pipeline", "orders"
+# Seconds. Half the JVM's default, so that the wait for the killed query is short.
+SESSION_TIMEOUT_S = 3.0
+# Seconds from batch to batch: as long as one takes on a quiet machine of two cores.
+TRIGGER_S = 0.5
+# Seconds after which something that takes ten (Spark's start, a rebalance) counts as stuck.
+_PATIENCE_S = 300.0
+# Batches that the query finishes before the next act.
+_BATCHES = 4
+# Seconds between two looks at the files, and two pictures.
+_LOOK_S = 0.1
+# Seconds that the query has to stop by itself.
+_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the group, and the seconds until the owners had settled."""
+
+    name: str
+    text: str
+    settled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the demo found."""
+
+    verdict: Verdict
+    events: tuple[Event, ...]
+
+
+class _Steady(Producing):
+    """Messages at a rate that both members have to work for."""
+
+    SLOW_PER_S = 1000
+
+
+class Play:
+    """One run. Whatever ends it, Ctrl-C included, ends all processes and removes all files."""
+
+    def __init__(self, *, messages: int, partitions: int, view: View) -> None:
+        self._messages = messages
+        self._partitions = partitions
+        self._view = view
+        self._events: list[Event] = []
+        self._driver: Process | None = None
+        self._looked_s = 0.0
+
+    def run(self) -> Result:
+        """Raises SandboxError when a part of the demo itself fails."""
+        with ExitStack() as stack:
+            self._sandbox = stack.enter_context(Sandbox(progress=self._view.note))
+            directory = self._sandbox.directory / "pipeline"
+            directory.mkdir()
+            self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
+            self._sandbox.create_topic(TOPIC, partitions=self._partitions)
+            observer = stack.enter_context(
+                Observer(
+                    self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS}
+                )
+            )
+            self._watcher = Watcher(observer, TOPIC, self._partitions)
+            self._prepare(directory)
+            stack.callback(self._end_all)
+            self._act()
+            return Result(self._drained(), tuple(self._events))
+
+    # ---- the acts --------------------------------------------------------------------------------
+
+    def _prepare(self, directory: Path) -> None:
+        connect = self._sandbox.zookeeper_connect
+        self._query = Query(
+            zookeeper=connect, group=GROUP, topic=TOPIC, name="spark", directory=str(directory),
+            session_timeout_s=SESSION_TIMEOUT_S, trigger_s=TRIGGER_S,
+        )  # fmt: skip
+        self._console = ConsoleConsumer(
+            directory / "jvm", zookeeper=connect, group=GROUP, topic=TOPIC, name="jvm",
+            session_timeout_s=SESSION_TIMEOUT_S, progress=self._view.note,
+        )  # fmt: skip
+        self._ledger = Ledger(self._query, self._console.values, partitions=self._partitions)
+
+    def _act(self) -> None:
+        self._view.note(f"producing {self._messages:,} messages, and going on")
+        self._producing = _Steady(
+            self._sandbox.bootstrap, TOPIC, partitions=self._partitions, messages=self._messages
+        )
+        with self._event("jvm", "a JVM consumer of Kafka 1.1.1 serves the group alone", members=1):
+            self._console.start()
+        with self._event("join", "a Spark query joins, at its first trigger", members=2):
+            self._start_query()
+        self._finish_batches()
+        killed = self._kill_in_a_batch()
+        text = f"the query is killed in batch {killed} (SIGKILL to all of its processes)"
+        with self._event("kill", text, members=1):
+            pass
+        self._killed = killed
+        with self._event("restart", "it is started again on its checkpoint", members=2):
+            self._start_query()
+        self._finish_batches()
+
+    def _finish_batches(self) -> None:
+        goal = len(self._ledger.ended) + _BATCHES
+        self._wait(lambda: len(self._ledger.ended) >= goal, f"{_BATCHES} more batches")
+
+    def _kill_in_a_batch(self) -> int:
+        """Kill the query and all that Spark has started for it, once it has begun a batch."""
+        before = len(self._ledger.began)
+        self._wait(lambda: len(self._ledger.began) > before, "the next batch", look_s=0.005)
+        assert self._driver is not None
+        # It leads a session of its own, in which its JVM and Python processes are.
+        os.killpg(self._driver.pid, signal.SIGKILL)
+        self._end_query()
+        self._ledger.read_on()
+        return self._ledger.began[-1]
+
+    def _drained(self) -> Verdict:
+        """Stop producing, wait until the group has everything, stop it, and look at its work."""
+        self._view.event("no more is produced; the group reads on until it has everything")
+        counts = self._producing.finish()
+        seen = self._ledger.seen
+        self._wait(
+            lambda: [len(one) for one in seen] == counts,
+            "every message to be read",
+            goes_on=lambda: sum(map(len, seen)),
+        )
+        self._end_query()
+        self._console.stop()
+        self._ledger.read_on()
+        self._view.note("comparing what was written with the topic")
+        return judge(
+            whole_log(self._sandbox.bootstrap, TOPIC, counts),
+            batches={number: self._ledger.batch(number) for number in set(self._ledger.ended)},
+            windows=self._ledger.windows(),
+            jvm=self._ledger.jvm,
+            killed=self._killed,
+        )
+
+    @contextmanager
+    def _event(self, name: str, text: str, *, members: int) -> Iterator[None]:
+        """An event: its cause is the body; it is over when so many `members` have settled."""
+        self._view.event(text)
+        began_s = time.monotonic()
+        yield
+        self._wait(lambda: self._watcher.settled(members), f"the group to settle after: {text}")
+        took_s = self._watcher.last_change_s - began_s
+        self._events.append(Event(name, text, round(took_s, 3)))
+        self._view.event(f"settled after {took_s:.2f} s")
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def _start_query(self) -> None:
+        launch(
+            self._query.command(),
+            directory=Path(self._query.directory),
+            log=self._log,
+            environ=os.environ,
+            keep=self._keep,
+        )
+
+    def _keep(self, process: Process) -> None:
+        self._driver = process
+
+    @property
+    def _log(self) -> Path:
+        return Path(self._query.directory, "query.log")
+
+    def _end_query(self) -> None:
+        if self._driver is not None:
+            self._driver.end(patience_s=_STOP_LIMIT_S)
+            guard.release(self._driver.pid, self._driver.birth)
+            self._driver = None
+
+    def _end_all(self) -> None:
+        """At once: nobody looks at them any more."""
+        if self._driver is not None and self._driver.alive:
+            os.killpg(self._driver.pid, signal.SIGKILL)
+        self._end_query()
+        self._console.kill()
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        *,
+        look_s: float = _LOOK_S,
+        goes_on: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Until `condition` holds; the patience begins anew whenever `goes_on` changes."""
+        before, limit_s = goes_on(), time.monotonic() + _PATIENCE_S
+        while True:
+            with self._watcher.changed:
+                if condition():
+                    return
+                self._watcher.changed.wait(look_s)
+            self._look(look_s)
+            if (now := goes_on()) != before:
+                before, limit_s = now, time.monotonic() + _PATIENCE_S
+            if time.monotonic() > limit_s:
+                raise SandboxError(
+                    f"waited {_PATIENCE_S:g} s in vain for {what}",
+                    where=self._last_words(),
+                    remedy="is the machine very busy? run it again",
+                )
+
+    def _look(self, look_s: float) -> None:
+        """Read the files and draw; raise what went wrong in the background."""
+        if time.monotonic() < self._looked_s + look_s:
+            return
+        self._looked_s = time.monotonic()
+        self._ledger.read_on()
+        for line in self._ledger.told:
+            self._view.note(line)
+        self._ledger.told.clear()
+        if self._watcher.error is not None:
+            raise self._watcher.error
+        if self._producing.failed:
+            raise SandboxError("a message was not accepted", where=self._producing.failed)
+        if self._driver is not None and not self._driver.alive:
+            raise SandboxError(
+                f"the query ended with code {self._driver.exit_code}",
+                where=self._last_words(),
+                remedy="the reason stands there",
+            )
+        if not self._console.alive:
+            raise SandboxError("the JVM consumer ended", where=str(self._console.values))
+        owners = {one: owner.thread_id for one, owner in dict(self._watcher.owners).items()}
+        self._view.draw(
+            Frame(
+                owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
+                members=["jvm", "spark"],
+                delivered=[len(one) for one in self._ledger.seen],
+                produced=tuple(self._producing.acknowledged),
+            )
+        )
+
+    def _last_words(self) -> str:
+        """The end of what the query's process said, without the JVM's stacks of calls."""
+        if not self._log.exists():
+            return ""
+        lines = self._log.read_text(errors="replace").splitlines()
+        said = [one.strip() for one in lines if one.strip() and not one.startswith(("\tat ", "  "))]
+        return " | ".join(said[-3:])[-900:]
