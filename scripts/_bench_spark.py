@@ -1,0 +1,203 @@
+"""How fast Spark reads through this package, beside raw confluent-kafka and Spark's own source.
+
+Everything runs on a broker of its own on this machine, with one task (`local[1]`) and the sink
+`noop`. A ratio is the median over interleaved pairs on the same data, after two pairs that are not
+counted. The DataFrame is planned beforehand; starting the job counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _bench import Result, at_least, show
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox import spark as sparks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM_UPS = 2
+FULL = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "timestampType int"
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A topic of one partition that holds `messages` of `size` bytes, read `chunk` at a time."""
+
+    topic: str
+    size: int
+    messages: int
+    chunk: int
+
+
+SMALL = Load("small", 100, 2_500_000, 1000)
+LARGE = Load("large", 1000, 800_000, 300)
+
+
+class Bench:
+    """What the cases run on; servers and data are made when a case asks for them first."""
+
+    def __init__(self, stack: ExitStack, *, pairs: int) -> None:
+        self._stack, self.pairs = stack, pairs
+        self._filled: set[Load] = set()
+        self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+
+    @cached_property
+    def sandbox(self) -> Sandbox:
+        return self._stack.enter_context(Sandbox())
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        session = sparks.session(self.directory, master="local[1]")
+        self._stack.callback(session.stop)
+        return session
+
+    def fill(self, load: Load) -> None:
+        """Have the topic and its messages, with keys of eight bytes."""
+        if load in self._filled:
+            return
+        self._filled.add(load)
+        print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
+        self.sandbox.create_topic(load.topic)
+        producer = Producer(
+            {"bootstrap.servers": self.sandbox.bootstrap, "linger.ms": 20,
+             "queue.buffering.max.messages": 500_000}
+        )  # fmt: skip
+        value = os.urandom(load.size)
+        for number in range(load.messages):
+            while True:
+                try:
+                    producer.produce(load.topic, value, b"%08d" % number, partition=0)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            if number % 10_000 == 0:
+                producer.poll(0)
+        if producer.flush(120):
+            raise SystemExit(f"the broker did not take the messages of {load.topic}")
+
+
+# ---- readers: messages per second --------------------------------------------------------------
+
+
+def raw_rate(bench: Bench, load: Load) -> float:
+    """`consume(chunk)` and nothing else, from the first chunk on.
+
+    It must never be asked for more than there is: it would wait for its whole second.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bench.sandbox.bootstrap,
+            "group.id": "raw",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "check.crcs": True,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(load.topic, 0, 0)])
+    count = first = len(consumer.consume(load.chunk, 30))
+    start = time.perf_counter()
+    while count < load.messages:
+        count += len(consumer.consume(min(load.chunk, load.messages - count), 1.0))
+    rate = (count - first) / (time.perf_counter() - start)
+    consumer.close()
+    return rate
+
+
+class SparkRate:
+    """A DataFrame of this schema into the sink `noop`."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._planned: DataFrame | None = None
+
+    def __call__(self, bench: Bench, load: Load) -> float:
+        if self._planned is None:
+            reader = bench.spark.read.format("zkconsumer").schema(self._schema)
+            reader = reader.option("zookeeper", bench.sandbox.zookeeper_connect)
+            self._planned = reader.option("subscribe", load.topic).load()
+        start = time.perf_counter()
+        self._planned.write.format("noop").mode("overwrite").save()
+        return load.messages / (time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Race:
+    """`ours` to `theirs`, on one load."""
+
+    load: Load
+    ours: Callable[[Bench, Load], float]
+    goal: float
+    theirs: Callable[[Bench, Load], float] = raw_rate
+    metric: str = "ratio_to_raw"
+
+    def __call__(self, bench: Bench, case: str) -> list[Result]:
+        bench.fill(self.load)
+        ratios: list[float] = []
+        for number in range(WARM_UPS + bench.pairs):
+            theirs, ours = self.theirs(bench, self.load), self.ours(bench, self.load)
+            counted = "" if number >= WARM_UPS else " (warm-up)"
+            print(
+                f"  {case}: {ours / 1e3:,.0f} k/s, beside {theirs / 1e3:,.0f} k/s{counted}",
+                file=sys.stderr,
+            )
+            ratios.append(ours / theirs)
+        value = statistics.median(ratios[WARM_UPS:])
+        return [at_least(case, self.metric, value, "", self.goal)]
+
+
+# A case is what makes its results; one that is slow, or needs more than is here, runs when named.
+Case = Callable[[Bench, str], list[Result]]
+CASES: Mapping[str, Case] = {
+    "full 100B": Race(SMALL, SparkRate(FULL), 0.65),
+    "full 1KB": Race(LARGE, SparkRate(FULL), 0.40),
+    "value only 100B": Race(SMALL, SparkRate("value binary"), 0.80),
+    "value only 1KB": Race(LARGE, SparkRate("value binary"), 0.48),
+}
+WHEN_NAMED: Mapping[str, Case] = {}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench_spark", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="pairs that count (default 5)")
+    parser.add_argument(
+        "--json", action="store_const", dest="output", const="json", default="table",
+        help="print the results as one JSON object on the last line, too",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="*", metavar="CASE", choices=[*CASES, *WHEN_NAMED],
+        help=f"only these cases; of {', '.join([*CASES, *WHEN_NAMED])}",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    results: list[Result] = []
+    with ExitStack() as stack:
+        bench = Bench(stack, pairs=options.pairs)
+        for name, case in {**CASES, **WHEN_NAMED}.items():
+            if name in (options.only or CASES):
+                results += case(bench, name)
+    return show("bench_spark", results, output=options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
