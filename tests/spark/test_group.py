@@ -1,41 +1,56 @@
-"""Group mode: what a member without streams may plan, commits, and hands over."""
+"""`mode=group` without a Spark: its member, and its reader called as Spark calls it."""
 
 from __future__ import annotations
 
+import logging
+import pickle
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from members import SETTINGS, Group, eventually
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.registrations import Registration
+from zkconsumer.errors import SparkSourceError
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.spark.group_reader import GroupStreamReader
 from zkconsumer.spark.membership import Membership
-from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset
+
+ALL = ReadAllAvailable()
+
+
+class Groups(Group):
+    """A group with members of queries in it, which leave at the end of the test."""
+
+    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
+        super().__init__(sandbox, name, topic, stack)
+        self.stack = stack
 
 
 @pytest.fixture
-def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """A group on a topic of four partitions; its members leave at the end of the test."""
+def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Groups]:
+    """A group on a topic of four partitions."""
     topic = unique("batches")
     sandbox.create_topic(topic, partitions=4)
     with ExitStack() as stack:
-        made = Group(sandbox, unique("group"), topic, stack)
-        made.stack = stack  # type: ignore[attr-defined]
-        yield made
+        yield Groups(sandbox, unique("group"), topic, stack)
 
 
-def member(group: Group, suffix: str, threads: int = 1, **settings: Any) -> Membership:
+def member(group: Groups, suffix: str, threads: int = 1, **settings: Any) -> Membership:
     """One that has joined."""
     config = ConsumerConfig(
         group_id=group.name, zookeeper_connect=group.sandbox.zookeeper_connect,
         consumer_id=suffix, **(SETTINGS | {"release_grace_s": 60.0} | settings),
     )
     one = Membership(config, Registration({group.topic: threads}))
-    group.stack.callback(one.leave)  # type: ignore[attr-defined]
+    group.stack.callback(one.leave)
     one.join()
     return one
 
@@ -59,7 +74,7 @@ def ends(batch: list[OffsetRange]) -> dict[TopicPartition, int]:
     return {one.tp: one.end for one in batch}
 
 
-def test_a_batch_is_committed_when_it_is_finished(group: Group) -> None:
+def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
     """In flight nothing of it is stored; finished, all is, and it is told that it was news."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -72,7 +87,7 @@ def test_a_batch_is_committed_when_it_is_finished(group: Group) -> None:
     assert [group.stored(n) for n in range(4)] == ["10"] * 4
 
 
-def test_a_release_waits_for_the_batch_in_flight(group: Group) -> None:
+def test_a_release_waits_for_the_batch_in_flight(group: Groups) -> None:
     """What a joiner is due goes over when the batch is finished, and it begins at its end."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
@@ -86,7 +101,7 @@ def test_a_release_waits_for_the_batch_in_flight(group: Group) -> None:
     serves(one, 0, 1, 2)
 
 
-def test_what_is_not_in_flight_goes_at_once(group: Group) -> None:
+def test_what_is_not_in_flight_goes_at_once(group: Groups) -> None:
     """A joiner does not wait for a batch that has nothing of its partitions."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -97,7 +112,7 @@ def test_what_is_not_in_flight_goes_at_once(group: Group) -> None:
     serves(other, 2, 3)
 
 
-def test_the_grace_ends_the_wait(group: Group) -> None:
+def test_the_grace_ends_the_wait(group: Groups) -> None:
     """A batch that takes too long is taken up by the new owner from its beginning."""
     one = member(group, "a", release_grace_s=0.3)
     serves(one, 0, 1, 2, 3)
@@ -110,7 +125,7 @@ def test_the_grace_ends_the_wait(group: Group) -> None:
     assert [group.stored(n) for n in range(4)] == ["10", "10", "0", "0"]
 
 
-def test_beside_a_connector(group: Group) -> None:
+def test_beside_a_connector(group: Groups) -> None:
     """With a connector in the group every partition has one owner, and returns when that leaves."""
     one = member(group, "a")
     other = group.join("b")
@@ -120,7 +135,7 @@ def test_beside_a_connector(group: Group) -> None:
     serves(one, 0, 1, 2, 3)
 
 
-def test_leaving_commits_what_is_finished(group: Group) -> None:
+def test_leaving_commits_what_is_finished(group: Groups) -> None:
     """A clean leave stores what is finished, and nothing of the batch in flight."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -131,7 +146,7 @@ def test_leaving_commits_what_is_finished(group: Group) -> None:
     assert group.owners() == []
 
 
-def test_a_marked_edit_is_gone_on_from(group: Group) -> None:
+def test_a_marked_edit_is_gone_on_from(group: Groups) -> None:
     """A running member goes on from an operator's edit; one that begins can tell it from others."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -145,7 +160,7 @@ def test_a_marked_edit_is_gone_on_from(group: Group) -> None:
     assert not one.served()[group.tp(0)].is_first
 
 
-def test_what_comes_back_begins_at_the_stored_offset(group: Group) -> None:
+def test_what_comes_back_begins_at_the_stored_offset(group: Groups) -> None:
     """After a lost session all is granted anew, and the batch in flight finishes nothing."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
@@ -157,3 +172,235 @@ def test_what_comes_back_begins_at_the_stored_offset(group: Group) -> None:
     eventually(lambda: len(one.served()) == 4)
     assert not one.finish(ends(batch))
     assert {(at.offset, at.is_first) for at in one.served().values()} == {(10, False)}
+
+
+# ---- the reader, called as Spark calls it --------------------------------------------------------
+
+OPTIONS = {
+    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
+    "zookeeper.session.timeout.ms": "6000",
+}
+
+
+class Driven:
+    """A reader in this process, and what it has read, batch by batch."""
+
+    def __init__(self, group: Groups, **options: str) -> None:
+        given = {"zookeeper": group.sandbox.zookeeper_connect, "group.id": group.name, **OPTIONS}
+        if "subscribePattern" not in options:
+            given["subscribe"] = group.topic
+        given |= {name.replace("__", "."): text for name, text in options.items()}
+        parsed = SourceOptions.parse(given).for_stream()
+        self.reader = GroupStreamReader(parsed, ("topic", "partition", "offset"))
+        self.read: list[tuple[int, int]] = []
+        group.stack.callback(self.reader.stop)
+
+    def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
+        """The next end that is another than `start`; the batch is planned and not read."""
+        found: list[StreamOffset] = []
+
+        def is_news() -> bool:
+            found.append(self.reader.latestOffset(start, limit))
+            return found[-1] is not start
+
+        eventually(is_news)
+        return found[-1]
+
+    def run(self, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
+        """What the tasks of a batch read, by a pickled copy of the reader."""
+        copy = pickle.loads(pickle.dumps(self.reader))
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
+        rows = sorted(
+            (row["partition"], row["offset"])
+            for task in tasks for batch in copy.read(task) for row in batch.to_pylist()
+        )
+        self.read += rows
+        return rows
+
+    def until(self, count: int, start: StreamOffset | None = None) -> StreamOffset:
+        """Batch after batch, until so many messages are read; where the last one ended."""
+        end = start or {}
+        while len(self.read) < count:
+            begun, end = end, self.after(end)
+            self.run(begun, end)
+        return end
+
+    def is_quiet(self, start: StreamOffset) -> bool:
+        """Whether there is no news within some looks at the brokers."""
+        return all(self.reader.latestOffset(start, ALL) is start for _ in range(10))
+
+
+def fill(group: Groups, count: int, *partitions: int) -> None:
+    for partition in partitions or range(4):
+        group.sandbox.produce(group.topic, count, partition=partition)
+
+
+def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
+    return [(p, offset) for p in partitions or range(4) for offset in range(count)]
+
+
+def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
+    """Each message once, in limited batches; what is finished is stored when Spark asks again."""
+    fill(group, 10)
+    query = Driven(group, maxOffsetsPerTrigger="20")
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
+    first = query.after({}, ReadMaxRows(20))
+    assert len(query.run({}, first)) == 20 and group.stored(0) in (None, "0")
+    second = query.after(first, ReadMaxRows(20))
+    eventually(lambda: group.stored(0) == "5")
+    query.run(first, second)
+    assert sorted(query.read) == all_of(10)
+    assert query.is_quiet(second)
+    eventually(lambda: [group.stored(n) for n in range(4)] == ["10"] * 4)
+    fill(group, 1, 2)
+    third = query.after(second)
+    assert third[group.topic] == {"0": [10, 10], "1": [10, 10], "2": [10, 11], "3": [10, 10]}
+    assert query.reader.reportLatestOffset() == {
+        group.topic: {"0": [10, 10], "1": [10, 10], "2": [11, 11], "3": [10, 10]}
+    }
+
+
+def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
+    """A joiner begins where the last finished batch ended, and so does who takes over again."""
+    fill(group, 10)
+    one, other = Driven(group, consumer__id="a"), Driven(group, consumer__id="b")
+    end = one.after({})
+    one.run({}, end)
+    fill(group, 5)
+    assert other.reader.latestOffset({}, ALL) == {}  # they are all in flight
+    end = one.until(50, end)
+    theirs = other.until(10)
+    assert set(end[group.topic]) >= {"0", "1"} and set(theirs[group.topic]) == {"2", "3"}
+    other.reader.latestOffset(theirs, ALL)
+    other.reader.stop()
+    fill(group, 5)
+    one.until(70, end)
+    assert sorted(one.read + other.read) == all_of(20)
+
+
+def test_a_replay_needs_no_membership(group: Groups) -> None:
+    """After a crash the open batch is read again as it was, and then the group is gone on from."""
+    fill(group, 10)
+    query = Driven(group)
+    first = query.after({})
+    query.reader.stop()  # before the batch was finished
+    assert group.stored(0) in (None, "0")
+    fill(group, 5)
+    again = Driven(group)
+    assert again.run({}, first) == all_of(10)
+    assert group.admin.get_children(f"/consumers/{group.name}/ids") == []
+    again.until(60, first)
+    assert sorted(again.read) == all_of(15)
+
+
+@pytest.mark.parametrize(
+    ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
+)
+def test_where_a_restarted_query_goes_on(group: Groups, rule: str, goes_on: list[int]) -> None:
+    """Ahead of the checkpoint or behind it: by default the further of both counts."""
+    fill(group, 10)
+    query = Driven(group)
+    end = query.until(40)
+    query.is_quiet(end)
+    query.reader.stop()
+    group.write(0, b"4")
+    group.write(1, b"12")
+    fill(group, 5)
+    again = Driven(group, offsets__on__restart=rule)
+    begun = {one.partition: one.start for one in from_offset(again.after(end))}
+    assert [begun[0], begun[1]] == goes_on and begun[2] == 10
+
+
+def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
+    """An operator's rewind while the query was down is honoured, once."""
+    fill(group, 10)
+    query = Driven(group)
+    end = query.until(40)
+    query.is_quiet(end)
+    query.reader.stop()
+    group.edit(0, 4)
+    again = Driven(group)
+    rewound = again.after(end)
+    assert rewound[group.topic]["0"] == [4, 10] and rewound[group.topic]["1"] == [10, 10]
+    again.reader.stop()  # crashed within that batch, which is replayed now
+    last = Driven(group)
+    assert last.run(end, rewound) == [(0, offset) for offset in range(4, 10)]
+    assert last.is_quiet(rewound)
+
+
+def test_available_now_ends_with_what_was_there(group: Groups) -> None:
+    """Of all that is owned, in limited batches; what comes later is left."""
+    fill(group, 10)
+    query = Driven(group)
+    query.reader.prepareForTriggerAvailableNow()
+    fill(group, 10)
+    end: StreamOffset = {}
+    while (following := query.reader.latestOffset(end, ReadMaxRows(12))) != end:
+        assert len(query.run(end, following)) <= 12
+        end = following
+    assert sorted(query.read) == all_of(10)
+
+
+def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
+    """A query without a share waits quietly, with one sentence in the log that tells why."""
+    fill(group, 5)
+    others = member(group, "a", threads=4)
+    serves(others, 0, 1, 2, 3)
+    query = Driven(group, consumer__id="z")
+    with caplog.at_level(logging.INFO, "zkconsumer.spark"):
+        assert query.is_quiet({}) and query.is_quiet({})
+    (told,) = [line for line in caplog.messages if "owns no partition" in line]
+    assert "more consumer threads than the topic has partitions" in told
+    others.leave()
+    assert query.until(20)
+
+
+def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
+    """As long as it is away nothing new is read, and after its patience the query fails."""
+    fill(group, 5)
+    query = Driven(group, zookeeper__patience__ms="1000")
+    end = query.until(20)
+    group.sandbox.zookeeper.pause()
+    try:
+        with pytest.raises(SparkSourceError) as raised:
+            eventually(lambda: query.reader.latestOffset(end, ALL) is not end)
+    finally:
+        group.sandbox.zookeeper.resume()
+    assert "ZooKeeper has been away for" in str(raised.value)
+
+
+def test_a_deleted_topic_is_named(group: Groups) -> None:
+    """A query that has read a topic fails with a sentence when that is deleted."""
+    fill(group, 5)
+    query = Driven(group)
+    end = query.until(20)
+    group.sandbox.delete_topic(group.topic)
+    with pytest.raises(SparkSourceError, match=f"topic {group.topic} was deleted"):
+        eventually(lambda: query.reader.latestOffset(end, ALL) is not end)
+
+
+def test_a_pattern_takes_up_what_is_created(group: Groups) -> None:
+    """A member by a pattern reads new partitions and new topics from their beginning."""
+    fill(group, 5)
+    query = Driven(group, subscribePattern=f"{group.topic}.*", streams="2")
+    end = query.until(20)
+    group.sandbox.create_topic(f"{group.topic}-2")
+    group.sandbox.add_partitions(group.topic, partitions=5)
+    group.sandbox.produce(f"{group.topic}-2", 3)
+    fill(group, 3, 4)
+    end = query.until(26, end)
+    assert set(query.read) >= {(4, 0), (4, 1), (4, 2)}
+
+
+def test_an_offset_that_is_gone_is_reset(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the group has stored and the log has not is replaced by auto.offset.reset."""
+    fill(group, 5)
+    group.admin.ensure_path(group.offset(0))
+    group.write(0, b"100")
+    query = Driven(group)
+    started = time.monotonic()
+    query.until(20)
+    assert sorted(query.read) == all_of(5) and time.monotonic() - started > 1
+    assert any("offset 100 is not in the log of 0 to 5" in line for line in caplog.messages)

@@ -271,11 +271,19 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- what the user should know ---------------------------------------------------------------
 
     def _see_topics(self, group: Membership, before: Collection[TopicPartition]) -> None:
-        """Raises SparkSourceError where a topic that was read has been deleted."""
+        """Raises SparkSourceError where a topic that was read has been deleted.
+
+        As in the JVM the deletion alone makes no member look at the group again. But it lets go of
+        the topic's partitions, and the brokers know of none.
+        """
         wanted, view = self._options.subscription, group.state.view
         if not isinstance(wanted, Topics) or view is None or not group.is_at_rest:
             return
         there = view.topics.keys() | view.malformed_topics.keys()
+        idle = {tp.topic for tp in before} - {tp.topic for tp in group.reached()}
+        known = self._cluster.topics() if idle else None
+        if known is not None:
+            there -= idle - known.keys()
         if missing := sorted(wanted.threads.keys() - there):
             deleted = {tp.topic for tp in before}.intersection(missing)
             if deleted and self._options.fail_on_data_loss:

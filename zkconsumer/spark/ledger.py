@@ -151,8 +151,9 @@ class Ledger:
             for wanted in ranges:
                 one = self._held.get(wanted.tp)
                 if one is not None and one.granted and one.offset == wanted.start:
-                    one.until = wanted.end if wanted.size else None
-                    one.is_first = one.is_stored = False
+                    if wanted.size:
+                        one.until = wanted.end
+                        one.is_first = one.is_stored = False
                     found.append(wanted)
         return found
 
