@@ -20,14 +20,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.records import Broker
 from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.kafka.logs import LogRange
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.direct_reader import DirectStreamReader
+from zkconsumer.spark.logs import ClusterLogs
 from zkconsumer.spark.mirror import Mirror
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.ranges import StreamOffset, from_offset
+from zkconsumer.spark.resolving import offsets_of
 
 Unique = Callable[[str], str]
 Sink = Callable[[DataFrame, int], None]
@@ -165,6 +169,17 @@ def test_a_beginning_that_is_none(
     one = driven(subscribe=topic, **given)
     with pytest.raises(error):
         until(lambda: one.reader.latestOffset({}, ALL) != {}, limit_s=LIMIT_S)
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_old_brokers_know_no_times(option: str) -> None:
+    """Before 0.10 a time is refused by the option's name, whichever way it was given."""
+    text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
+    options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
+    cluster = ClusterLogs(lambda: [Broker("none", 1, 2, ())])
+    logs = {TopicPartition("t", 0): LogRange(0, 9)}
+    with pytest.raises(ConfigError, match=r"before 0\.10 .*startingOffsetsByTimestamp"):
+        offsets_of(options.for_stream(), "starting", logs, cluster)
 
 
 def test_batches_are_limited_and_read_exactly(

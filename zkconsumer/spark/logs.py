@@ -13,9 +13,10 @@ from typing import Final
 from zkconsumer.admin.kafkastore import registered
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.paths import BROKER_IDS
 from zkconsumer.core.records import Broker
-from zkconsumer.errors import FetchError, ZkConsumerError
-from zkconsumer.kafka.logs import LogClient, LogRange
+from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
+from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
 from zkconsumer.zk.connection import Connection
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,10 @@ query takes about one hundredth of it; a batch takes Spark about half a second i
 
 TOPICS_S: Final = 1.0
 """Seconds that topics, partitions and leaders are kept: an answer for a whole cluster is large."""
+
+BROKERS_S: Final = 60.0
+"""Seconds that the brokers which tasks begin with are kept: a look-up takes a session of its own,
+and a cluster does not exchange all its brokers within a minute."""
 
 ASK_S: Final = 2.0
 """Seconds that one question to the brokers may take. A query is not stopped sooner than that."""
@@ -51,7 +56,7 @@ class ClusterLogs:
         self._look_up = brokers
         self._client: LogClient | None = None
         self._topics: dict[str, tuple[int, ...]] | None = None
-        self._topics_at = self._ends_at = self._told_at = float("-inf")
+        self._topics_at = self._ends_at = self._told_at = self._brokers_at = float("-inf")
         self._ends: dict[TopicPartition, LogRange | str] = {}
         self.brokers: tuple[Broker, ...] = ()
         self.trouble = ""
@@ -93,15 +98,27 @@ class ClusterLogs:
         return self._client.at(partitions, timestamp_ms)
 
     def bootstrap(self) -> tuple[Broker, ...]:
-        """The brokers that tasks begin with; looked up if they are not known."""
+        """The brokers that tasks begin with. Raises SparkSourceError where none is registered, and
+        what looking them up raises, unless some were known before."""
+        if time.monotonic() - self._brokers_at >= BROKERS_S:
+            try:
+                self._find_brokers()
+            except ZkConsumerError:
+                if not self.brokers:
+                    raise
+                _log.warning("tasks begin with the brokers known before", exc_info=True)
         if not self.brokers:
-            self.brokers = tuple(self._look_up())
+            raise SparkSourceError(NO_BROKER, where=BROKER_IDS, remedy="start one")
         return self.brokers
+
+    def _find_brokers(self) -> None:
+        self._brokers_at = time.monotonic()
+        self.brokers = tuple(self._look_up()) or self.brokers
 
     def _refresh(self) -> None:
         try:
             if self._client is None:
-                self.brokers = tuple(self._look_up())
+                self._find_brokers()
                 self._client = LogClient(self.brokers, limit_s=ASK_S)
             self._topics = self._client.topics()
             self._tell("")
