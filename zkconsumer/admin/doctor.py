@@ -23,9 +23,7 @@ from zkconsumer.admin.images import (
 )
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED, unknown_group
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import Kind
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.zk.connection import Connection
@@ -175,9 +173,8 @@ def _images(
 def _to_read_whole(case: Case) -> Iterator[str]:
     """Foreign nodes, and what belongs to topics that are gone: to be deleted with all below."""
     yield from layouts.foreign_nodes(case)
-    for parent in case.image.listed:
-        at = paths.locate(parent)
-        if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF) and at.name not in case.topics:
+    for parent, at in case.image.topic_rooms.items():
+        if at.name not in case.topics:
             yield parent
 
 

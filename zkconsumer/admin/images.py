@@ -93,6 +93,14 @@ class GroupImage:
                 found[tp] = OffsetNode(None, stat.version, stat.mtime_ms, error.what)
         return dict(sorted(found.items()))
 
+    @cached_property
+    def topic_rooms(self) -> dict[str, paths.Located]:
+        """The parents of owner and of offset znodes among those that were listed."""
+        located = ((path, paths.locate(path)) for path in self.listed)
+        return {
+            path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)
+        }
+
     def _of(self, kind: Kind) -> Iterable[tuple[paths.Located, Node]]:
         return self._located.get(kind, ())
 
@@ -156,9 +164,12 @@ def read_groups(
     ]
     listed |= connection.children(deeper)
     leaves = [
-        f"{path}/{name}" for path, below in listed.items() for name in below
-        if paths.locate(f"{path}/{name}").kind in (Kind.MEMBER, Kind.OWNER, Kind.OFFSET)
+        f"{top}/{name}" for top in tops if top.endswith(flat) for name in listed.get(top, ())
     ]
+    leaves += (
+        f"{path}/{name}" for path in deeper for name in listed.get(path, ())
+        if paths.is_partition(name)
+    )
     found: dict[str, dict[str, Node]] = {roots[root]: {root: node} for root, node in nodes.items()}
     for path, node in connection.read(leaves).items():
         found[path.split("/", 3)[2]][path] = node

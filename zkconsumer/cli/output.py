@@ -190,6 +190,8 @@ def unknown_reasons(table: Table) -> list[str]:
     """Why values are not known: each reason once, with the columns, and in how many rows."""
     found: dict[str, tuple[dict[str, None], set[int]]] = {}
     for number, row in enumerate(table.rows):
+        if Unknown not in map(type, row.values()):
+            continue
         for column in table.columns:
             value = row.get(column.name)
             if isinstance(value, Unknown):
@@ -290,14 +292,17 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
     shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
     cells = [[_cell(one, row) for row in table.rows] for one in shown]
     widths = [
-        max([width_of(one.title), *map(width_of, column)])
-        for one, column in zip(shown, cells, strict=True)
+        _width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)
     ]
     limit = to.width if output is not Output.WIDE else None
     keep, dropped = _fitting(shown, widths, limit)
     if limit is not None:
         _narrow([shown[i] for i in keep], widths, keep, limit)
     lines = [_line([(shown[i], shown[i].title, widths[i], None) for i in keep])]
+    if limit is None and not to.color:  # to a pipe, where tables are long
+        columns = [_padded(shown[i], cells[i], widths[i]) for i in keep]
+        lines += [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
+        return "\n".join(lines) + "\n", []
     for number, row in enumerate(table.rows):
         colors = [shown[i].color(row.get(shown[i].name)) if to.color else None for i in keep]
         parts = [
@@ -306,6 +311,15 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
         ]
         lines.append(_line(parts) if limit is None else _wrapped(parts))
     return "\n".join(lines) + "\n", [shown[i].title for i in dropped]
+
+
+def _width_of_all(texts: Sequence[str]) -> int:
+    return max(map(len if "".join(texts).isascii() else width_of, texts))
+
+
+def _padded(column: Column, texts: Iterable[str], width: int) -> list[str]:
+    pad = str.rjust if column.align is Align.RIGHT else str.ljust
+    return [pad(text, width - width_of(text) + len(text)) for text in texts]
 
 
 def _cell(column: Column, row: Row) -> str:

@@ -14,7 +14,18 @@ from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
-from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, Sync
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetACL,
+    GetChildren,
+    GetData,
+    SetData,
+    Sync,
+    Transaction,
+)
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.core import paths
@@ -83,7 +94,7 @@ class Sender:
             case rq.Many(reads):
                 client._call(ManyReads(reads, client.chroot), slot)
             case rq.Multi(writes):
-                self._transaction(writes).rawlink(slot.take)
+                client._call(Transaction([self._operation(write) for write in writes]), slot)
             case rq.Create(path, data, ephemeral):
                 if len(data or b"") > rq.MAX_PAYLOAD_BYTES:
                     slot.reply(Reply(Code.TOO_LARGE))
@@ -96,22 +107,20 @@ class Sender:
         chroot: str = self._client.chroot
         return chroot + path if path != "/" else chroot or path
 
-    def _transaction(self, writes: Sequence[rq.Write]) -> Any:
-        transaction = self._client.transaction()
-        for write in writes:
-            match write:
-                case rq.Create(path, data, ephemeral):
-                    transaction.create(path, data or b"", _acl(write), ephemeral)
-                case rq.SetData(path, data, version):
-                    transaction.set_data(path, data or b"", version)
-                case rq.Delete(path, version):
-                    transaction.delete(path, version)
-                case rq.Check(path, version):
-                    transaction.check(path, version)
-            if isinstance(write, rq.Create | rq.SetData) and write.data is None:
-                # kazoo takes no null here, though it can send it.
-                transaction.operations[-1] = transaction.operations[-1]._replace(data=None)
-        return transaction.commit_async()
+    def _operation(self, write: rq.Write) -> Any:
+        path = self._full(write.path)
+        match write:
+            case rq.Create(_, data, ephemeral):
+                rights = _acl(write)
+                if rights is None:
+                    rights = self._client.default_acl or OPEN_ACL_UNSAFE
+                return Create(path, data, rights, int(ephemeral))
+            case rq.SetData(_, data, version):
+                return SetData(path, data, version)
+            case rq.Delete(_, version):
+                return Delete(path, version)
+            case rq.Check(_, version):
+                return CheckVersion(path, version)
 
 
 class _Gathering:

@@ -21,24 +21,20 @@ _PYKAFKA = re.compile(r"[0-9]+-[0-9]+")
 def foreign_nodes(case: Case) -> list[str]:
     """Znodes of the group that are none of the JVM's layout: to be read with all below them."""
     found = []
-    for parent, names in case.image.listed.items():
-        at = paths.locate(parent)
-        if at.kind not in (Kind.OWNERS_OF, Kind.OFFSETS_OF):
-            continue
+    for parent, at in case.image.topic_rooms.items():
         odd = not paths.is_topic(at.name)
+        names = case.image.listed[parent]
         found += [f"{parent}/{name}" for name in names if odd or not paths.is_partition(name)]
     return found
 
 
 def of_layouts(case: Case) -> Iterator[Finding]:
     """Topics and partitions that are named as no JVM client names them."""
-    for parent, names in case.image.listed.items():
-        at = paths.locate(parent)
-        if at.kind not in (Kind.OWNERS_OF, Kind.OFFSETS_OF):
-            continue
+    for parent, at in case.image.topic_rooms.items():
         if not paths.is_topic(at.name):
             yield _topic(case, parent, at.name)
             continue
+        names = case.image.listed[parent]
         odd = [f"{parent}/{name}" for name in names if not paths.is_partition(name)]
         if odd:
             yield _nodes(case, at.name, odd, at.kind)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from zkconsumer.admin.case import Case
 from zkconsumer.admin.findings import Finding, Severity
 from zkconsumer.core import paths
-from zkconsumer.core.paths import Kind
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.zk.requests import Right
 
@@ -31,8 +30,7 @@ def places(case: Case) -> list[str]:
         return []
     rooms = [paths.owners(case.group), paths.offsets(case.group)]
     found = [room for room in rooms if room in case.image.listed]
-    found += [path for path in case.image.listed
-              if paths.locate(path).kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)]
+    found += case.image.topic_rooms
     written = [paths.offset(case.group, tp) for tp in case.image.offsets]
     return found + written[:: 1 + len(written) // SAMPLE]
 
