@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient
+from kazoo.security import make_acl
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -153,6 +155,24 @@ def test_a_query_begins_where_the_group_stands(
     with session(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, TopicPartition(topic, 0)), b"77")
     assert driven(subscribe=topic, group__id=group).first()[topic]["0"] == [6, 6]
+
+
+def test_a_query_begins_where_the_group_stands_in_kafka(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
+) -> None:
+    """offsets.storage=kafka: the larger of both storages; Kafka's alone without dual commit."""
+    group = unique("group")
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.create(paths.offset(group, TopicPartition(topic, 0)), b"5", makepath=True)
+    committer = Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": group})
+    committer.commit(
+        offsets=[RawPartition(topic, 0, 2), RawPartition(topic, 1, 3)], asynchronous=False
+    )
+    committer.close()
+    both = {"subscribe": topic, "group__id": group, "offsets__storage": "kafka"}
+    assert driven(**both).first() == {topic: {"0": [5, 6], "1": [3, 4]}}
+    kafka = driven(**both, dual__commit__enabled="false")
+    assert kafka.first() == {topic: {"0": [2, 6], "1": [3, 4]}}
 
 
 @pytest.mark.parametrize(("options", "error"), [
@@ -416,6 +436,22 @@ def test_a_group_with_members_is_told_of(
     mirror.close()
     assert any(f"group {group} has members" in line for line in caplog.messages)
     assert stored(sandbox, group, topic) == [b"5", None]
+
+
+def test_a_mirror_that_is_refused_stops_no_query(
+    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """ZooKeeper's access control forbids the commit: the log says so once, batches go on."""
+    group = unique("group")
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.create(paths.group(group), acl=[make_acl("world", "anyone", read=True)], makepath=True)
+    one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
+    first = one.first(ReadMaxRows(4))
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        end = one.after(one.after(first, ReadMaxRows(4)))
+    assert [at for *_, at in from_offset(end)] == [6, 4]
+    assert sum("not mirrored" in line for line in caplog.messages) == 1
 
 
 # ---- on a real Spark ----------------------------------------------------------------------------
