@@ -51,9 +51,9 @@ def offsets(sandbox: Sandbox, *ranges: OffsetRange, **more: Any) -> list[int]:
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic of four partitions, empty."""
+    """A topic of four partitions, empty; whatever time its messages are of, they stay."""
     name = unique("read")
-    sandbox.create_topic(name, partitions=4)
+    sandbox.create_topic(name, partitions=4, config={"retention.ms": -1})
     return name
 
 
