@@ -7,11 +7,19 @@ Parameter names are Spark's: it calls by keyword (`pyspark.sql.datasource.DataSo
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.spark.batch import batch_reader
 from zkconsumer.spark.direct_reader import DirectStreamReader
 from zkconsumer.spark.group_reader import GroupStreamReader
@@ -38,9 +46,43 @@ class ZkConsumerSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return batch_reader(self._parsed.for_batch(), columns_of(schema))
 
-    @one_sentence()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options, columns = self._parsed.for_stream(), columns_of(schema)
+        try:
+            options, columns = self._parsed.for_stream(), columns_of(schema)
+        except ZkConsumerError as error:
+            return Refusal(error)
         if options.mode is Mode.GROUP:
             return GroupStreamReader(options, columns)
         return DirectStreamReader(options, columns)
+
+
+class Refusal(DataSourceStreamReader):
+    """Raises an error at the engine's first call.
+
+    What `streamReader` raises Spark 4.3 hides behind a mistake of its own (`reader` is unbound when
+    `python_streaming_source_runner` cleans up).
+    """
+
+    def __init__(self, error: ZkConsumerError) -> None:
+        self._error = error
+
+    @one_sentence()
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    @one_sentence()
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    @one_sentence()
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        raise self._error
+
+    @one_sentence()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
