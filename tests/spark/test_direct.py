@@ -33,7 +33,7 @@ from zkconsumer.spark.logs import ClusterLogs
 from zkconsumer.spark.mirror import Mirror
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.ranges import StreamOffset, from_offset
-from zkconsumer.spark.resolving import offsets_of
+from zkconsumer.spark.resolving import offsets_of, partitions_of
 
 Unique = Callable[[str], str]
 Sink = Callable[[DataFrame, int], None]
@@ -272,6 +272,16 @@ def test_patterns_new_topics_and_added_partitions(
     assert one.after(second) == {
         f"{stem}.a": {"0": [2, 2], "1": [0, 1]}, f"{stem}.b": {"0": [3, 3]}
     }
+
+
+def test_kafkas_own_topics_match_no_pattern() -> None:
+    """Unless exclude.internal.topics is false, as in the old consumer's filters."""
+    topics = {"__consumer_offsets": (0,), "a": (0, 1)}
+    given = {"zookeeper": "none:1", "subscribePattern": ".*"}
+    mine = [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert partitions_of(SourceOptions.parse(given), topics) == mine
+    every = SourceOptions.parse({**given, "exclude.internal.topics": "false"})
+    assert partitions_of(every, topics) == [TopicPartition("__consumer_offsets", 0), *mine]
 
 
 def test_assigned_partitions_and_no_others(driven: Callable[..., Driven], topic: str) -> None:
