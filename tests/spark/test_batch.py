@@ -1,0 +1,277 @@
+"""Batch reads on real Spark: what lies between two offsets, once and unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from brokerlogs import REQUEST_S, producer
+from kazoo.client import KazooClient
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
+from topiclogs import KafkaLog
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.spark.batch import PushingBatchReader
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.tasks import RangesPartition
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+# Timestamps of the messages: one a second from here on, in ms.
+BEGIN_MS = 1_600_000_000_000
+MESSAGES = 60
+
+Place = tuple[int, int]
+
+
+@pytest.fixture(scope="module")
+def topic(sandbox: Sandbox) -> str:
+    """Three partitions of 60 messages each; the values name partition and offset."""
+    name = "batch-reads"
+    # For ever: by these times retention would delete all at once.
+    sandbox.create_topic(name, partitions=3, config={"retention.ms": -1})
+    one = producer(sandbox)
+    for partition in range(3):
+        for n in range(MESSAGES):
+            one.produce(
+                name, f"{partition}/{n}", None if n % 2 else f"k{n}", partition=partition,
+                timestamp=BEGIN_MS + 1000 * n,
+            )  # fmt: skip
+    assert one.flush(REQUEST_S) == 0
+    return name
+
+
+@pytest.fixture
+def own(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic of one partition with the values 0 to 99, for one test."""
+    name = unique("batch")
+    sandbox.create_topic(name)
+    sandbox.produce(name, 100)
+    return name
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    """Spark offers filters to sources in Python."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def load(
+    spark: SparkSession, sandbox: Sandbox, options: dict[str, object], schema: str = ""
+) -> DataFrame:
+    reader = spark.read.format("zkconsumer").option("zookeeper", sandbox.zookeeper_connect)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def places(frame: DataFrame) -> list[Place]:
+    """Partition and offset of each row, sorted."""
+    rows = frame.select("partition", "offset").collect()
+    return sorted((row.partition, row.offset) for row in rows)
+
+
+def span(start: int, end: int) -> list[Place]:
+    """These offsets of each of the three partitions."""
+    return [(partition, offset) for partition in range(3) for offset in range(start, end)]
+
+
+def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
+    """With no registration call: every row as it was produced, by several tasks."""
+    frame = load(spark, sandbox, {"subscribe": topic, "minPartitions": 7})
+    assert 6 <= frame.rdd.getNumPartitions() <= 8
+    rows = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
+    assert [tuple(row) for row in rows] == [
+        (None if n % 2 else bytearray(b"k%d" % n), bytearray(b"%d/%d" % (partition, n)), topic,
+         partition, n, datetime.fromtimestamp(BEGIN_MS / 1000 + n), 0)
+        for partition, n in span(0, MESSAGES)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"subscribe": "batch-reads",
+          "startingOffsets": '{"batch-reads":{"0":58,"1":-2,"2":-2}}',
+          "endingOffsets": '{"batch-reads":{"0":-1,"1":2,"2":0}}'},
+         [(0, 58), (0, 59), (1, 0), (1, 1)]),
+        ({"subscribe": "batch-reads",
+          "startingTimestamp": BEGIN_MS + 56_500, "endingTimestamp": BEGIN_MS + 58_000},
+         span(57, 58)),
+        ({"subscribe": "batch-reads", "startingTimestamp": BEGIN_MS + 10**9,
+          "startingOffsetsByTimestampStrategy": "latest"}, []),
+        ({"subscribePattern": "batch-r.*"}, span(0, MESSAGES)),
+        ({"assign": '{"batch-reads":[2]}'}, span(0, MESSAGES)[2 * MESSAGES:]),
+    ],
+    ids=["json", "times", "behind all", "pattern", "assign"],
+)  # fmt: skip
+def test_where_it_begins_and_ends(
+    spark: SparkSession, sandbox: Sandbox, topic: str, options: dict[str, object],
+    expected: list[Place],
+) -> None:  # fmt: skip
+    """From here to there of each partition; nothing at all is a DataFrame without rows."""
+    assert places(load(spark, sandbox, options)) == expected
+
+
+def test_where_a_group_stands(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
+    """`zookeeper` is the group's stored offset; the group is neither joined nor written."""
+    zk = KazooClient(sandbox.zookeeper_connect)
+    zk.start()
+    try:
+        node = paths.offset(own, TopicPartition(own, 0))
+        zk.create(node, b"95", makepath=True)
+        options = {"subscribe": own, "group.id": own, "startingOffsets": "zookeeper"}
+        assert places(load(spark, sandbox, options)) == [(0, n) for n in range(95, 100)]
+        assert zk.get_children(paths.group(own)) == ["offsets"]
+        assert zk.get(node)[0] == b"95"
+    finally:
+        zk.stop()
+        zk.close()
+
+
+def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
+    """The user's schema chooses and orders columns."""
+    frame = load(spark, sandbox, {"subscribe": own}, "offset long, value binary")
+    assert frame.columns == ["offset", "value"]
+    assert [tuple(row) for row in frame.collect()] == [
+        (n, bytearray(b"%d" % n)) for n in range(100)
+    ]
+
+
+def test_a_frame_does_not_change(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
+    """What is produced after its first use is not in it, however often it is used."""
+    frame = load(spark, sandbox, {"subscribe": own})
+    assert frame.count() == 100
+    sandbox.produce(own, 100)
+    assert frame.count() == 100
+    assert load(spark, sandbox, {"subscribe": own}).count() == 200
+
+
+def test_what_is_lost_before_and_after_the_plan(
+    spark: SparkSession, sandbox: Sandbox, own: str
+) -> None:
+    """One sentence at the user's terminal; with failOnDataLoss=false what there is."""
+    offsets = {"subscribe": own, "startingOffsets": f'{{"{own}":{{"0":20}}}}'}
+    strict = load(spark, sandbox, offsets)
+    lossy = load(spark, sandbox, {**offsets, "failOnDataLoss": "false"})
+    assert strict.count() == lossy.count() == 80
+    KafkaLog(own, sandbox).cut(0, 30)
+    with pytest.raises(PySparkException) as caught:
+        strict.count()
+    said = str(caught.value)
+    assert f"10 messages are not in the log any more ({own}-0: 20 to 29, of 20 to 99" in said
+    assert "Traceback" not in said
+    assert lossy.count() == 70
+    with pytest.raises(PySparkException, match=f"messages 20 to 29 of {own}-0 are not in the log"):
+        load(spark, sandbox, offsets).count()
+    assert places(load(spark, sandbox, {**offsets, "failOnDataLoss": "false"})) == [
+        (0, n) for n in range(30, 100)
+    ]
+
+
+def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
+    """One sentence that names it, at the user's terminal."""
+    with pytest.raises(PySparkException, match=r"nothing of that name to read \(no-such-topic\)"):
+        load(spark, sandbox, {"subscribe": "no-such-topic"}).count()
+
+
+# ---- filters -------------------------------------------------------------------------------------
+
+
+def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, int, int]]:
+    """The ranges that are planned under these filters, as partition, start and end."""
+    options = {"zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "pushFilters": "true"}
+    reader = PushingBatchReader(SourceOptions.parse(options).for_batch(), ["value"])
+    reader.pushFilters(list(filters))
+    tasks = reader.partitions()
+    assert all(isinstance(task, RangesPartition) for task in tasks)
+    return sorted(tuple(one[1:]) for task in tasks for one in task.ranges)
+
+
+def test_filters_narrow_what_is_planned(sandbox: Sandbox, topic: str) -> None:
+    """Partition and offset exactly; timestamps as far as the brokers' index of times goes."""
+    bounds = (GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 9))
+    assert planned(sandbox, topic, EqualTo(("partition",), 1), *bounds) == [(1, 5, 9)]
+    since = datetime.fromtimestamp(BEGIN_MS / 1000 + 57, UTC)
+    assert planned(sandbox, topic, GreaterThanOrEqual(("timestamp",), since)) == [
+        (partition, 57, 60) for partition in range(3)
+    ]
+    late = since.replace(year=2030)
+    assert planned(sandbox, topic, GreaterThanOrEqual(("timestamp",), late)) == []
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "partition = 1 AND offset >= 5 AND offset < 9",
+        "partition IN (0, 2) AND offset IN (3, 58, 70)",
+        "timestamp >= timestamp_seconds(1600000050) AND timestamp < timestamp_seconds(1600000053)",
+        "partition = 7",
+        "topic = 'batch-reads' AND (offset = 1 OR offset = 59) AND value IS NOT NULL",
+    ],
+)
+@pytest.mark.usefixtures("pushdown")
+def test_filters_change_no_result(
+    spark: SparkSession, sandbox: Sandbox, topic: str, condition: str
+) -> None:
+    """The rows are those that pass the filter in Spark itself."""
+    whole = load(spark, sandbox, {"subscribe": topic})
+    pushed = load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"})
+    # A filter on a cached result is Spark's own.
+    expected = spark.createDataFrame(whole.toArrow()).where(condition)
+    assert places(pushed.where(condition)) == places(expected)
+
+
+def test_filters_that_spark_does_not_offer(
+    spark: SparkSession, sandbox: Sandbox, topic: str
+) -> None:
+    """While Spark's own setting is off, the option is an error that names the setting."""
+    with pytest.raises(PySparkException, match=PUSHDOWN):
+        load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"}).count()
+
+
+# ---- retries -------------------------------------------------------------------------------------
+
+FAILS_ONCE = """
+import sys
+from pathlib import Path
+from pyspark import TaskContext
+from zkconsumer.sandbox import spark as sparks
+
+directory, zookeeper, topic = sys.argv[1:]
+
+def fail_midway(rows):
+    for number, row in enumerate(rows):
+        if TaskContext.get().attemptNumber() == 0 and number == 7:
+            raise RuntimeError("the first try fails midway")
+        yield row
+
+spark = sparks.session(Path(directory), master="local[2,3]")
+frame = spark.read.format("zkconsumer").option("zookeeper", zookeeper)
+frame = frame.option("subscribe", topic).load().select("partition", "offset")
+spark.sparkContext.setLogLevel("WARN")
+rows = frame.rdd.mapPartitions(fail_midway).collect()
+print(sorted((row.partition, row.offset) for row in rows))
+spark.stop()
+"""
+
+
+def test_a_task_that_fails_midway(sandbox: Sandbox, topic: str, tmp_path: Path) -> None:
+    """Its next try reads the same range: no row is missing or comes twice."""
+    arguments = [str(tmp_path), sandbox.zookeeper_connect, topic]
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS_ONCE, *arguments],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "the first try fails midway" in done.stderr
+    assert done.stdout.splitlines()[-1] == str(span(0, MESSAGES))
