@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +30,11 @@ TRIGGER_S = 0.5
 # Seconds after which something that takes ten (Spark's start, a rebalance) counts as stuck.
 _PATIENCE_S = 300.0
 # Batches that the query finishes before the next act.
-_BATCHES = 4
+_BATCHES = 3
 # Seconds between two looks at the files, and two pictures.
 _LOOK_S = 0.1
+# A line that names what was raised, in Python or in the JVM.
+_FAILURE = re.compile(r"(Caused by: )?[\w.]+(Error|Exception): ")
 # Seconds that the query has to stop by itself.
 _STOP_LIMIT_S = 60.0
 
@@ -147,8 +150,10 @@ class Play:
             "every message to be read",
             goes_on=lambda: sum(map(len, seen)),
         )
-        self._end_query()
+        # In this order: the query's last batch is committed at its next trigger, and what it has not
+        # committed when it stops, the JVM consumer would read once more.
         self._console.stop()
+        self._end_query()
         self._ledger.read_on()
         self._view.note("comparing what was written with the topic")
         return judge(
@@ -260,9 +265,9 @@ class Play:
         )
 
     def _last_words(self) -> str:
-        """The end of what the query's process said, without the JVM's stacks of calls."""
+        """What the query's process said of a failure, else its last line."""
         if not self._log.exists():
             return ""
         lines = self._log.read_text(errors="replace").splitlines()
-        said = [one.strip() for one in lines if one.strip() and not one.startswith(("\tat ", "  "))]
-        return " | ".join(said[-3:])[-900:]
+        failures = [one.strip() for one in lines if _FAILURE.match(one)]
+        return (failures or lines or [""])[-1][-900:]
