@@ -150,7 +150,7 @@ class Play:
             "every message to be read",
             goes_on=lambda: sum(map(len, seen)),
         )
-        # In this order: the query's last batch is committed at its next trigger, and what it has not
+        # In this order: a batch of the query is committed at the next trigger, and what it has not
         # committed when it stops, the JVM consumer would read once more.
         self._console.stop()
         self._end_query()
