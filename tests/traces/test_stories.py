@@ -34,6 +34,8 @@ WITHOUT_STORY = {
     "a topic comes that a pattern matches, or goes",
     "members go by different rules",
     "the broker that keeps the group's offsets dies (`offsets.storage=kafka`)",
+    "a partition moves while a Spark query is in a batch of it",
+    "a Spark query is killed in the middle of a batch",
     "your code raises",
     "a decoder raises",
     "our consumer id is taken",
