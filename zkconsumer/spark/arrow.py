@@ -1,14 +1,14 @@
 """Messages as Arrow record batches, in the columns of Spark's Kafka connector.
 
-Nothing is done per message in Python: unbound methods go through `map`, what is the same for a
-whole run of messages is made once, and offsets are computed where they have no holes. Imports
+No line of Python is run per message: unbound methods go through `map`, what is the same for a whole
+run of messages is made once, and offsets are computed where they have no holes. Imports
 pyarrow, so executors import this module only when they read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -38,11 +38,10 @@ TYPES: Final[dict[str, pa.DataType]] = {
 # Kafka's `TimestampType.id` is one less than librdkafka's number: none -1, created 0, appended 1.
 _TYPE_ID: Final = -1
 
-# Offsets of a run are a slice of these, and the first offset on top.
-_COUNT: Final = pa.array(range(ROWS), pa.int64())
+# Every so many-th message is measured for `BYTES`; all of them would take a fiftieth of the time.
+_SAMPLE: Final = 16
 
-# Made once: as plain numbers they would be inspected with each call, which takes longer than the
-# call.
+# Made once: a plain number would be inspected with each call, which takes longer than the call.
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 
@@ -54,86 +53,118 @@ _first: Final[Callable[[tuple[int, int]], int]] = itemgetter(0)
 _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
 
-class Run:
-    """Messages of one partition, in order; not empty, and not more than `ROWS`."""
+class _Rows:
+    """Messages on their way to one batch: what Python must take from each, and nothing else."""
 
-    def __init__(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
-        self.tp = tp
-        self.messages = messages
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.count = self.size = 0
+        self._columns = columns
+        # Keys, values, and (type of timestamp, timestamp in ms), where a column needs them.
+        self._taken: dict[str, list[Any]] = {
+            _FROM[name]: [] for name in columns if name in _FROM
+        }
+        # Runs of one partition, with the first offset, or all of them where there are holes.
+        self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []
+
+    def add(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
+        """A run of messages of one partition, in order, not empty."""
+        for name, into in self._taken.items():
+            into.extend(map(_TAKEN[name], messages))
+        count, first = len(messages), _offset(messages[0])
+        self.count += count
+        self.size += _SAMPLE * sum(map(len, messages[::_SAMPLE]))
+        if _offset(messages[-1]) - first + 1 != count:
+            self._runs.append((tp, count, list(map(_offset, messages))))
+            return
+        if self._runs:
+            last, number, start = self._runs[-1]
+            if last == tp and isinstance(start, int) and start + number == first:
+                self._runs[-1] = (tp, number + count, start)
+                return
+        self._runs.append((tp, count, first))
+
+    def build(self, schema: pa.Schema) -> pa.RecordBatch:
+        makers = [_MAKERS[name] for name in self._columns]
+        return pa.RecordBatch.from_arrays([make(self) for make in makers], schema=schema)
 
     def key(self) -> pa.Array:
-        return pa.array(list(map(_key, self.messages)), pa.binary())
+        return pa.array(self._taken["key"], pa.binary())
 
     def value(self) -> pa.Array:
-        return pa.array(list(map(_value, self.messages)), pa.binary())
+        return pa.array(self._taken["value"], pa.binary())
 
     def topic(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self.tp.topic, pa.string()), len(self.messages))
+        return _joined(_repeated(tp.topic, pa.string(), count) for tp, count, _ in self._runs)
 
     def partition(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self.tp.partition, pa.int32()), len(self.messages))
+        return _joined(_repeated(tp.partition, pa.int32(), count) for tp, count, _ in self._runs)
 
     def offset(self) -> pa.Array:
-        size, first = len(self.messages), _offset(self.messages[0])
-        if _offset(self.messages[-1]) - first + 1 == size:
-            return pc.add(_COUNT.slice(0, size), pa.scalar(first, pa.int64()))
-        return pa.array(list(map(_offset, self.messages)), pa.int64())
-
-    @cached_property
-    def _stamps(self) -> list[tuple[int, int]]:
-        """Of each message librdkafka's type of its timestamp, and the timestamp in ms."""
-        return list(map(_timestamp, self.messages))
-
-    @cached_property
-    def _stamp_types(self) -> set[int]:
-        """Usually one: it changes when the topic's configuration or the record format does."""
-        return set(map(_first, self._stamps))
+        return _joined(
+            pc.add(_counted(count), pa.scalar(start, pa.int64()))
+            if isinstance(start, int) else pa.array(start, pa.int64())
+            for _, count, start in self._runs
+        )
 
     def timestamp(self) -> pa.Array:
-        millis = pa.array(list(map(_second, self._stamps)), pa.int64())
-        if TIMESTAMP_NOT_AVAILABLE in self._stamp_types:
-            known = pa.array([one != TIMESTAMP_NOT_AVAILABLE for one, _ in self._stamps])
+        stamps = self._taken["stamp"]
+        millis = pa.array(list(map(_second, stamps)), pa.int64())
+        if TIMESTAMP_NOT_AVAILABLE in set(map(_first, stamps)):
+            known = pa.array([one != TIMESTAMP_NOT_AVAILABLE for one, _ in stamps])
             millis = pc.if_else(known, millis, _NULL)
         return pc.multiply(millis, _THOUSAND).view(TYPES["timestamp"])
 
     def timestamp_type(self) -> pa.Array:
-        types = self._stamp_types
+        stamps = self._taken["stamp"]
+        # Usually one: it changes when the topic's configuration or the record format does.
+        types = set(map(_first, stamps))
         if len(types) == 1:
-            (only,) = types
-            return pa.repeat(pa.scalar(only + _TYPE_ID, pa.int32()), len(self.messages))
-        return pa.array([one + _TYPE_ID for one, _ in self._stamps], pa.int32())
+            return _repeated(types.pop() + _TYPE_ID, pa.int32(), self.count)
+        return pa.array([one + _TYPE_ID for one, _ in stamps], pa.int32())
 
 
-_MAKERS: Final[dict[str, Callable[[Run], pa.Array]]] = {
-    "key": Run.key,
-    "value": Run.value,
-    "topic": Run.topic,
-    "partition": Run.partition,
-    "offset": Run.offset,
-    "timestamp": Run.timestamp,
-    "timestampType": Run.timestamp_type,
+_TAKEN: Final = {"key": _key, "value": _value, "stamp": _timestamp}
+_FROM: Final = {"key": "key", "value": "value", "timestamp": "stamp", "timestampType": "stamp"}
+_MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "key": _Rows.key,
+    "value": _Rows.value,
+    "topic": _Rows.topic,
+    "partition": _Rows.partition,
+    "offset": _Rows.offset,
+    "timestamp": _Rows.timestamp,
+    "timestampType": _Rows.timestamp_type,
 }
 
 
-def record_batches(runs: Iterable[Run], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The runs as batches of about `ROWS` rows or `BYTES`, with these columns in this order."""
+def record_batches(
+    runs: Iterable[tuple[TopicPartition, Sequence[Message]]], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Runs of messages as batches of about `ROWS` rows or `BYTES`, with these columns in order."""
     schema = pa.schema([(name, TYPES[name]) for name in columns])
-    makers = [_MAKERS[name] for name in columns]
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for run in runs:
-        waiting.append(pa.RecordBatch.from_arrays([make(run) for make in makers], schema=schema))
-        rows += len(run.messages)
-        size += waiting[-1].nbytes
-        if rows >= ROWS or size >= BYTES:
-            yield _joined(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield _joined(waiting)
+    rows = _Rows(columns)
+    for tp, messages in runs:
+        rows.add(tp, messages)
+        if rows.count >= ROWS or rows.size >= BYTES:
+            yield rows.build(schema)
+            rows = _Rows(columns)
+    if rows.count:
+        yield rows.build(schema)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+@cache
+def _up_to(power: int) -> pa.Array:
+    return pa.array(range(1 << power), pa.int64())
+
+
+def _counted(count: int) -> pa.Array:
+    """The numbers from 0 to `count` - 1."""
+    return _up_to(max(14, count.bit_length())).slice(0, count)
+
+
+def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
+    some = list(arrays)
+    return some[0] if len(some) == 1 else pa.concat_arrays(some)
