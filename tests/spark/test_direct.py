@@ -470,7 +470,7 @@ def test_a_mirror_that_is_refused_stops_no_query(
 # Spark gives a query's Python ten seconds to start, which nothing changes and a busy machine may
 # not keep; nothing has begun then, and the query is started again.
 BUSY = "Python worker failed to connect back"
-TRIES = 5
+TRIES = 10
 
 
 def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> StreamingQuery:

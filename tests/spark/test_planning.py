@@ -6,7 +6,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.core.model import TopicPartition
@@ -20,6 +20,8 @@ SIZES = st.dictionaries(
     max_size=25,
 )
 WANTED = st.none() | st.integers(1, 100)
+# A busy machine is no fault of what is tested.
+STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
@@ -32,6 +34,7 @@ def flat(dealt: Iterable[Ranges]) -> list[OffsetRange]:
     return sorted(one for task in dealt for one in task)
 
 
+@STURDY
 @given(SIZES, st.integers(1, 2**41))
 def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], limit: int) -> None:
     """At most `limit`, and one more for each partition that would else get nothing."""
@@ -52,6 +55,7 @@ def test_a_limit_is_in_proportion() -> None:
     assert shared(1000, {a: 100, b: 10}) == {a: 100, b: 10}
 
 
+@STURDY
 @given(SIZES, SIZES, st.none() | st.integers(1, 1000))
 def test_a_batch_never_leaves_its_log(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
@@ -63,6 +67,7 @@ def test_a_batch_never_leaves_its_log(
         assert one.start <= one.end <= max(one.start, ends.get(one.tp, one.start))
 
 
+@STURDY
 @given(SIZES, WANTED)
 def test_tasks_read_every_message_once(
     sizes: dict[TopicPartition, int], wanted: int | None
@@ -81,6 +86,7 @@ def test_tasks_read_every_message_once(
     assert not read
 
 
+@STURDY
 @given(SIZES, WANTED)
 def test_tasks_are_dealt_alike_each_time(
     sizes: dict[TopicPartition, int], wanted: int | None
@@ -91,6 +97,7 @@ def test_tasks_are_dealt_alike_each_time(
     assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
 
 
+@STURDY
 @given(SIZES, WANTED)
 def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
     """A task of several ranges has small ones only, and is never much above what may share."""
@@ -100,6 +107,7 @@ def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int |
             assert sum(one.size for one in task) < 2 * SHARED_TASK
 
 
+@STURDY
 @given(SIZES, st.integers(1, 100))
 def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -> None:
     """No sharing below `minPartitions`; splitting reaches it but for rounding, as Spark's does."""
