@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -296,21 +297,37 @@ def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> No
     )
 
 
-def test_brokers_that_are_away(unique: Callable[[str], str]) -> None:
-    """A broker that comes back in time is no error; one that does not is one sentence."""
-    name = unique("away")
-    with Sandbox() as own:
-        own.create_topic(name)
-        own.produce(name, 100)
-        asked = OffsetRange(name, 0, 0, 100)
-        assert offsets(own, asked) == [*range(100)]
-        own.broker.kill()
+def test_brokers_that_go_and_come(unique: Callable[[str], str]) -> None:
+    """A leader's successor is found, a broker that is back too; one that is not is an error."""
+    name, fast = unique("away"), {"zookeeper.session.timeout.ms": 1500}
+    with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own:
+        (placed,) = own.create_topic(name, replicas=2)
+        own.produce(name, 30_000)
+        reading_on = read_ranges([OffsetRange(name, 0, 0, 30_000)], ["offset"], settings_of(own))
+        found = next(reading_on).num_rows
+        leader = own.brokers[placed.leader or 0]
+        leader.kill()
+        assert found + sum(batch.num_rows for batch in reading_on) == 30_000
+        asked = OffsetRange(name, 0, 100, 200)
+        assert offsets(own, asked) == [*range(100, 200)]
+        (other,) = (one for one in own.brokers if one is not leader)
+        other.kill()
         with pytest.raises(SparkSourceError, match="nothing came from the brokers for 1 s"):
             offsets(own, asked, patience_s=1.0)
-        back = threading.Timer(1.0, own.broker.start)
+        back = threading.Timer(1.0, other.start)
         back.start()
-        assert offsets(own, asked) == [*range(100)]
+        assert offsets(own, asked) == [*range(100, 200)]
         back.join()
+
+
+def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:
+    """The collector's thresholds are the process's own again, also after a task that was left."""
+    before = gc.get_threshold()
+    assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
+    left = read_ranges([OffsetRange(hundred, 0, 0, 100)], ["value"], settings_of(sandbox))
+    next(left)
+    left.close()
+    assert gc.get_threshold() == before
 
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
