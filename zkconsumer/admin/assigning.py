@@ -12,8 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.images import MEMBERS, OWNERS, read_groups, read_topic_names, read_topics
-from zkconsumer.admin.verify import unknown_group
+from zkconsumer.admin.images import (
+    MEMBERS,
+    OWNERS,
+    read_groups,
+    read_topic_names,
+    read_topics,
+    unknown_group,
+)
 from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.computing import Failure, Group, Part

@@ -24,13 +24,14 @@ from zkconsumer.admin.images import (
     read_group_names,
     read_group_tree,
     read_groups,
+    unknown_group,
 )
 from zkconsumer.admin.plan import Change, Content, Plan, State
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.records import encode_offset
-from zkconsumer.errors import ConfigError, RefusedError, UnknownGroupError
+from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import Node, Right
 
@@ -230,14 +231,6 @@ def _tree(connection: Connection, group: str) -> GroupImage:
     if tree is None:
         raise unknown_group(group)
     return tree
-
-
-def unknown_group(group: str) -> UnknownGroupError:
-    """Nobody was ever in it."""
-    return UnknownGroupError(
-        f"group {group} does not exist", where=paths.group(group),
-        remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",
-    )
 
 
 def state_of(node: Node, rights: tuple[Right, ...] | None = None) -> State:

@@ -20,8 +20,9 @@ from zkconsumer.admin.images import (
     read_groups,
     read_topic_names,
     read_topics,
+    unknown_group,
 )
-from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED, unknown_group
+from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker

@@ -11,8 +11,13 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.admin.case import Case
 from zkconsumer.admin.findings import partitions_of, ranges
-from zkconsumer.admin.images import read_brokers, read_groups, read_topic_names, read_topics
-from zkconsumer.admin.verify import unknown_group
+from zkconsumer.admin.images import (
+    read_brokers,
+    read_groups,
+    read_topic_names,
+    read_topics,
+    unknown_group,
+)
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.assignors import Strategy, Variant
 from zkconsumer.core.computing import Failure

@@ -23,7 +23,7 @@ from zkconsumer.core.records import (
     decode_topic,
 )
 from zkconsumer.core.releases import DEFAULT, Profile
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.errors import MalformedZnodeError, UnknownGroupError
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import Node
 
@@ -177,6 +177,15 @@ def read_groups(
     for path, below in listed.items():
         listings[path.split("/", 3)[2]][path] = below
     return {name: GroupImage(name, found[name], listings[name]) for name in found}
+
+
+def unknown_group(group: str, connection: Connection | None = None) -> UnknownGroupError:
+    """The error for a group that has no znode; with a connection it says on which servers."""
+    return UnknownGroupError(
+        f"group {group} does not exist",
+        where=connection.config.zookeeper_connect if connection else paths.group(group),
+        remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",
+    )
 
 
 def read_group_tree(connection: Connection, name: str) -> GroupImage | None:

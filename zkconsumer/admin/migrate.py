@@ -25,9 +25,9 @@ from zkconsumer.admin.images import (
     read_groups,
     read_topic_names,
     read_topics,
+    unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.admin.verify import unknown_group
 from zkconsumer.core import paths
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.records import Broker

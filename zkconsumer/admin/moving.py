@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final
 
 from zkconsumer.admin.asking import partitions_in
-from zkconsumer.admin.changes import Targets, plan_offsets, unknown_group
+from zkconsumer.admin.changes import Targets, plan_offsets
 from zkconsumer.admin.images import (
     OFFSETS,
     OWNERS,
@@ -28,6 +28,7 @@ from zkconsumer.admin.images import (
     read_groups,
     read_topic_names,
     read_topics,
+    unknown_group,
 )
 from zkconsumer.admin.kafkastore import registered
 from zkconsumer.admin.plan import KafkaChange, Plan

@@ -17,10 +17,10 @@ from zkconsumer.admin.images import (
     read_groups,
     read_topic_names,
     read_topics,
+    unknown_group,
 )
 from zkconsumer.core.model import ThreadId, TopicPartition
 from zkconsumer.core.paths import shown
-from zkconsumer.errors import UnknownGroupError
 from zkconsumer.zk.connection import Connection
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
@@ -42,14 +42,6 @@ def verify(
     topics = read_topics(connection, read_topic_names(connection))
     payloads = {name: one.node.data for name, one in topics.items()}
     return list(unsettled(images[group], payloads, exclude_internal=exclude_internal))
-
-
-def unknown_group(group: str, connection: Connection) -> UnknownGroupError:
-    """The error for a group that has no znode."""
-    return UnknownGroupError(
-        f"group {group} does not exist", where=connection.config.zookeeper_connect,
-        remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",
-    )
 
 
 def unsettled(

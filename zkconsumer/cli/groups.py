@@ -110,7 +110,7 @@ def _picture(group: GroupLag) -> tuple[str, Table, list[str]]:
 
 
 def _read(connection: Connection, name: str) -> GroupLag:
-    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
+    from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
     from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
 
     limit_s = connection.config.zookeeper_connection_timeout_s

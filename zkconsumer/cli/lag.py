@@ -96,7 +96,7 @@ class Reader:
 
     def read(self) -> list[GroupLag]:
         """The groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
-        from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
+        from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
         from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
 
         found = group_lags(

@@ -74,8 +74,7 @@ def members(common: Common, *, group: Groups = None) -> None:
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
     from zkconsumer.admin import groups as admin  # noqa: PLC0415
-    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
-    from zkconsumer.admin.images import read_group_names  # noqa: PLC0415
+    from zkconsumer.admin.images import read_group_names, unknown_group  # noqa: PLC0415
     from zkconsumer.core.paths import validate_group  # noqa: PLC0415
 
     names = [validate_group(name) for name in group or ()]

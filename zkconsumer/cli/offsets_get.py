@@ -31,7 +31,7 @@ def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
-    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
+    from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
     from zkconsumer.admin.lag import group_lags, unasked_logs  # noqa: PLC0415
 
     names = [common.group(name) for name in group or (None,)]

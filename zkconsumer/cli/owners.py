@@ -51,7 +51,7 @@ def owners(
 
     Example: zkconsumer owners -z zk1:2181/kafka --group billing --watch
     """
-    from zkconsumer.admin.changes import unknown_group  # noqa: PLC0415
+    from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
     from zkconsumer.zk.observer import Observer  # noqa: PLC0415
 
     name = common.group(group)

@@ -8,11 +8,10 @@ from zkconsumer.admin.case import Case
 from zkconsumer.admin.findings import Finding, Severity
 from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError
-from zkconsumer.zk.requests import Right
+from zkconsumer.zk.requests import CREATE, DELETE, READ, WRITE, Right
 
 LOCKED_OUT, RIGHTS_UNKNOWN = "locked-out", "rights-unknown"
 
-READ, WRITE, CREATE, DELETE = 1, 2, 4, 8  # ZooKeeper's `ZooDefs.Perms`
 ANYONE = "world:anyone"
 
 
