@@ -41,8 +41,7 @@ def test_waiting_tells_what_is_ready() -> None:
 
 
 def test_wakes_are_counted() -> None:
-    """As many wakes are read as were written, whatever went over the sockets; then there is none.
-    """
+    """As many wakes are read as were written, whatever went over the sockets."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):

@@ -11,17 +11,13 @@ from typing import Any, Self
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
-from zkconsumer.zk import manyreads
-from zkconsumer.zk.handler import BulkHandler
 from zkconsumer.zk.requests import (
     Children,
     Code,
     Exists,
     Get,
-    Many,
     Multi,
     Node,
-    PlainRead,
     Reply,
     Right,
     Rights,
@@ -36,9 +32,6 @@ Read = Get | Exists | Children | SyncLeader | Rights
 PIPELINE = 5_000
 """Requests that are under way at once: more take memory and gain nothing, and a window of 64 takes
 half as long again. The rest waits its turn."""
-
-TOGETHER_FROM = 200
-"""Reads from which on it pays to ask the server's release, whether it takes many in one request."""
 
 _RETRY_S = 0.1
 
@@ -56,10 +49,7 @@ class Connection:
     def __init__(self, config: ConsumerConfig) -> None:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
-        self._takes_many: bool | None = None
-        self._session = ZooKeeperSession(
-            config, on_state=_unheeded, on_watch=_unheeded, handler=BulkHandler()
-        )
+        self._session = ZooKeeperSession(config, on_state=_unheeded, on_watch=_unheeded)
 
     def __enter__(self) -> Self:
         self._session.start()
@@ -141,7 +131,7 @@ class Connection:
         left = iter(requests)
         while batch := list(islice(left, PIPELINE)):
             deadline = time.monotonic() + self._limit_s
-            replies = list(self._ask_together(batch))
+            replies = list(self._ask(batch))
             while broken := [i for i, reply in enumerate(replies) if reply.code is Code.BROKEN]:
                 if time.monotonic() > deadline:
                     raise self._lost()
@@ -153,27 +143,6 @@ class Connection:
                 if reply.code is Code.OTHER:
                     raise ZkConsumerError(f"ZooKeeper refused: {reply.value}", where=request.path)
                 yield request, reply
-
-    def _ask_together(self, batch: Sequence[Read]) -> Sequence[Reply]:
-        """As `_ask`; in fewer requests where that pays and the server can."""
-        plain = [one for one in batch if isinstance(one, PlainRead)]
-        if len(plain) < max(len(batch), TOGETHER_FROM):
-            return self._ask(batch)
-        if self._takes_many is None:
-            self._takes_many = self._session.server_release() >= manyreads.SINCE
-        if not self._takes_many:
-            return self._ask(batch)
-        found: list[Reply] = []
-        pieces = list(manyreads.pieces(plain))
-        asked = self._ask([Many(tuple(piece)) for piece in pieces])
-        for piece, reply in zip(pieces, asked, strict=True):
-            if reply.code is Code.OK:
-                found += reply.value
-            else:
-                # Lost with the connection; or an older server is there now, which took this amiss.
-                self._takes_many = self._takes_many and reply.code is Code.BROKEN
-                found += [Reply(Code.BROKEN)] * len(piece)
-        return found
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -191,7 +160,7 @@ class Connection:
         for _ in self._present([SyncLeader(path)]):
             pass
 
-    def _ask(self, batch: Sequence[Read | Many | Multi]) -> Sequence[Reply]:
+    def _ask(self, batch: Sequence[Read | Multi]) -> Sequence[Reply]:
         answer: SimpleQueue[Sequence[Reply]] = SimpleQueue()
         self._session.submit(batch, answer.put)
         try:

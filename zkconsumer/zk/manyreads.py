@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeGuard
 
-from zkconsumer.zk.requests import Get, Node, PlainRead, Stat
+from zkconsumer.zk.requests import Children, Exists, Get, Node, Request, Rights, Stat
 
 SINCE = (3, 6)
 """The first release of ZooKeeper that knows it."""
+
+WORTH_IT = 20
+"""Reads of one batch from which on they are put together."""
 
 AT_ONCE = 100
 """Reads in one request. A server makes the whole reply in its memory, where payloads may take 1 MiB
@@ -23,6 +27,8 @@ each; what more would gain is not to be seen. The rest goes into further request
 REQUEST_BYTES = 512 * 1024
 """Bytes of one request, about: a server shuts the connection at jute.maxbuffer, by default 1 MiB.
 The rest goes into further requests."""
+
+PlainRead = Get | Exists | Children
 
 _GET, _CHILDREN, _ERROR = 4, 8, -1  # `ZooDefs.OpCode`
 _HEADER = struct.Struct("!i?i")  # `MultiHeader`: the operation, whether this is the end, the error
@@ -34,8 +40,8 @@ _STAT = struct.Struct("!qqqqiiiqiiq")
 class ManyReads:
     """One request, as kazoo sends and reads it; watches are not to be had this way.
 
-    The result is for each read a Node or the names of the children, or ZooKeeper's code of the
-    error, a negative number.
+    The result is for each read a Node (of Exists, too) or the names of the children, or
+    ZooKeeper's code of the error, a negative number.
     """
 
     type = 22
@@ -44,7 +50,7 @@ class ManyReads:
         parts: list[bytes] = []
         for read in reads:
             path = ((chroot + read.path).rstrip("/") or "/").encode()
-            kind = _GET if isinstance(read, Get) else _CHILDREN
+            kind = _CHILDREN if isinstance(read, Children) else _GET
             parts += (_HEADER.pack(kind, False, -1), _INT.pack(len(path)), path, b"\0")
         self._body = b"".join((*parts, _END))
 
@@ -79,6 +85,11 @@ class ManyReads:
                 )
                 offset += _STAT.size
                 found.append(Node(payload, Stat(czxid, mzxid, version, owner, mtime)))
+
+
+def is_plain(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
+    """Whether it is all reads without a watch."""
+    return all(isinstance(one, PlainRead) and not one.watch for one in batch)
 
 
 def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:

@@ -214,12 +214,12 @@ def _thread_of(data: bytes | None) -> str:
 def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
     """Delete owner znodes of ours; never one of another session (the JVM deletes whatever)."""
     asked = sorted(partitions)
-    denied: dict[TopicPartition, str] = {}
     seen = yield [rq.Exists(paths.owner(member.group, tp)) for tp in asked]
+    found = dict(zip(asked, seen, strict=True))
+    denied = {tp: reason(reply) for tp, reply in found.items() if reply.code is not Code.OK}
     ours = [
-        tp
-        for tp, reply in zip(asked, seen, strict=True)
-        if reply.value is not None and reply.value.owner == member.session
+        tp for tp, reply in found.items()
+        if tp not in denied and reply.value is not None and reply.value.owner == member.session
     ]
     for chunk in chunks({tp: rq.Delete(paths.owner(member.group, tp)) for tp in ours}):
         while chunk:

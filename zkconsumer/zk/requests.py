@@ -84,6 +84,10 @@ class Right(NamedTuple):
     permissions: int
 
 
+READ, WRITE, CREATE, DELETE = 1, 2, 4, 8
+"""Permission bits of a Right: ZooKeeper's `ZooDefs.Perms`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     """`data` None is ZooKeeper's null. `rights`: its access control; None: as configured."""
@@ -136,20 +140,6 @@ class Rights:
     """
 
     path: str
-
-
-PlainRead = Get | Children
-"""What `Many` takes; without a watch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    """Reads in one request; for tools. The reply's value is a list of their replies.
-
-    `manyreads` says which servers take it, and how many reads.
-    """
-
-    reads: tuple[PlainRead, ...]
 
 
 Request = Get | Exists | Children | Create | Multi | SyncLeader

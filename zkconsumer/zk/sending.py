@@ -29,13 +29,14 @@ from kazoo.protocol.serialization import (
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.core import paths
+from zkconsumer.zk import manyreads
 from zkconsumer.zk import requests as rq
-from zkconsumer.zk.manyreads import ManyReads
+from zkconsumer.zk.manyreads import ManyReads, PlainRead
 from zkconsumer.zk.requests import Code, Reply
 
 logger = logging.getLogger(__name__)
 
-Sent = rq.Request | rq.Rights | rq.Many
+Sent = rq.Request | rq.Rights
 Done = Callable[[Sequence[Reply]], None]
 
 _CODES: dict[type[Exception], Code] = {
@@ -55,10 +56,14 @@ _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "c
 
 
 class Sender:
-    """Sends batches over a client; `watch` gets the watches that fire."""
+    """Sends batches over a client; `watch` gets the watches that fire.
+
+    `takes_many` says whether the server takes many reads in one request.
+    """
 
     def __init__(self, client: KazooClient, watch: Callable[[Any], None]) -> None:
         self._client, self._watch = client, watch
+        self.takes_many = False
 
     def send(self, batch: Sequence[Sent], done: Done) -> None:
         """Send all at once; `done` gets the replies, in order, once.
@@ -75,10 +80,18 @@ class Sender:
                 done(replies)
 
         gathering = _Gathering(len(batch), hand_over)
+        if self.takes_many and len(batch) >= manyreads.WORTH_IT and manyreads.is_plain(batch):
+            index = 0
+            for piece in manyreads.pieces(batch):
+                slots = _Slots(self, gathering, index, piece)
+                self._client._call(ManyReads(piece, self._client.chroot), slots)
+                index += len(piece)
+            return
         for index, request in enumerate(batch):
-            self._send(request, _Slot(gathering, index, request))
+            self.send_one(request, _Slot(gathering, index, request))
 
-    def _send(self, request: Sent, slot: _Slot) -> None:
+    def send_one(self, request: Sent, slot: _Slot) -> None:
+        """Send a request; its answer goes to `slot`."""
         client = self._client
         match request:
             case rq.Get(path, watch):
@@ -91,8 +104,6 @@ class Sender:
                 client._call(GetACL(self._full(path)), slot)
             case rq.SyncLeader(path):
                 client._call(Sync(self._full(path)), slot)
-            case rq.Many(reads):
-                client._call(ManyReads(reads, client.chroot), slot)
             case rq.Multi(writes):
                 client._call(Transaction([self._operation(write) for write in writes]), slot)
             case rq.Create(path, data, ephemeral):
@@ -166,6 +177,48 @@ class _Slot:
         self._gathering.reply(self._index, reply)
 
 
+class _Slots:
+    """Where the answers of many reads go, which come as one."""
+
+    __slots__ = ("_first", "_gathering", "_reads", "_sender")
+
+    def __init__(
+        self, sender: Sender, gathering: _Gathering, first: int, reads: Sequence[PlainRead]
+    ) -> None:
+        self._sender, self._gathering = sender, gathering
+        self._first, self._reads = first, reads
+
+    def set(self, found: Sequence[rq.Node | list[str] | int]) -> None:
+        if len(found) != len(self._reads):
+            self.set_exception(RuntimeError(f"{len(found)} answers to {len(self._reads)} reads"))
+            return
+        for index, (read, one) in enumerate(zip(self._reads, found, strict=True), self._first):
+            if one == kz.NoAuthError.code and isinstance(read, rq.Exists):
+                # Before 3.8.3 its stat takes no right (ZOOKEEPER-2590), as its payload does.
+                self._sender.send_one(read, _Slot(self._gathering, index, read))
+            else:
+                self._gathering.reply(index, _read_reply(read, one))
+
+    def set_exception(self, error: Exception) -> None:
+        if _code(error) is not Code.BROKEN:
+            # A server before 3.6, which the connection has moved to: it says so and shuts it.
+            self._sender.takes_many = False
+        reply = Reply(Code.BROKEN, f"{type(error).__name__} {error}".strip())
+        for index in range(self._first, self._first + len(self._reads)):
+            self._gathering.reply(index, reply)
+
+
+def _read_reply(read: PlainRead, found: rq.Node | list[str] | int) -> Reply:
+    if isinstance(found, int):
+        code = _NUMBERS.get(found, Code.OTHER)
+        if code is Code.NO_NODE and isinstance(read, rq.Exists):
+            return Reply(Code.OK, None)
+        return Reply(code, f"error {found}")
+    if isinstance(read, rq.Exists) and isinstance(found, rq.Node):
+        return Reply(Code.OK, found.stat)
+    return Reply(Code.OK, found)
+
+
 def _acl(request: rq.Create) -> list[ACL] | None:
     """All groups stand below one znode: whoever makes it must not shut the others out."""
     if request.rights is None:
@@ -189,11 +242,6 @@ def _reply(request: Sent, value: Any) -> Reply:
         case rq.Rights():
             entries = (rq.Right(f"{one.id.scheme}:{one.id.id}", one.perms) for one in value[0])
             return Reply(Code.OK, tuple(entries))
-        case rq.Many():
-            return Reply(Code.OK, [
-                Reply(_NUMBERS.get(one, Code.OTHER), one) if isinstance(one, int)
-                else Reply(Code.OK, one) for one in value
-            ])
         case _:
             return Reply(Code.OK, value)
 

@@ -28,7 +28,8 @@ from zkconsumer.errors import (
     ConfigError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.zk.handler import InOrderHandler
+from zkconsumer.zk import manyreads
+from zkconsumer.zk.handler import BulkHandler
 from zkconsumer.zk.requests import Reply
 from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.sending import Sender, Sent
@@ -62,7 +63,6 @@ class ZooKeeperSession:
         *,
         on_state: OnState,
         on_watch: OnWatch,
-        handler: InOrderHandler | None = None,
     ) -> None:
         self._on_state, self._fired = on_state, on_watch
         self._config = config
@@ -72,7 +72,7 @@ class ZooKeeperSession:
         self._client = KazooClient(
             hosts=config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_s,
-            handler=handler or InOrderHandler(),
+            handler=BulkHandler(),
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             **client_options(config),
         )
@@ -171,6 +171,7 @@ class ZooKeeperSession:
                 f"the chroot {self._chroot} does not exist", where=where,
                 remedy="check its spelling, or create it; a consumer never does",
             )
+        self._sender.takes_many = self.server_release() >= manyreads.SINCE
         tick_s = self._tick_time_s()
         if tick_s and self._timeout_s < 3 * tick_s:
             raise ConfigError(
