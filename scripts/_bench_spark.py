@@ -40,16 +40,20 @@ FULL = (
 
 @dataclass(frozen=True)
 class Load:
-    """A topic of one partition that holds `messages` of `size` bytes, read `chunk` at a time."""
+    """A topic that holds `messages` of `size` bytes; raw reading takes `chunk` at a time."""
 
     topic: str
     size: int
     messages: int
-    chunk: int
+    chunk: int = 1000
+    partitions: int = 1
 
 
 SMALL = Load("small", 100, 2_500_000, 1000)
 LARGE = Load("large", 1000, 800_000, 300)
+# For the comparison with Spark's own source: eight tasks, one after the other.
+SMALL_IN_8 = Load("small-in-8", 100, 2_000_000, partitions=8)
+LARGE_IN_8 = Load("large-in-8", 1000, 800_000, partitions=8)
 
 
 class Bench:
@@ -81,7 +85,7 @@ class Bench:
             return
         self._filled.add(load)
         print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
-        self.sandbox.create_topic(load.topic)
+        self.sandbox.create_topic(load.topic, partitions=load.partitions)
         producer = Producer(
             {"bootstrap.servers": self.sandbox.bootstrap, "linger.ms": 20,
              "queue.buffering.max.messages": 500_000}
@@ -90,7 +94,8 @@ class Bench:
         for number in range(load.messages):
             while True:
                 try:
-                    producer.produce(load.topic, value, b"%08d" % number, partition=0)
+                    key, partition = b"%08d" % number, number % load.partitions
+                    producer.produce(load.topic, value, key, partition=partition)
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -186,8 +191,8 @@ CASES: Mapping[str, Case] = {
     "tables 10000": tables_case,
 }
 KAFKA_SOURCE: Mapping[str, Case] = {
-    "spark kafka source 100B": Race(SMALL, SparkRate(FULL), 2, kafka_source_rate, "ratio"),
-    "spark kafka source 1KB": Race(LARGE, SparkRate(FULL), 3.5, kafka_source_rate, "ratio"),
+    "spark kafka source 100B": Race(SMALL_IN_8, SparkRate(FULL), 2, kafka_source_rate, "ratio"),
+    "spark kafka source 1KB": Race(LARGE_IN_8, SparkRate(FULL), 3.5, kafka_source_rate, "ratio"),
 }
 
 

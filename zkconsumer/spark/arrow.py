@@ -8,7 +8,7 @@ pyarrow, so executors import this module only when they read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any, Final
 
@@ -109,18 +109,21 @@ class _Rows:
     def timestamp(self) -> pa.Array:
         stamps = self._taken["stamp"]
         millis = pa.array(list(map(_second, stamps)), pa.int64())
-        if TIMESTAMP_NOT_AVAILABLE in set(map(_first, stamps)):
+        if TIMESTAMP_NOT_AVAILABLE in self._types:
             known = pa.array([one != TIMESTAMP_NOT_AVAILABLE for one, _ in stamps])
             millis = pc.if_else(known, millis, _NULL)
         return pc.multiply(millis, _THOUSAND).view(TYPES["timestamp"])
 
     def timestamp_type(self) -> pa.Array:
-        stamps = self._taken["stamp"]
-        # Usually one: it changes when the topic's configuration or the record format does.
-        types = set(map(_first, stamps))
-        if len(types) == 1:
-            return _repeated(types.pop() + _TYPE_ID, pa.int32(), self.count)
-        return pa.array([one + _TYPE_ID for one, _ in stamps], pa.int32())
+        if len(self._types) == 1:
+            (only,) = self._types
+            return _repeated(only + _TYPE_ID, pa.int32(), self.count)
+        return pa.array([one + _TYPE_ID for one, _ in self._taken["stamp"]], pa.int32())
+
+    @cached_property
+    def _types(self) -> set[int]:
+        """Usually one: it changes when the topic's configuration or the record format does."""
+        return set(map(_first, self._taken["stamp"]))
 
 
 _TAKEN: Final = {"key": _key, "value": _value, "stamp": _timestamp}
