@@ -1,6 +1,6 @@
 """How fast Spark reads through this package, beside raw confluent-kafka and Spark's own source.
 
-Everything runs on a broker of its own on this machine, with one task (`local[1]`) and the sink
+Everything runs on a broker of its own on this machine, one task at a time (`local[1]`), with the sink
 `noop`. A ratio is the median over interleaved pairs on the same data, after two pairs that are not
 counted. The DataFrame is planned beforehand; starting the job counts.
 """
