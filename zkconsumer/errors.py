@@ -7,6 +7,8 @@ show them apart, and `str(error)` is all of them in one line.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ZkConsumerError(Exception):
     """Root of the tree.
@@ -22,6 +24,10 @@ class ZkConsumerError(Exception):
         self.what = what
         self.where = where
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it is: errors of workers reach the process that waits for them."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
         text = self.what + (f" ({self.where})" if self.where else "")
