@@ -1,8 +1,8 @@
 """How fast Spark reads through this package, beside raw confluent-kafka and Spark's own source.
 
-Everything runs on a broker of its own on this machine, one task at a time (`local[1]`), with the sink
-`noop`. A ratio is the median over interleaved pairs on the same data, after two pairs that are not
-counted. The DataFrame is planned beforehand; starting the job counts.
+Everything runs on a broker of its own on this machine, one task at a time (`local[1]`), into the
+sink `noop`. A ratio is the median over interleaved pairs on the same data, after two pairs that are
+not counted. The DataFrame is planned beforehand; starting the job counts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _bench import Result, at_least, show
+from _bench_group import commit_case, idle_case
 from _bench_tables import tables_case
 from _kafka_source import KafkaSource
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -188,6 +189,8 @@ CASES: Mapping[str, Case] = {
     "full 1KB": Race(LARGE, SparkRate(FULL), 0.40),
     "value only 100B": Race(SMALL, SparkRate("value binary"), 0.80),
     "value only 1KB": Race(LARGE, SparkRate("value binary"), 0.48),
+    "commit 64": commit_case,
+    "idle group": idle_case,
     "tables 10000": tables_case,
 }
 KAFKA_SOURCE: Mapping[str, Case] = {
