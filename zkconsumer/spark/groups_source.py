@@ -178,8 +178,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read(self) -> dict[Key, State]:
         if self._connection is None:
-            log_to_stderr()
-            end_on_sigterm(self.stop)
+            self._settle()
             connection = Connection(self._options.config)
             connection.__enter__()
             self._connection = connection
@@ -189,6 +188,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         room = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
         images = read_groups(connection, names, rooms=(room,), topics=self._options.topics)
         return change_log.reading(images.values())
+
+    def _settle(self) -> None:
+        """See to the process that Spark has made for this reader."""
+        log_to_stderr()
+        end_on_sigterm(self.stop)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [] if end.get("first") else [Between(start, end)]

@@ -1,0 +1,639 @@
+"""Groups as tables and as streams of changes, on a real Spark, ZooKeeper and broker."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adminscene import Scene, scenes
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as RawPartition
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from zkconsumer.admin.groups import members
+from zkconsumer.admin.images import read_groups
+from zkconsumer.admin.lag import GroupLag, group_lags
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConfigError, InvalidNameError, SparkSourceError
+from zkconsumer.sandbox import Sandbox, ZooKeeperServer
+from zkconsumer.sandbox.process import until
+from zkconsumer.spark import change_log, tables
+from zkconsumer.spark.change_log import State
+from zkconsumer.spark.group_plan import Piece, chunks, plan
+from zkconsumer.spark.group_tables import COLUMNS, schema_of
+from zkconsumer.spark.groups_options import OPTIONS, Table, parse
+from zkconsumer.spark.groups_source import ChangesReader
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.requests import Create
+
+ROOT = Path(__file__).parents[2]
+GROUPS, PARTITIONS = 30, 4
+# Seconds until something that takes a second has surely failed.
+LIMIT_S = 120.0
+
+Unique = Callable[[str], str]
+
+
+class Cluster(Scene):
+    """A real one, whose brokers have registered themselves; groups begin with `prefix`."""
+
+    def __init__(self, sandbox: Sandbox, session: KazooClient, prefix: str) -> None:
+        self.connect, self.session, self.prefix = sandbox.zookeeper_connect, session, prefix
+        self.topic_name = f"{prefix}-topic"
+
+    def lags(self, name: str) -> GroupLag:
+        with Connection(self.config(name)) as connection:
+            return group_lags(connection, [name], limit_s=LIMIT_S)[name]
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
+    """Dozens of groups, of which some hold what no member would have written."""
+    session = KazooClient(sandbox.zookeeper_connect)
+    session.start()
+    try:
+        yield _planted(Cluster(sandbox, session, "tables"), sandbox)
+    finally:
+        session.stop()
+        session.close()
+
+
+def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
+    topic = cluster.topic_name
+    sandbox.create_topic(topic, partitions=PARTITIONS)
+    producer = Producer({"bootstrap.servers": sandbox.bootstrap})
+    for number in range(10 * PARTITIONS):
+        producer.produce(topic, b"x", partition=number % PARTITIONS)
+    producer.flush()
+    for number in range(GROUPS):
+        group = f"{cluster.prefix}-{number}"
+        consumers = [f"{group}_host-140000000000{n}-0123456{n}" for n in range(1 + number % 3)]
+        for consumer in consumers:
+            cluster.member(consumer, group, **{topic: 1 + number % 2})
+        for partition in range(PARTITIONS - number % 2):
+            thread = f"{consumers[partition % len(consumers)]}-0"
+            cluster.owner(topic, partition, thread, group)
+            cluster.offset(topic, partition, number % 10, group)
+    bad = f"{cluster.prefix}-bad"
+    cluster.member(f"{bad}_a", bad, **{topic: 1})
+    cluster.hold(paths.member(bad, f"{bad}_b"), b"{")
+    cluster.owner(topic, 0, "nodash", bad)
+    cluster.hold(paths.owner(bad, TopicPartition(topic, 1)), b"\xff\xfe")  # any text will do
+    cluster.offset(topic, 0, "12x", bad)
+    cluster.offset(topic, 1, -1, bad)
+    cluster.offset(topic, 2, 3, bad)
+    cluster.offset("no.such.topic", 0, 3, bad)
+    cluster.offset(topic, 99, 3, bad)
+    return cluster
+
+
+@pytest.fixture
+def scene(sandbox: Sandbox, unique: Unique) -> Iterator[Scene]:
+    """Below a chroot of its own, where the one broker is dead."""
+    with scenes(sandbox.zookeeper, unique("tables")) as one:
+        yield one
+
+
+def _by_partition(frame: DataFrame) -> dict[tuple[str, str, int], Row]:
+    rows = frame.collect()
+    found = {(row.group, row.topic, row.partition): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def _all_of(cluster: Cluster) -> dict[str, Any]:
+    return {"zookeeper": cluster.connect, "groups_pattern": f"{cluster.prefix}-.*"}
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def test_lag(spark: SparkSession, cluster: Cluster) -> None:
+    """Every figure is that of the operator's tools; what is malformed says so and hides nothing."""
+    found = _by_partition(tables.lag(spark, **_all_of(cluster)))
+    expected = {}
+    for name in [*(f"{cluster.prefix}-{n}" for n in range(GROUPS)), f"{cluster.prefix}-bad"]:
+        expected |= {(name, one.topic, one.partition): one for one in cluster.lags(name).partitions}
+    assert found.keys() == expected.keys()
+    for key, one in expected.items():
+        row = found[key]
+        assert row.lag == (one.lag if isinstance(one.lag, int) else None)
+        assert row.offset == (one.committed if isinstance(one.committed, int) else None)
+        assert row.owner == (one.owner or None)
+        assert row.session == (one.session if one.owner is not None else None)
+        assert row.storage == (one.source.value if one.source else None)
+        if not isinstance(one.log, str):
+            assert (row.log_start, row.log_end) == one.log
+    bad = {(row.topic, row.partition): row.error for row in found.values() if row.error}
+    topic = cluster.topic_name
+    assert bad.keys() == {(topic, 0), (topic, 99), ("no.such.topic", 0)}
+    assert "'12x'" in bad[topic, 0] and bad["no.such.topic", 0] == "the topic does not exist"
+    assert {row.group for row in found.values() if row.error} == {f"{cluster.prefix}-bad"}
+
+
+def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> None:
+    """The sum over a group is what `zkconsumer lag` shows for it."""
+    group = f"{cluster.prefix}-5"
+    command = [sys.executable, "-m", "zkconsumer", "lag", "-z", cluster.connect, "-g", group]
+    shown = subprocess.run([*command, "-o", "json"], capture_output=True, check=True)
+    frame = tables.lag(spark, zookeeper=cluster.connect, groups=[group], columns=["group", "lag"])
+    (row,) = frame.groupBy("group").sum("lag").collect()
+    assert row["sum(lag)"] == sum(one["lag"] or 0 for one in json.loads(shown.stdout))
+    assert row["sum(lag)"] > 0
+
+
+def test_members(spark: SparkSession, cluster: Cluster) -> None:
+    """Members as the operator's tools report them; one that cannot be read is a row, too."""
+    found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
+    with Connection(cluster.config()) as connection:
+        names = {row.group for row in found.values()}
+        reports = [one for _, of in members(connection, names).values() for one in of]
+    expected = {one.consumer: one for one in reports}
+    assert found.keys() == expected.keys() and len(names) == GROUPS + 1
+    for name, one in expected.items():
+        row = found[name]
+        assert (row.error or "") == one.fault and row.session == one.session
+        assert row.since.timestamp() * 1000 == pytest.approx(one.since_ms, abs=1)
+        if not one.fault:
+            assert row.subscription == dict(one.subscription) == row.topics
+            assert (row.threads, row.owned) == (len(one.threads), sum(one.owned.values()))
+            assert row.idle == len(one.idle) and row.pattern == "static"
+    assert found[f"{cluster.prefix}-0_host-1400000000000-01234560"].host == "host"
+    assert [name for name, row in found.items() if row.error] == [f"{cluster.prefix}-bad_b"]
+    assert found[f"{cluster.prefix}-bad_a"].host is None
+
+
+def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
+    """Each znode is a row, with its version and session; what cannot be read has no value."""
+    owners = _by_partition(tables.owners(spark, **_all_of(cluster)))
+    offsets = _by_partition(tables.offsets(spark, **_all_of(cluster)))
+    with Connection(cluster.config()) as connection:
+        images = read_groups(connection, {row.group for row in offsets.values()})
+    assert len(owners) == sum(len(image.owners) for image in images.values())
+    assert len(offsets) == sum(len(image.offsets) for image in images.values())
+    for image in images.values():
+        for tp, owner in image.owners.items():
+            row = owners[image.name, *tp]
+            assert (row.owner or "", row.session) == (owner.thread, cluster.session.client_id[0])
+            assert (row.error or "") == owner.fault
+        for tp, offset in image.offsets.items():
+            row = offsets[image.name, *tp]
+            is_there = offset.value is not None and offset.value >= 0
+            assert row.offset == (offset.value if is_there else None)
+            assert (row.version, row.error or "") == (offset.version, offset.fault)
+    owned = Counter((row.group, row.member) for row in owners.values())
+    columns = ["group", "member", "owned"]
+    for row in tables.members(spark, **_all_of(cluster), columns=columns).collect():
+        assert (row.owned or 0) == owned[row.group, row.member]
+
+
+def test_a_marked_edit(
+    spark: SparkSession, cluster: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """An offset that an operator's tool has written, and nobody since, is marked."""
+    group, topic = unique("marked"), cluster.topic_name
+    cluster.put(paths.ids(group))
+    cluster.offset(topic, 0, 1, group)
+    cluster.offset(topic, 1, 1, group)
+    subprocess.run(
+        [sys.executable, "-m", "zkconsumer", "offsets", "set", "-z", cluster.connect, "-g", group,
+         f"{topic}:0=7", "--execute", "--backup-dir", str(tmp_path)],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    found = _by_partition(tables.offsets(spark, zookeeper=cluster.connect, groups=[group]))
+    assert [(row.offset, row.marked) for _, row in sorted(found.items())] == [(7, True), (1, False)]
+
+
+def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluster) -> None:
+    """With storage=kafka the brokers' own offsets are rows beside ZooKeeper's, and count."""
+    group, topic = f"{cluster.prefix}-4", cluster.topic_name
+    settings = {"bootstrap.servers": sandbox.bootstrap, "group.id": group}
+    consumer = Consumer(settings)
+    try:
+        stored = [RawPartition(topic, 0, 9, "a note"), RawPartition(topic, 1, 4)]
+        consumer.commit(offsets=stored, asynchronous=False)
+    finally:
+        consumer.close()
+    asked: Any = {"zookeeper": cluster.connect, "groups": [group], "storage": "kafka"}
+    rows = tables.offsets(spark, **asked).collect()
+    found = {(row.storage, row.partition): (row.offset, row.metadata) for row in rows}
+    assert {key: one for key, one in found.items() if key[0] == "kafka"} == {
+        ("kafka", 0): (9, "a note"), ("kafka", 1): (4, ""),
+    }
+    assert {key[1]: one for key, one in found.items() if key[0] == "zookeeper"} == dict.fromkeys(
+        range(PARTITIONS), (4, None)
+    )
+    lags = _by_partition(tables.lag(spark, **asked))
+    assert [(row.storage, row.offset) for _, row in sorted(lags.items())] == [
+        ("kafka", 9), ("both", 4), ("zookeeper", 4), ("zookeeper", 4),
+    ]
+
+
+def test_only_what_is_needed_is_asked_for(spark: SparkSession, scene: Scene) -> None:
+    """Without a column of the logs a dead broker is not missed; with one it is an error."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 2})
+    asked: Any = {"zookeeper": scene.connect, "properties": {
+        "zookeeper.connection.timeout.ms": "1000"}}
+    rows = tables.lag(spark, **asked, columns=["offset", "error"]).collect()
+    assert [tuple(row) for row in rows] == [(5, None), (5, None)]
+    rows = tables.lag(spark, **asked, columns=["lag", "error"]).collect()
+    assert [row.lag for row in rows] == [None, None]
+    assert all("the brokers do not answer" in row.error for row in rows)
+
+
+def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
+    """A group that may not be read is one row with the reason; the others are all there."""
+    for group in ("a", "b", "c"):
+        scene.offset("t", 0, 1, group)
+    nobody = make_digest_acl("somebody", "else", all=True)
+    scene.session.set_acls(paths.offset("b", TopicPartition("t", 0)), [nobody])
+    rows = tables.offsets(spark, zookeeper=scene.connect).collect()
+    found = {row.group: (row.offset, row.error) for row in rows}
+    assert found["a"] == found["c"] == (1, None)
+    assert found["b"][0] is None and "does not let us read" in found["b"][1]
+
+
+def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
+    """Whole clusters: every group of thousands is there once, read by several tasks."""
+    with Connection(scene.config()) as connection:
+        connection.write([Create(paths.CONSUMERS)])
+        for first in range(0, 3_000, 250):
+            writes = []
+            for number in range(first, first + 250):
+                name = f"g{number}"
+                writes += [Create(path) for path in (
+                    paths.group(name), paths.offsets(name), paths.offsets_of(name, "t"),
+                )]
+                offset = paths.offset(name, TopicPartition("t", 0))
+                writes.append(Create(offset, str(number).encode()))
+            assert connection.write(writes).value is not None
+    frame = tables.offsets(spark, zookeeper=scene.connect, parallelism=3)
+    assert frame.rdd.getNumPartitions() == 3
+    found = {row.group: row.offset for row in frame.collect()}
+    assert found == {f"g{number}": number for number in range(3_000)}
+    assert tables.members(spark, zookeeper=scene.connect).count() == 0
+
+
+def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scene) -> None:
+    """Its topics are dealt out, once each, those that it only subscribes to among them."""
+    topics = {f"t{number}": 400 for number in range(6)} | {"new": 3}
+    scene.settled({"g_a": dict.fromkeys(topics, 1)}, topics)
+    for number in range(3):
+        scene.session.delete(paths.owner("g", TopicPartition("new", number)))
+        scene.session.delete(paths.offset("g", TopicPartition("new", number)))
+    scene.offset("t0", 0, 5, "small")
+    options = parse({"table": "lag", "zookeeper": scene.connect, "parallelism": "4"})
+    with Connection(options.config) as connection:
+        shares = plan(connection, options)
+    assert len(shares) == 4
+    sizes = [sum(piece.size for piece in share) for share in shares]
+    assert max(sizes) - min(sizes) <= 900, "one topic, at most"
+    dealt = Counter(t for share in shares for piece in share for t in piece.topics or ())
+    assert dealt == dict.fromkeys(topics, 1)
+    columns = ["group", "topic", "partition", "owner"]
+    frame = tables.lag(spark, zookeeper=scene.connect, parallelism=4, columns=columns)
+    found = _by_partition(frame)
+    assert len(found) == 6 * 400 + 3 + 400 and found["g", "new", 2].owner is None
+
+
+def test_no_group(spark: SparkSession, scene: Scene) -> None:
+    """A cluster without groups, or without those that are asked for, is an empty table."""
+    assert tables.lag(spark, zookeeper=scene.connect).collect() == []
+    scene.offset("t", 0, 1, "a")
+    assert tables.offsets(spark, zookeeper=scene.connect, groups=["b"]).collect() == []
+    assert tables.offsets(spark, zookeeper=scene.connect, topics=["u"]).collect() == []
+    assert tables.offsets(spark, zookeeper=scene.connect, topics=["t"]).count() == 1
+
+
+def test_pieces_are_read_together() -> None:
+    """A task reads whole groups at once up to a bound, and pieces of one group by themselves."""
+    pieces = [Piece("a", None, 15_000), Piece("b", None, 4_000), Piece("c", None, 4_000),
+              Piece("d", frozenset(["t"]), 10), Piece("e", frozenset(["t"]), 10)]
+    assert list(chunks(pieces)) == [
+        (["a", "b"], None), (["c"], None), (["d", "e"], frozenset(["t"])),
+    ]
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"tabel": "lag"}, "tabel: did you mean table?"),
+    ({"group": "a"}, "did you mean groups?"),
+    ({"table": "lags"}, "bad value 'lags' of table"),
+    ({"zookeeper.connect": "h:1"}, "ZooKeeper is named twice"),
+    ({"groups": "a", "groupsPattern": "b"}, "they contradict each other (groups, groupsPattern)"),
+    ({"groups": " , "}, "it names nothing (groups)"),
+    ({"groups": "a/b"}, "is no legal group name"),
+    ({"topics": "a/b"}, "is no legal topic name"),
+    ({"table": "members", "topics": "a"}, "no option of the table members (topics)"),
+    ({"startingOffsets": "latest"}, "no option of the table lag (startingOffsets)"),
+    ({"table": "owner_changes", "parallelism": "2"}, "no option of the table owner_changes"),
+    ({"table": "owners", "offsets.storage": "kafka"}, "no option of the table owners"),
+    ({"parallelism": "0"}, "bad value '0' of parallelism"),
+    ({"groupsPattern": "("}, "("),
+])  # fmt: skip
+def test_options_are_strict(options: dict[str, str], says: str) -> None:
+    """What is unknown, bad or contradictory is one sentence that names it."""
+    with pytest.raises((ConfigError, InvalidNameError)) as caught:
+        parse(GOOD | options)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_options() -> None:
+    """Names as Spark hands them over, in any case; how ZooKeeper is reached is the properties'."""
+    given = GOOD | {"GROUPSPATTERN": "a.*", "zookeeper.session.timeout.ms": "9000",
+                    "offsets.storage": "KAFKA"}
+    found = parse(given)
+    assert found.selected(["a1", "ba", "a"]) == ["a1", "a"] and found.ask_kafka
+    assert found.config.zookeeper_session_timeout_s == 9
+    assert found.config.zookeeper_connect == "h:1/chroot"
+    assert parse(GOOD | {"groups": "b, a"}).selected(["a", "ab", "b"]) == ["a", "b"]
+
+
+def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
+    """What is wrong reaches the user as one line, without the trace of a Python worker."""
+    wrong: list[tuple[str, dict[str, str], str]] = [
+        ("lag", {"grups": "a"}, "unknown option (grups): grups: did you mean groups?"),
+        ("lag_changes", {}, "bad value 'lag_changes' of table"),
+        ("owner_changes", {}, "owner_changes is a stream (table): use spark.readStream"),
+        ("owners", {"zookeeper": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"},
+         "no ZooKeeper session within 0.3 s"),
+    ]  # fmt: skip
+    for table, options, says in wrong:
+        given = {"zookeeper": scene.connect, "table": table} | options
+        with pytest.raises(AnalysisException) as caught:
+            spark.read.format(tables.FORMAT).options(**given).load().collect()
+        text = str(caught.value)
+        assert says in text and "Traceback" not in text
+    with pytest.raises(ConfigError, match="no column lags"):
+        tables.lag(spark, zookeeper=scene.connect, columns=["lags"])
+
+
+# ---- changes ------------------------------------------------------------------------------------
+
+
+class Log:
+    """What a query on a stream of changes has told, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[Row]]] = []
+
+    def note(self, batch: DataFrame, number: int) -> None:
+        self.batches.append((number, batch.collect()))
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for _, rows in self.batches for row in rows]
+
+    def told(self) -> list[tuple[str, int, str, Any, Any]]:
+        return [(row.group, row.partition, row.change, row.old, row.new) for row in self.rows]
+
+    def wait(self, count: int) -> None:
+        """Until so many rows have been told."""
+        eventually(lambda: len(self.rows) >= count)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    assert until(lambda: bool(condition()), limit_s=LIMIT_S)
+
+
+@contextmanager
+def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
+    """A query, which ends when the batches that it has told are finished."""
+    log = Log()
+    writer = frame.writeStream.foreachBatch(log.note)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        yield log
+        _finished(checkpoint, max((number for number, _ in log.batches), default=0))
+    finally:
+        query.stop()
+
+
+def _finished(checkpoint: Path, number: int) -> None:
+    """Wait until Spark has noted that this batch is done."""
+    eventually((checkpoint / "commits" / str(number)).exists)
+
+
+def _asked(scene: Scene, **more: Any) -> dict[str, Any]:
+    return {"zookeeper": scene.connect, "poll_interval_s": 0.1, **more}
+
+
+class Here(ChangesReader):
+    """Spark's part is played in this process, whose signals are not the reader's."""
+
+    def _settle(self) -> None:
+        pass
+
+
+class Follower:
+    """Asks as Spark does: what there is now, and the rows between two offsets, as text and pickle.
+
+    `offset` is what a checkpoint keeps; a follower that begins with it is a restarted query.
+    """
+
+    def __init__(self, table: str, scene: Scene, offset: str = "{}", **options: str) -> None:
+        given = {"table": table, "zookeeper": scene.connect, "poll.interval.ms": "1"}
+        parsed = parse(given | options)
+        self.reader, self.offset = Here(parsed, schema_of(parsed.table)), offset
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.stop()
+
+    def batch(self) -> list[dict[str, Any]]:
+        """The rows of the next batch; waits until there is one."""
+        start = json.loads(self.offset)
+        text = self.offset
+
+        def is_new() -> bool:
+            nonlocal text
+            text = json.dumps(self.reader.latestOffset(json.loads(self.offset), None))
+            return text != self.offset
+
+        eventually(is_new)
+        shares = pickle.loads(pickle.dumps(self.reader.partitions(start, json.loads(text))))
+        self.offset = text
+        return [row for one in shares for part in self.reader.read(one) for row in part.to_pylist()]
+
+    def told(self) -> list[tuple[str, int, str, Any, Any]]:
+        names = ("group", "partition", "change", "old", "new")
+        return [tuple(row[name] for name in names) for row in self.batch()]  # type: ignore[misc]
+
+
+def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
+    """Owners: each change of hands is a row, also what happened while no query ran."""
+    znode = scene.owner("t", 0, "g_a-0")
+    scene.owner("t", 1, "g_a-0")
+    with Follower("owner_changes", scene) as query:
+        assert query.told() == [
+            ("g", 0, "claimed", None, "g_a-0"), ("g", 1, "claimed", None, "g_a-0"),
+        ]
+        scene.session.delete(znode)
+        assert query.told() == [("g", 0, "released", "g_a-0", None)]
+        scene.owner("t", 0, "g_b-0")
+        (claim,) = query.batch()
+        assert (claim["change"], claim["new"]) == ("claimed", "g_b-0")
+        stat = scene.session.exists(znode)
+        assert claim["zxid"] == stat.czxid and claim["time"].timestamp() * 1000 == stat.ctime
+        scene.owner("u", 7, "h_a-0", "h")
+        assert query.told() == [("h", 7, "claimed", None, "h_a-0")]
+    # One moves, one is released, one goes and comes back: nobody follows.
+    scene.session.delete(znode)
+    scene.owner("t", 0, "g_c-0")
+    scene.session.delete(paths.owner("g", TopicPartition("t", 1)))
+    scene.session.delete(paths.owner("h", TopicPartition("u", 7)))
+    scene.owner("u", 7, "h_a-0", "h")
+    with Follower("owner_changes", scene, query.offset) as again:
+        assert again.told() == [
+            ("g", 0, "moved", "g_b-0", "g_c-0"), ("g", 1, "released", "g_a-0", None),
+            ("h", 7, "moved", "h_a-0", "h_a-0"),
+        ]
+        offset = json.loads(again.offset)
+        assert again.reader.latestOffset(offset, None) is offset, "no news are the same text"
+
+
+def test_commits(scene: Scene) -> None:
+    """Offsets: each row says how many commits it stands for; what cannot be read says so."""
+    znode = scene.offset("t", 0, 10)
+    with Follower("offset_changes", scene, startingOffsets="latest") as query:
+        assert query.batch() == [], "nothing is told of what was before"
+        scene.put(znode, b"11")
+        assert query.told() == [("g", 0, "committed", 10, 11)]
+        for value in range(12, 40):
+            scene.put(znode, str(value).encode())
+        (row,) = query.batch()
+        assert (row["old"], row["new"], row["merged"]) == (11, 39, 27)
+        assert row["version"] == scene.session.exists(znode).version
+    scene.put(znode, b"5")
+    scene.offset("t", 1, 1)
+    with Follower("offset_changes", scene, query.offset, startingOffsets="latest") as again:
+        assert again.told() == [("g", 0, "committed", 39, 5), ("g", 1, "committed", None, 1)]
+        scene.session.delete(znode)
+        assert again.told() == [("g", 0, "deleted", 5, None)]
+        scene.offset("t", 0, "12x")
+        (row,) = again.batch()
+        assert (row["new"], row["merged"]) == (None, None) and "'12x'" in row["error"]
+
+
+def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    """A batch that was not finished is told again, row for row, though the owners have changed."""
+    scene.owner("t", 0, "g_a-0")
+    frame = tables.owner_changes(spark, **_asked(scene))
+    with _following(frame, tmp_path) as log:
+        log.wait(1)
+        scene.owner("t", 1, "g_a-0")
+        log.wait(2)
+    number, rows = log.batches[-1]
+    for one in (tmp_path / "commits").glob(f"*{number}*"):
+        one.unlink()
+    scene.session.delete(paths.owner("g", TopicPartition("t", 1)))
+    with _following(frame, tmp_path) as again:
+        again.wait(2)
+        assert again.batches[0] == (number, rows)
+        assert again.told()[1] == ("g", 1, "released", "g_a-0", None)
+
+
+def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    """A query that ends by itself tells the difference to the one before, once."""
+    scene.owner("t", 0, "g_a-0")
+    frame = tables.owner_changes(spark, zookeeper=scene.connect)
+    told = []
+    for thread in ("g_b-0", None, "g_c-0"):
+        if thread:
+            scene.owner("t", 0, thread)
+        log = Log()
+        writer = frame.writeStream.foreachBatch(log.note).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        assert query.awaitTermination(LIMIT_S)
+        told.append(log.told())
+    assert told == [
+        [("g", 0, "claimed", None, "g_b-0")], [], [("g", 0, "moved", "g_b-0", "g_c-0")],
+    ]
+
+
+def test_zookeeper_restarts(tmp_path: Path) -> None:
+    """A query waits for ZooKeeper, and tells what was committed after it came back."""
+    with (
+        ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene
+    ):  # fmt: skip
+        znode = scene.offset("t", 0, 1)
+        patient = {"zookeeper.connection.timeout.ms": "60000"}
+        with Follower("offset_changes", scene, **patient) as query:
+            assert query.told() == [("g", 0, "committed", None, 1)]
+            server.kill()
+            server.start()
+            scene.session.retry(scene.session.set, znode, b"2")
+            assert query.told() == [("g", 0, "committed", 1, 2)]
+
+
+def test_a_checkpoint_of_another_table(
+    spark: SparkSession, scene: Scene, tmp_path: Path
+) -> None:
+    """It is refused with a sentence, and nothing is told."""
+    scene.owner("t", 0, "g_a-0")
+    with _following(tables.owner_changes(spark, **_asked(scene)), tmp_path) as log:
+        log.wait(1)
+    frame = tables.offset_changes(spark, **_asked(scene))
+    query = (
+        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(LIMIT_S)
+    assert "the checkpoint is of the table owner_changes" in str(caught.value)
+
+
+def test_an_offset_is_bounded_by_what_is_followed() -> None:
+    """10,000 partitions are packed into less than 30 bytes each, however often they change."""
+    reading = {
+        (f"group-{n % 20}", f"topic-{n % 7}", n): State(
+            f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0", 4_000_000 + n,
+            4_000_000 + n, 0, 1_700_000_000_000 + n,
+        )
+        for n in range(10_000)
+    }
+    table = Table.OWNER_CHANGES
+    offset = change_log.to_offset(table, reading, read_ms=1, is_first=False)
+    assert len(json.dumps(offset)) < 30 * len(reading)
+    assert change_log.from_offset(table, json.loads(json.dumps(offset))) == reading
+    assert list(change_log.changes(table, offset, offset)) == []
+    with pytest.raises(SparkSourceError, match="has not written"):
+        change_log.from_offset(table, {"t": {"0": [1, 2]}})
+
+
+def test_the_page() -> None:
+    """docs/spark.md names the columns of each table, in their order, and every option."""
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = page.split("\n## Tables of groups\n")[1].split("\n## ")[0]
+    section = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    cells = {code(row[0])[0]: row for row in rows}
+    for table in (Table.MEMBERS, Table.OWNERS, Table.OFFSETS, Table.LAG):
+        names = [name for name in COLUMNS[table] if name not in ("group", "error")]
+        said = code(re.sub(r"\(.*?\)", "", cells[table.value][2]))
+        assert said == names
+    for table in (Table.OWNER_CHANGES, Table.OFFSET_CHANGES):
+        assert set(COLUMNS[table]) <= set(code(section)) and table.value in section
+    assert set(OPTIONS) <= cells.keys()
+
+
+def code(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
