@@ -115,7 +115,9 @@ def _by_partition(frame: DataFrame) -> dict[tuple[str, str, int], Row]:
 
 
 def _all_of(cluster: Cluster) -> dict[str, Any]:
-    return {"zookeeper": cluster.connect, "groups_pattern": f"{cluster.prefix}-.*"}
+    patient = {"zookeeper.connection.timeout.ms": "60000"}
+    pattern = f"{cluster.prefix}-.*"
+    return {"zookeeper": cluster.connect, "groups_pattern": pattern, "properties": patient}
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -148,7 +150,8 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
     """The sum over a group is what `zkconsumer lag` shows for it."""
     group = f"{cluster.prefix}-5"
     command = [sys.executable, "-m", "zkconsumer", "lag", "-z", cluster.connect, "-g", group]
-    shown = subprocess.run([*command, "-o", "json"], capture_output=True, check=True)
+    command += ["-o", "json", "--timeout", "60"]
+    shown = subprocess.run(command, capture_output=True, check=True)
     frame = tables.lag(spark, zookeeper=cluster.connect, groups=[group], columns=["group", "lag"])
     (row,) = frame.groupBy("group").sum("lag").collect()
     assert row["sum(lag)"] == sum(one["lag"] or 0 for one in json.loads(shown.stdout))
@@ -210,7 +213,7 @@ def test_a_marked_edit(
     cluster.offset(topic, 1, 1, group)
     subprocess.run(
         [sys.executable, "-m", "zkconsumer", "offsets", "set", "-z", cluster.connect, "-g", group,
-         f"{topic}:0=7", "--execute", "--backup-dir", str(tmp_path)],
+         f"{topic}:0=7", "--execute", "--timeout", "60", "--backup-dir", str(tmp_path)],
         capture_output=True, check=True,
     )  # fmt: skip
     found = _by_partition(tables.offsets(spark, zookeeper=cluster.connect, groups=[group]))
