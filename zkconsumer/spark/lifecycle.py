@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -44,14 +45,20 @@ def begin(stop: Callable[[], None]) -> None:
 def end_on_sigterm(stop: Callable[[], None]) -> None:
     """Have `stop` called, on a thread of its own, when this process gets a SIGTERM; then exit.
 
-    Spark often sends the signal twice, and its main thread may be in a call that nothing
-    interrupts: so the signal is blocked on all threads and waited for on this one, and a second one
-    finds nobody.
+    To be called on the main thread. That may be in a call which nothing interrupts when the signal
+    comes, so Python's own handlers would come too late; and libraries have threads from before, so
+    the signal cannot be kept from all. But at once, on whatever thread it reaches, the interpreter
+    writes its number to a socket. Spark often sends it twice: the second is not read any more.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def wait() -> None:
-        signal.sigwait({signal.SIGTERM})
+        # `told` lives as long as this thread: the signal needs its number.
+        while told and heard.recv(1) != bytes([signal.SIGTERM]):
+            pass
         try:
             stop()
         finally:
