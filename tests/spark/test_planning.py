@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.spark.planning import SHARED_TASK, Ranges, advance, shared, tasks
-from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.ranges import OffsetRange, from_offset, to_offset
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 30))
 SIZES = st.dictionaries(
@@ -141,3 +141,12 @@ def test_a_range_is_a_value_of_any_size() -> None:
     vast = OffsetRange("t", 0, 0, 2**62)
     assert pickle.loads(pickle.dumps(vast)) == vast
     assert len(pickle.dumps(vast)) < 200
+
+
+def test_the_same_ranges_again_are_another_offset() -> None:
+    """After a rewind the text differs from the last one, so that Spark reads the ranges again."""
+    ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 5)]
+    first = to_offset(ranges)
+    second = to_offset(ranges, unlike=first)
+    assert first != second != to_offset(ranges, unlike=second) == first
+    assert from_offset(first) == from_offset(second) == ranges

@@ -176,7 +176,7 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = advance(positions, ends, limit=limit)
         moved = any(before.get(one.tp, one.start) != one.start for one in ranges)
         if moved or any(one.size for one in ranges) or (ranges and not before):
-            return to_offset(ranges)
+            return to_offset(ranges, unlike=start)
         return start
 
     def _begun(self, wanted: Collection[TopicPartition]) -> tuple[Positions, Positions] | None:

@@ -259,7 +259,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not any(one.size for one in begun) or not group.holds_lease:
             group.cancel()
             return start
-        return to_offset(begun)
+        return to_offset(begun, unlike=start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
         """Where their logs begin and end; without those that cannot be known now."""

@@ -78,7 +78,7 @@ def positions(offset: Any) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return value[:2] if isinstance(value, list) else [value]
 
 
 class LagListener(StreamingQueryListener):

@@ -35,15 +35,24 @@ StreamOffset = dict[str, dict[str, list[int]]]
 """What Spark's checkpoint keeps of a batch: `{"topic": {"0": [start, end]}}`.
 
 It describes the batch by itself: a replay needs neither the batch before it nor who owns what. A
-partition without news keeps `[end, end]`.
+partition without news keeps `[end, end]`. A third number only tells a repetition apart.
 """
 
 
-def to_offset(ranges: Iterable[OffsetRange]) -> StreamOffset:
-    """The checkpoint's form; topics and partitions in order, since Spark compares it as text."""
+def to_offset(
+    ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = None
+) -> StreamOffset:
+    """The checkpoint's form; topics and partitions in order, since Spark compares it as text.
+
+    The text of `unlike` would mean no news to Spark; where the same ranges are to be read once more
+    (an operator's rewind, a topic made anew), a third number tells the two apart.
+    """
     found: StreamOffset = {}
     for one in sorted(ranges):
         found.setdefault(one.topic, {})[str(one.partition)] = [one.start, one.end]
+    if found == unlike:
+        return {topic: {number: [*pair, 1] for number, pair in partitions.items()}
+                for topic, partitions in found.items()}
     return found
 
 
@@ -55,7 +64,7 @@ def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[Offse
     """
     try:
         return [
-            OffsetRange(topic, int(partition), *map(int, pair))
+            OffsetRange(topic, int(partition), *map(int, list(pair)[:2]))
             for topic, partitions in offset.items()
             for partition, pair in partitions.items()
         ]
