@@ -1,0 +1,55 @@
+"""A job as users submit it: a batch read and a short stream of the source; prints what came of it.
+
+    clusterjob.py '{"zookeeper": ..., "topic": ..., "checkpoint": ..., "way": ...}'
+
+Its last line is one JSON object: `batch` and `stream`, the messages of each; `executors`, the
+directories in which executors worked; `package`, from where they and the driver took the package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+
+def where(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
+    """Each row's value, the executor's directory, and the package that it has."""
+    import zkconsumer  # noqa: PLC0415 - on the executor
+
+    for row in rows:
+        yield bytes(row.value).decode(), os.getcwd(), zkconsumer.__file__
+
+
+def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any]:
+    spark = SparkSession.builder.getOrCreate()
+    if way == "shipped":
+        from zkconsumer.spark.source import ZkConsumerSource  # noqa: PLC0415 - as docs/spark.md
+
+        spark.dataSource.register(ZkConsumerSource)
+    options = {"zookeeper": zookeeper, "subscribe": topic, "startingOffsets": "earliest"}
+    options["minPartitions"] = "4"  # few messages would share one task
+    rows = spark.read.format("zkconsumer").options(**options).load()
+    batch = rows.rdd.mapPartitions(where).collect()
+    query = (
+        spark.readStream.format("zkconsumer").options(**options).load()
+        .writeStream.format("memory").queryName("streamed")
+        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    import zkconsumer  # noqa: PLC0415 - on the driver
+
+    return {
+        "batch": sorted(value for value, _, _ in batch),
+        "stream": sorted(bytes(row.value).decode() for row in spark.table("streamed").collect()),
+        "executors": sorted({cwd for _, cwd, _ in batch}),
+        "package": sorted({zkconsumer.__file__, *(package for _, _, package in batch)}),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(**json.loads(sys.argv[1]))) + "\n")

@@ -1,0 +1,159 @@
+"""Queries of a group on a real Spark, which note every message that they are given.
+
+In this process: `Query(spark, ...)`. In one of its own, which a test may kill:
+    python queries.py DIRECTORY OPTIONS    (JSON)
+Its lines on standard output tell what happens; its query holds batches back as long as the file
+DIRECTORY/hold exists.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zkconsumer.sandbox import spark as sparks
+from zkconsumer.sandbox.process import until
+from zkconsumer.spark.lifecycle import RUNNER
+
+LIMIT_S = 150.0
+# What Spark says when a worker takes longer than ten seconds to start, which this machine may.
+SLOW = "failed to connect back"
+
+Place = tuple[str, int, int]
+
+
+class Query:
+    """A query in group mode; its batches wait while `free` is not set."""
+
+    def __init__(
+        self, spark: SparkSession, directory: Path, options: Mapping[str, str],
+        trigger_s: float = 0.0,
+    ) -> None:
+        self._spark, self._directory, self._options = spark, directory, dict(options)
+        self._trigger_s = trigger_s
+        self.places: list[tuple[Place, int]] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.begun: list[int] = []
+        self.pid = 0
+
+    def start(self) -> Query:
+        """Returns when its source process runs and has been asked for a batch."""
+        before = sources(self._spark)
+        self._start()
+        wait(lambda: self._is_up(before), "the query to start")
+        return self
+
+    def _start(self) -> None:
+        stream = self._spark.readStream.format("zkconsumer").options(**self._options).load()
+        writer = stream.writeStream.foreachBatch(self._take)
+        if self._trigger_s:
+            writer = writer.trigger(processingTime=f"{self._trigger_s} seconds")
+        self.query = writer.option("checkpointLocation", str(self._directory)).start()
+
+    def _is_up(self, before: set[int]) -> bool:
+        error = self.query.exception() if not self.query.isActive else None
+        if error is not None:
+            if SLOW not in str(error):
+                raise error
+            self._start()
+            return False
+        found = sources(self._spark) - before
+        self.pid = max(found, default=0)
+        words = self.query.status["message"]
+        return bool(found) and not words.startswith("Initializing")
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        rows = batch.select("topic", "partition", "offset").collect()
+        if not rows:
+            return  # Spark's first batch, when the group was not at rest yet
+        self.begun.append(number)
+        self.free.wait(LIMIT_S)
+        self.places += [((row.topic, row.partition, row.offset), number) for row in rows]
+
+    @property
+    def read(self) -> Counter[Place]:
+        return Counter(place for place, _ in list(self.places))
+
+    def holds(self) -> None:
+        """Waits until a batch is in its hands; `free` must be cleared before."""
+        count = len(self.begun)
+        wait(lambda: len(self.begun) > count, "a batch")
+
+    def stop(self) -> None:
+        self.free.set()
+        self.query.stop()
+
+
+def sources(spark: SparkSession) -> set[int]:
+    """The source processes of this session's queries."""
+    context: Any = spark.sparkContext
+    return {pid for pid in children(context._gateway.proc.pid) if RUNNER in command(pid)}
+
+
+def children(parent: int) -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.add(int(path.parent.name))
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def wait(condition: Any, what: str) -> None:
+    assert until(lambda: bool(condition()), limit_s=LIMIT_S), f"waited for {what}"
+
+
+def main() -> None:
+    """A driver of its own, as long as its query runs."""
+    directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+    spark = sparks.session(directory / "own", master="local[1]")
+    query = Query(spark, directory / "checkpoint", options)
+    hold = directory / "hold"
+
+    def heed() -> None:
+        while True:
+            query.free.clear() if hold.exists() else query.free.set()
+            time.sleep(0.02)
+
+    threading.Thread(target=heed, daemon=True).start()
+    query.start()
+    context: Any = spark.sparkContext
+    say(event="started", source=query.pid, jvm=context._gateway.proc.pid)
+    told = 0
+    while query.query.isActive:
+        while told < len(query.begun):
+            say(event="batch", number=query.begun[told])
+            told += 1
+        done = [list(place) for place, _ in list(query.places)]
+        (directory / "read.json.new").write_text(json.dumps(done))
+        (directory / "read.json.new").rename(directory / "read.json")
+        time.sleep(0.05)
+    say(event="ended", error=str(query.query.exception()))
+
+
+def say(**words: Any) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The package on a standalone cluster: a master and two workers, each a JVM of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import Sandbox, guard
+from zkconsumer.sandbox.cluster import SparkCluster
+
+ROOT = Path(__file__).parents[2]
+JOB = Path(__file__).with_name("clusterjob.py")
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+# Seconds, for a job that takes 15 on a quiet machine.
+LIMIT_S = 500
+CONTENTS = [f"{partition}-{number}" for partition in range(4) for number in range(25)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is installed, not a checkout: built from a copy, free of older builds."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    shutil.copytree(
+        ROOT / "zkconsumer", tree / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    pip("wheel", "--no-deps", "--wheel-dir", str(out), str(tree))
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
+    """A topic of four partitions that holds CONTENTS, as the job is told of it."""
+    topic = unique("cluster")
+    sandbox.create_topic(topic, partitions=4)
+    for partition in range(4):
+        messages = [one for one in CONTENTS if one.startswith(f"{partition}-")]
+        sandbox.produce(topic, messages, partition=partition)
+    return {"zookeeper": sandbox.zookeeper_connect, "topic": topic}
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    subprocess.run(command, check=True, timeout=LIMIT_S)
+
+
+def python_without_package(directory: Path) -> Path:
+    """An interpreter with all that the package needs, but without it.
+
+    A directory that a .pth file names is searched, and its own .pth files are not read: so an
+    editable installation is not seen.
+    """
+    venv.create(directory, symlinks=True)
+    python = directory / "bin" / "python"
+    (site,) = (directory / "lib").glob("python*/site-packages")
+    (site / "needs.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def run(
+    cluster: SparkCluster, directory: Path, request: dict[str, Any], *, python: Path, ship: str
+) -> dict[str, Any]:
+    """What the job tells, submitted to the cluster with `python` for driver and executors."""
+    from zkconsumer.sandbox.spark import environment  # noqa: PLC0415
+
+    environ = {**os.environ, **environment(directory), "PYSPARK_PYTHON": str(python)}
+    environ["PYSPARK_DRIVER_PYTHON"] = str(python)
+    # --py-files does not reach the process of a stream's source, on the driver.
+    environ["PYTHONPATH"] = ship
+    command = [str(SUBMIT), "--master", cluster.url, "--conf", "spark.ui.enabled=false"]
+    command += ["--conf", "spark.log.level=ERROR"]
+    command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
+    for key, value in cluster.settings.items():
+        command += ["--conf", f"{key}={value}"]
+    if ship:
+        command += ["--py-files", ship]
+    command += [str(JOB), json.dumps(request)]
+    done = subprocess.run(
+        command, cwd=directory, env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("way", ["installed", "shipped"])
+def test_a_job_on_the_cluster(
+    cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path, way: str
+) -> None:
+    """A batch and a stream run on both workers, with the package installed there or shipped."""
+    python, ship = python_without_package(tmp_path / "venv"), ""
+    if way == "installed":
+        # The two names under which Spark finds it are installed with it: nothing is registered.
+        pip("--python", str(python), "install", "--no-deps", "--ignore-installed", str(wheel))
+    else:
+        ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
+    request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": way}
+    told = run(cluster, tmp_path, request, python=python, ship=ship)
+    assert told["batch"] == told["stream"] == sorted(CONTENTS)
+    assert len(told["executors"]) == 2
+    assert all(Path(one).is_relative_to(cluster.directory) for one in told["executors"])
+    whence = "zkconsumer.zip" if ship else str(tmp_path / "venv")
+    assert all(whence in package for package in told["package"])
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
+    """A cluster that cannot start tells why, and none of its processes is left."""
+    cluster = SparkCluster(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-env.sh").write_text("exit 3\n")
+    with pytest.raises(SandboxError, match="master does not serve"):
+        cluster.start()
+    with pytest.raises(SandboxError, match="does not run"):
+        _ = cluster.url
+
+
+def test_what_is_stopped_is_gone(tmp_path: Path) -> None:
+    """After a stop neither master nor workers exist."""
+    with SparkCluster(tmp_path, workers=1) as cluster:
+        alive = [(one.pid, one.birth) for one in cluster._processes.values()]
+        assert len(alive) == 2
+        assert all(guard.born(pid) == birth for pid, birth in alive)
+    assert not any(guard.born(pid) == birth for pid, birth in alive)

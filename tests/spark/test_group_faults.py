@@ -1,0 +1,341 @@
+"""`mode=group` on a real Spark: members come, go, freeze and are killed, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jvmmember import JvmMember
+from kazoo.exceptions import NoNodeError
+from members import Group
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from spark.queries import LIMIT_S, Place, Query, wait
+from traffic import Traffic
+
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import client_settings
+
+SESSION_S = 3.0
+OPTIONS: Mapping[str, str] = {
+    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
+    "zookeeper.session.timeout.ms": "3000", "revoke.grace.ms": "30000",
+}
+log = logging.getLogger(__name__)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Fails when it does not hold within a time for a very busy machine."""
+    wait(condition, "what this line says")
+
+
+class Scene(Group):
+    """A group, a flow of messages for it, and queries on them."""
+
+    stack: ExitStack
+    spark: SparkSession
+    directory: Path
+
+    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
+        super().__init__(sandbox, name, topic, stack)
+        self.stack = stack
+        self.flow = self.traffic()
+        self.queries: list[Query] = []
+        self.others: list[Counter[Place]] = []
+
+    def traffic(self) -> Traffic:
+        made = Traffic(client_settings(self.sandbox.zookeeper_connect))
+        made.partitions = [self.tp(number) for number in range(4)]
+        return made
+
+    def options(self, **options: str) -> dict[str, str]:
+        given = {name.replace("__", "."): text for name, text in options.items()}
+        return {
+            "zookeeper": self.sandbox.zookeeper_connect, "group.id": self.name,
+            "subscribe": self.topic, **OPTIONS, **given,
+        }
+
+    def query(self, name: str, **options: str) -> Query:
+        """One that has not begun; it ends with the test."""
+        made = Query(self.spark, self.directory / name, self.options(**options))
+        self.queries.append(made)
+        self.stack.callback(lambda: made.stop() if hasattr(made, "query") else None)
+        return made
+
+    @property
+    def produced(self) -> set[Place]:
+        return {(tp.topic, tp.partition, n) for tp, all in self.flow.produced.items() for n in all}
+
+    @property
+    def read(self) -> Counter[Place]:
+        return sum([*(one.read for one in self.queries), *self.others], Counter())
+
+    def all_read(self) -> None:
+        """Waits until everything that is produced was read."""
+        wait(lambda: self.produced <= self.read.keys(), "all to be read")
+
+    @property
+    def repeated(self) -> set[Place]:
+        return {place for place, count in self.read.items() if count > 1}
+
+    def parts(self) -> dict[str, int]:
+        """How many partitions each member owns."""
+        return dict(Counter(owner.rpartition("-")[0] for owner in self.owners()))
+
+    @property
+    def members(self) -> list[str]:
+        try:
+            return self.admin.get_children(paths.ids(self.name))
+        except NoNodeError:
+            return []
+
+
+@pytest.fixture
+def scene(
+    spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[Scene]:
+    """A topic of four partitions, and nobody in the group yet."""
+    topic = unique("flow")
+    sandbox.create_topic(topic, partitions=4)
+    with ExitStack() as stack:
+        made = Scene(sandbox, unique("group"), topic, stack)
+        made.spark, made.directory = spark, tmp_path
+        stack.callback(made.flow.stop)
+        yield made
+
+
+class Watcher(threading.Thread):
+    """Notes where an offset in ZooKeeper goes back."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(daemon=True)
+        self._scene, self.over = scene, threading.Event()
+        self.back: list[tuple[int, int, int]] = []
+
+    def run(self) -> None:
+        last: dict[int, int] = {}
+        while not self.over.wait(0.02):
+            for partition in range(4):
+                now = int(self._scene.stored(partition) or 0)
+                if now < last.get(partition, 0):
+                    self.back.append((partition, last[partition], now))
+                last[partition] = now
+
+
+class Driver:
+    """A query in a driver of its own, with everything that belongs to it."""
+
+    def __init__(self, scene: Scene, name: str, **options: str) -> None:
+        self.directory = scene.directory / name
+        self.directory.mkdir()
+        self.hold = self.directory / "hold"
+        self.errors = self.directory / "errors.txt"
+        self._lines: list[dict[str, Any]] = []
+        program = Path(__file__).with_name("queries.py")
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, program, self.directory, json.dumps(scene.options(**options))],
+                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+            )
+        scene.stack.callback(self.end)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self._lines.append(json.loads(line))
+
+    def told(self, event: str) -> dict[str, Any]:
+        """What it said of this, as soon as it has."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [one for one in self._lines if one["event"] == event]
+            return bool(found)
+
+        wait(look, f"the driver to tell of {event!r}")
+        return found[-1]
+
+    def kill(self) -> None:
+        """Python and JVM at once, with SIGKILL; the source process is left to itself."""
+        os.kill(int(self.told("started")["jvm"]), signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def read(self) -> Counter[Place]:
+        path = self.directory / "read.json"
+        places = json.loads(path.read_text()) if path.exists() else []
+        return Counter((topic, partition, offset) for topic, partition, offset in places)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def test_queries_join_and_leave(scene: Scene) -> None:
+    """Two queries in one group over join and leave: nothing lost, nothing twice."""
+    one = scene.query("a", consumer__id="a").start()
+    scene.flow.start()
+    wait_until(lambda: len(one.read) > 50)
+    other = scene.query("b", consumer__id="b").start()
+    wait_until(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
+    scene.flow.stop()
+    scene.all_read()
+    wait(lambda: [scene.stored(n) for n in range(4)]
+         == [str(len(scene.flow.produced[scene.tp(n)])) for n in range(4)], "the last commits")
+    started = time.monotonic()
+    other.stop()
+    wait_until(lambda: len(scene.members) == 1)
+    took_s = time.monotonic() - started
+    log.info("znodes gone %.3f s after stop()", took_s)
+    assert took_s < SESSION_S
+    wait_until(lambda: scene.parts() == {f"{scene.name}_a": 4})
+    for partition in range(4):
+        placed = scene.sandbox.produce(scene.topic, 5, partition=partition)
+        scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
+    scene.all_read()
+    assert scene.repeated == set()
+
+
+def test_beside_jvm_and_python_members(scene: Scene) -> None:
+    """With a JVM consumer and a connector in the group each has its share, and nothing is lost."""
+    query = scene.query("a", consumer__id="a", revoke__grace__ms="4000").start()
+    scene.flow.start()
+    wait_until(lambda: len(query.read) > 20)
+    jvm = JvmMember(
+        "1.1.1", scene.sandbox.zookeeper_connect, scene.name, name="j",
+        directory=scene.directory, topics=[scene.topic],
+    )
+    scene.stack.callback(jvm.end)
+    one = scene.join("p", zookeeper_session_timeout_s=SESSION_S)
+    wait(lambda: len(scene.parts()) == 3 and sum(scene.parts().values()) == 4, "three shares")
+    wait(lambda: jvm.delivered and one.readers[0].messages, "messages for all three")
+    jvm.leave()
+    one.close()
+    wait(lambda: scene.parts() == {f"{scene.name}_a": 4}, "the query to have all again")
+    scene.flow.stop()
+    scene.others = [
+        Counter((scene.topic, d.partition.partition, d.offset) for d in jvm.delivered),
+        Counter((m.topic, m.partition, m.offset) for m in one.readers[0].messages),
+    ]
+    scene.all_read()
+
+
+def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
+    """A peer goes on, the restarted query replays its batch: repeated is that batch and no more."""
+    for partition in range(4):
+        placed = scene.sandbox.produce(scene.topic, 50, partition=partition)
+        scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
+    driver = Driver(scene, "d", consumer__id="d", maxOffsetsPerTrigger="100")
+    driver.hold.touch()
+    open_batch = driver.told("batch")["number"]
+    surplus = scene.query("p", consumer__id="p")
+    driver.kill()
+    started = time.monotonic()
+    wait_until(lambda: scene.members == [])
+    log.info("znodes gone %.3f s after the driver was killed", time.monotonic() - started)
+    surplus.start()
+    scene.all_read()
+    restarted = Query(
+        scene.spark, driver.directory / "checkpoint", scene.options(consumer__id="d")
+    )
+    scene.queries.append(restarted)
+    scene.stack.callback(restarted.stop)
+    restarted.start()
+    wait_until(lambda: len(restarted.read) >= 100)
+    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    batch = {place for place, number in restarted.places if number == open_batch}
+    assert scene.repeated == batch and len(batch) == 100
+    told = driver.errors.read_text()
+    assert f"group {scene.name}: batch of 100 messages of 4 partitions" in told
+    assert f"group {scene.name}: owns 4 partitions" in told
+
+
+def test_a_source_process_freezes(scene: Scene) -> None:
+    """A peer takes over; thawed it rejoins; nothing is lost, and no stored offset goes back."""
+    query = scene.query("a", consumer__id="a").start()
+    scene.flow.start()
+    watcher = Watcher(scene)
+    watcher.start()
+    wait_until(lambda: len(query.read) > 50)
+    peer = scene.query("b", consumer__id="b").start()
+    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    os.kill(query.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    wait_until(lambda: scene.parts() == {f"{scene.name}_b": 4})
+    taken_s = time.monotonic() - started
+    count = len(peer.read)
+    wait_until(lambda: len(peer.read) > count)
+    log.info("frozen: taken over after %.1f s, served after %.1f s",
+             taken_s, time.monotonic() - started)
+    os.kill(query.pid, signal.SIGCONT)
+    wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
+    count = len(query.read)
+    wait_until(lambda: len(query.read) > count)
+    scene.flow.stop()
+    scene.all_read()
+    watcher.over.set()
+    watcher.join()
+    assert watcher.back == []
+    assert query.query.isActive and query.query.exception() is None
+    log.info("frozen: %d of %d twice", len(scene.repeated), len(scene.produced))
+
+
+def test_zookeeper_restarts(scene: Scene) -> None:
+    """A query waits for it, goes on, and loses nothing."""
+    query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
+    scene.flow.start()
+    wait_until(lambda: len(query.read) > 20)
+    scene.sandbox.zookeeper.restart()
+    count = len(query.read)
+    wait_until(lambda: len(query.read) > count + 20)
+    scene.flow.stop()
+    scene.all_read()
+
+
+def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
+    """What `zkconsumer offsets reset` sets while a query is down, it goes on from."""
+    scene.flow.produced = {
+        scene.tp(n): {at.offset for at in scene.sandbox.produce(scene.topic, 10, partition=n)}
+        for n in range(4)
+    }
+    query = scene.query("a").start()
+    scene.all_read()
+    wait_until(lambda: [scene.stored(n) for n in range(4)] == ["10"] * 4)
+    query.stop()
+    wait_until(lambda: scene.members == [])
+    command = [sys.executable, "-m", "zkconsumer", "offsets", "reset", "--to-earliest", "--execute"]
+    command += ["-z", scene.sandbox.zookeeper_connect, "-g", scene.name, "-t", scene.topic]
+    subprocess.run([*command, "--backup-dir", scene.directory], check=True, capture_output=True)
+    query.start()
+    wait_until(lambda: set(query.read.values()) == {2} and len(query.read) == 40)
+
+
+def test_errors_are_one_sentence(scene: Scene) -> None:
+    """What ends a query reaches the user as its text, without a trace of Python's."""
+    scene.sandbox.produce(scene.topic, 5, partition=0)
+    query = scene.query("a").start()
+    wait_until(lambda: len(query.read) == 5)
+    scene.sandbox.delete_topic(scene.topic)
+    with pytest.raises(StreamingQueryException) as raised:
+        query.query.awaitTermination(LIMIT_S)
+    assert f"SparkSourceError: topic {scene.topic} was deleted (group {scene.name}):" in str(
+        raised.value
+    )
+    assert "Traceback" not in str(raised.value)

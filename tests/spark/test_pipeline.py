@@ -1,0 +1,146 @@
+"""scripts/pipeline_demo: a whole run, its verdict, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.sandbox.pipeline.judge import Row, Verdict, judge
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
+# Seconds until everything of a run must have gone: it takes two, and more on a busy machine.
+PATIENCE_S = 60.0
+# Seconds for a run, which takes 60 on a quiet machine.
+LIMIT_S = 500.0
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the run has its temporary directory; whose path is in all its command lines."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Starts the demo; what a test leaves running is ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run() -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(SCRIPT), "--messages", "5000", "--json"]
+        started.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home)
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def assert_nothing_is_left(home: Path) -> None:
+    def left() -> list[object]:
+        shown = subprocess.run(
+            ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+        )
+        return [
+            *(line for line in shown.stdout.splitlines() if str(home) in line),
+            *home.iterdir(),
+        ]
+
+    limit_s = time.monotonic() + PATIENCE_S
+    while (found := left()) and time.monotonic() < limit_s:
+        time.sleep(0.1)
+    assert not found
+
+
+@pytest.mark.timeout(LIMIT_S + PATIENCE_S)
+def test_a_run(home: Path, start: Start) -> None:
+    """Nothing is lost or wrong over a kill in mid-batch; what is twice was in flight then."""
+    out, err = start().communicate(timeout=LIMIT_S)
+    result = json.loads(out.splitlines()[-1])
+    assert list(result.pop("settled_s")) == ["jvm", "join", "kill", "restart"], err
+    verdict = Verdict(**result)
+    assert verdict.good, (verdict, err[-3000:])
+    assert min(verdict.spark, verdict.jvm, verdict.windows) > 0
+    assert verdict.spark + verdict.jvm == verdict.produced + verdict.duplicates
+    assert_nothing_is_left(home)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_ctrl_c(home: Path, start: Start) -> None:
+    """Ctrl-C while Spark starts is exit code 130, and leaves no process and no directory."""
+    process = start()
+    assert process.stderr is not None
+    assert any(b"a Spark query joins" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=PATIENCE_S) == 130
+    assert b"Traceback" not in process.stderr.read()
+    assert_nothing_is_left(home)
+
+
+# ---- the judge ----------------------------------------------------------------------------------
+
+LOG = [Row(0, offset, 1000 * offset + 5, str(offset)) for offset in range(6)]
+GOOD = Verdict(
+    produced=6, spark=4, jvm=2, lost=0, wrong=0, duplicates=0, in_flight=0, windows=4,
+    wrong_windows=0,
+)  # fmt: skip
+
+
+def judged(
+    batches: dict[int, list[Row]], jvm: list[int], *, killed: int, missing: int = -1
+) -> Verdict:
+    """With windows that fit, but for the one of that start."""
+    windows: dict[tuple[int, int], int] = {}
+    for rows in batches.values():
+        for row in rows:
+            start_ms = row.timestamp_ms - row.timestamp_ms % 1000
+            windows[start_ms, row.partition] = windows.get((start_ms, row.partition), 0) + 1
+    windows.pop((missing, 0), None)
+    places = [(0, offset) for offset in jvm]
+    return judge(LOG, batches=batches, windows=windows, jvm=places, killed=killed)
+
+
+def test_all_is_well() -> None:
+    """What the query and the JVM consumer have read together is what the topic holds."""
+    verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=1)
+    assert verdict == GOOD
+    assert verdict.good
+
+
+def test_what_was_in_flight_may_come_twice() -> None:
+    """Copies of the killed batch are counted and forgiven, all others are not."""
+    verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [3, 4, 5], killed=1)
+    assert verdict == replace(GOOD, jvm=3, duplicates=1, in_flight=1)
+    assert verdict.good
+    verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [1, 4, 5], killed=1)
+    assert verdict == replace(GOOD, jvm=3, duplicates=1)
+    assert not verdict.good
+
+
+def test_a_loss_is_found_behind_a_duplicate() -> None:
+    """A missing message is not made up for by one that came twice."""
+    verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 4], killed=0)
+    assert verdict == replace(GOOD, lost=1, duplicates=1)
+    assert not verdict.good
+
+
+def test_what_is_written_wrongly() -> None:
+    """A value or a time that is not the topic's, and a window's wrong count, are found."""
+    changed = LOG[3]._replace(value="x")
+    assert judged({0: LOG[:3], 1: [changed]}, [4, 5], killed=0) == replace(GOOD, wrong=1)
+    verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=0, missing=2000)
+    assert verdict == replace(GOOD, wrong_windows=1)
+    assert not verdict.good
