@@ -43,8 +43,8 @@ def commit_case(bench: Bench, case: str) -> list[Result]:
         for tp, at in member.served().items():
             member.reset(tp, at, 0, "bench")
         for _ in range(BATCHES):
-            at = {tp: one.offset or 0 for tp, one in member.served().items()}
-            batch = member.begin([OffsetRange(*tp, start, start + 10) for tp, start in at.items()])
+            places = {tp: one.offset or 0 for tp, one in member.served().items()}
+            batch = member.begin([OffsetRange(*tp, at, at + 10) for tp, at in places.items()])
             ends = {one.tp: one.end for one in batch}
             started = time.perf_counter()
             member.finish(ends)

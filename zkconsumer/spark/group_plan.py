@@ -40,10 +40,13 @@ class Piece(NamedTuple):
 
 
 def plan(connection: Connection, options: GroupsOptions) -> list[list[Piece]]:
-    """The pieces of each task; no task where there is no group. Raises as `Connection.read`."""
+    """The pieces of each task; no task where there is no group.
+
+    A group that may not be listed is planned all the same: its task tells of it.
+    """
     names = options.selected(read_group_names(connection))
     if options.table is Table.MEMBERS:
-        found = connection.children(map(paths.ids, names))
+        found = connection.listable(map(paths.ids, names))
         sizes = {name: 1 + len(found.get(paths.ids(name), ())) for name in names}
         return _dealt([Piece(name, None, size) for name, size in sizes.items()], options)
     counts = _counts(connection, names, options)
@@ -86,10 +89,10 @@ def _counts(
     }
     below = {
         f"{room}/{topic}": (rooms[room], topic)
-        for room, topics in connection.children(rooms).items() for topic in topics
+        for room, topics in connection.listable(rooms).items() for topic in topics
         if options.topics is None or topic in options.topics
     }
-    for path, partitions in connection.children(below).items():
+    for path, partitions in connection.listable(below).items():
         name, topic = below[path]
         counts[name][topic] = counts[name].get(topic, 0) + len(partitions)
     return counts

@@ -91,6 +91,11 @@ class Connection:
         """As `children`, in the server's own order, which the JVM's tools show as it is."""
         return dict(self._present(Children(path) for path in paths))
 
+    def listable(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """As `children`; without those that may not be listed."""
+        answers = self._replies(Children(path) for path in paths)
+        return {one.path: sorted(got.value) for one, got in answers if got.code is Code.OK}
+
     def stats(self, paths: Iterable[str]) -> dict[str, Stat]:
         """The stat of each of these znodes that exists."""
         found = self._present(Exists(path) for path in paths)
