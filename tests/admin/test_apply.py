@@ -325,11 +325,16 @@ def test_a_change_before_the_first_write(
     assert hands.tree(group) == before
 
 
-def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path) -> None:
-    """A znode that was deleted and made again has the version of before: from a file it is seen."""
+@pytest.mark.parametrize("way", ["at once", "from a file"])
+def test_the_same_value_in_a_new_znode(
+    hands: Hands, group: str, tmp_path: Path, way: str
+) -> None:
+    """A znode that was deleted and made again, up to the version of before, is seen."""
     hands.other.delete(paths.offset(group, T[0]))
     hands.other.create(paths.offset(group, T[0]), b"100")
-    plan = planfile.load(planfile.save(setting(hands, group), tmp_path / "plan.json"))
+    plan = setting(hands, group)
+    if way == "from a file":
+        plan = planfile.load(planfile.save(plan, tmp_path / "plan.json"))
     hands.other.delete(paths.offset(group, T[0]))
     hands.other.create(paths.offset(group, T[0]), b"100")
     with pytest.raises(RefusedError, match="1 znode changed"):

@@ -11,6 +11,10 @@ deletes no znode that has children. Members watch that parent only while they ar
 it, and then the guard fails; so no member is ever told of it.
 
 A reply that was lost is not guessed: what stands there then says whether it happened.
+
+Reading back compares the transaction that wrote a znode, too: one that was deleted and made anew is
+another one. ZooKeeper's compare-and-set knows versions alone, so that what is made anew, up to the
+very version, between reading back and writing is not told apart.
 """
 
 from __future__ import annotations
@@ -37,7 +41,6 @@ from zkconsumer.errors import (
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import (
     MAX_MULTI_WRITES,
-    Check,
     Code,
     Node,
     Write,
@@ -175,8 +178,6 @@ class _Run:
 
     def _due(self) -> list[Change]:
         """What is still to be done. Raises RefusedError where neither old nor new state stands."""
-        if not self._plan.origin and self._is_unchanged():
-            return list(self._plan.changes)
         nodes = self._connection.read(one.path for one in self._plan.changes)
         due, changed = sort_out(self._plan.changes, nodes)
         if changed:
@@ -186,21 +187,6 @@ class _Run:
                 remedy="nothing was written: make the plan anew",
             )
         return due
-
-    def _is_unchanged(self) -> bool:
-        """Whether everything still has the version of just now: a tenth of the time of reading."""
-        there = [one for one in self._plan.changes if one.before is not None]
-        checks = [Check(one.path, one.before.version) for one in there if one.before is not None]
-        for start in range(0, len(checks), MAX_MULTI_WRITES):
-            if self._connection.write(checks[start:start + MAX_MULTI_WRITES]).code is not Code.OK:
-                return False
-        absent = [one.path for one in self._plan.changes if one.before is None]
-        parents = {path.rpartition("/")[0] for path in absent}
-        below = {
-            f"{path}/{name}" for path, names in self._connection.children(parents).items()
-            for name in names
-        }
-        return below.isdisjoint(absent)
 
     def _due_in_kafka(self) -> list[KafkaChange]:
         due: list[KafkaChange] = []
