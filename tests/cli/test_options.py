@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ def test_summaries_are_whole() -> None:
         commands = result.stdout.partition("Commands:")[2]
         assert commands
         assert "..." not in commands, family
+
+
+def test_arguments_have_names() -> None:
+    """The help of no command says of a positional argument what Python takes it for."""
+    families = [("topics", "list show forget"), ("groups", "show watch delete copy rename"),
+                ("offsets", "set export import"), ("trace", "check show"), ("apply", ""),
+                ("undo", ""), ("explain", ""), ("legacy", "")]
+    for family, commands in families:
+        for command in commands.split() or [""]:
+            given = [word for word in (family, command, "--help") if word]
+            result = CliRunner().invoke(app, given)
+            arguments = result.stdout.partition("Arguments:\n")[2].partition("\n\n")[0]
+            assert re.match(r"  [A-Z]+", arguments), (family, command)
+            assert "<" not in arguments, arguments
 
 
 def test_a_slip_of_the_pen() -> None:

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 
 from zkconsumer.errors import (
     AppliedInPartError,
@@ -80,6 +80,22 @@ def exit_code(error: ZkConsumerError) -> Exit:
             return Exit.PROBLEM
 
 
+class _Argument(TyperArgument):
+    """A positional argument: its name says what it is; in the help no type stands behind it."""
+
+    def display_type_rich(self, ctx: Any) -> str | None:
+        return None
+
+
+def _name_arguments(command: Any) -> None:
+    """Of a command, and of all below it; Typer has no option for the class of an argument."""
+    for one in command.params:
+        if isinstance(one, TyperArgument):
+            one.__class__ = _Argument
+    for below in getattr(command, "commands", {}).values():
+        _name_arguments(below)
+
+
 class _LazyGroup(TyperGroup):
     """Imports a command's module when the command is asked for; ends every command's errors."""
 
@@ -91,6 +107,7 @@ class _LazyGroup(TyperGroup):
             return None
         command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name][0]).app)
         command.name = cmd_name
+        _name_arguments(command)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

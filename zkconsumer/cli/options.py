@@ -74,7 +74,12 @@ class Common:
         ),
     ] = None
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="How to write the result.")
+        Output,
+        typer.Option(
+            "--output", "-o",
+            help="How to write the result. legacy: as Kafka's tool of 1.1.1, where there was one"
+            " (lag); as other releases: `zkconsumer legacy`.",
+        ),
     ] = Output.TABLE
     no_color: Annotated[
         bool, typer.Option("--no-color", help="No colours; nor with NO_COLOR in the environment.")

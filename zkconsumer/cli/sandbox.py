@@ -119,7 +119,7 @@ def down(*, directory: DirectoryOption = None) -> None:
 
 @topic_app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     *,
     partitions: Annotated[int, typer.Option(min=1, max=10_000)] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="One broker for each.")] = 1,
@@ -143,7 +143,7 @@ def create(
 
 @topic_app.command()
 def produce(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     messages: Annotated[
         list[str] | None,
         typer.Argument(metavar="MESSAGE", help="Values; none: the lines of standard input."),

@@ -58,7 +58,13 @@ Name = Enum("Name", {name: name for name in _TOOLS})  # type: ignore[misc]
 )
 def legacy(
     context: typer.Context,
-    name: Annotated[Name, typer.Argument(help="The tool; its own arguments follow.")],
+    name: Annotated[
+        Name,
+        typer.Argument(
+            metavar="NAME",
+            help=f"The tool, whose own arguments follow it: {', '.join(_TOOLS)}.",
+        ),
+    ],
     *,
     release: Annotated[
         Release | None, typer.Option(help="As of this release; by default the newest with it.")
