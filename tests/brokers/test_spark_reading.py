@@ -22,7 +22,7 @@ COLUMNS = ("offset", "key", "value", "timestamp", "timestampType")
 def settings(cluster: Sandbox) -> ReadSettings:
     """Those of tasks, from the brokers' own registrations."""
     config = ConsumerConfig(group_id="none", zookeeper_connect=cluster.zookeeper_connect)
-    return ReadSettings(client_settings(config, brokers_of(config)))
+    return ReadSettings(client_settings(config, brokers_of(config)), patience_s=120.0)
 
 
 def rows(settings: ReadSettings, *ranges: OffsetRange) -> list[tuple[object, ...]]:

@@ -194,6 +194,15 @@ def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
         SourceOptions.parse({**NEEDED, **options}).for_stream()
 
 
+def test_a_member_cannot_leave_out_commits() -> None:
+    """`auto.commit.enable=false` is refused in group mode with the reason; elsewhere it is idle."""
+    with pytest.raises(ConfigError, match="commits what it has finished") as caught:
+        SourceOptions.parse({**MEMBER, "auto.commit.enable": "false"}).for_stream()
+    assert caught.value.where == "auto.commit.enable=false"
+    SourceOptions.parse({**MEMBER, "auto.commit.enable": "true"}).for_stream()
+    SourceOptions.parse({**NEEDED, "auto.commit.enable": "false"}).for_stream()
+
+
 def test_options_travel_and_keep_secrets() -> None:
     """They pickle as they are; neither repr nor an error shows a credential."""
     secret = {

@@ -32,10 +32,10 @@ from zkconsumer.spark.schema import SCHEMA
 MOMENT_MS = 1_600_000_000_123
 
 
-def settings_of(sandbox: Sandbox, **more: Any) -> ReadSettings:
+def settings_of(sandbox: Sandbox, *, patience_s: float = 120.0, **more: Any) -> ReadSettings:
     config = ConsumerConfig(group_id="none", zookeeper_connect="unused:2181")
     broker = Broker(None, -1, 4, tuple(f"PLAINTEXT://{one.bootstrap}" for one in sandbox.brokers))
-    return ReadSettings(client_settings(config, [broker]), **more)
+    return ReadSettings(client_settings(config, [broker]), patience_s, **more)
 
 
 def rows(
@@ -202,7 +202,7 @@ import os, sys, warnings
 from zkconsumer.spark.ranges import OffsetRange
 from zkconsumer.spark.reading import ReadSettings, read_ranges
 warnings.simplefilter("ignore")
-settings = ReadSettings(eval(sys.argv[1]))
+settings = ReadSettings(eval(sys.argv[1]), patience_s=120.0)
 def count():
     asked = [OffsetRange(sys.argv[2], 0, 0, 100)]
     return sum(batch.num_rows for batch in read_ranges(asked, ["value"], settings))
@@ -337,7 +337,7 @@ def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("zkconsumer.spark.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SparkSourceError) as caught:
-        next(read_ranges([OffsetRange("t", 0, 0, 1)], ["value"], ReadSettings({})))
+        next(read_ranges([OffsetRange("t", 0, 0, 1)], ["value"], ReadSettings({}, 1.0)))
     assert "an executor cannot read" in str(caught.value)
     assert sys.executable in str(caught.value)
     assert "install zkconsumer[spark] there" in str(caught.value)

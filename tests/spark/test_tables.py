@@ -353,6 +353,7 @@ GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
     ({"startingOffsets": "latest"}, "no option of the table lag (startingOffsets)"),
     ({"table": "owner_changes", "parallelism": "2"}, "no option of the table owner_changes"),
     ({"table": "owners", "offsets.storage": "kafka"}, "no option of the table owners"),
+    ({"table": "offset_changes", "offsets.storage": "kafka"}, "so it is not followed"),
     ({"parallelism": "0"}, "bad value '0' of parallelism"),
     ({"groupsPattern": "("}, "("),
 ])  # fmt: skip

@@ -30,12 +30,11 @@ from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.spark import resolving
 from zkconsumer.spark.lifecycle import log_to_stderr, one_sentence
-from zkconsumer.spark.logs import TOPICS_S, ClusterLogs, brokers_of
+from zkconsumer.spark.logs import TOPICS_S, ClusterLogs, ShortLogs, brokers_of
 from zkconsumer.spark.mirror import Mirror
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.planning import advance
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset, to_offset
-from zkconsumer.spark.reading import SHORT_LOG_S
 from zkconsumer.spark.tasks import planned, read_task
 from zkconsumer.zk.connection import Connection
 
@@ -73,8 +72,7 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Partitions of the checkpoint that are gone; what comes back under the name is new.
         self._gone: set[TopicPartition] = set()
         self._looked_at = float("-inf")
-        # Since when a log ends before the position that was reached in it.
-        self._short_since: dict[TopicPartition, float] = {}
+        self._short = ShortLogs()
         self._told: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,18 +218,10 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = dict(positions)
         ends: Positions = {}
         for tp, at in positions.items():
-            if tp in logs and not self._is_short(tp, at, logs[tp]):
+            if tp in logs and not self._short.must_wait(tp, at, logs[tp]):
                 found[tp] = resolving.within(tp, at, logs[tp], fail_on_data_loss=strict)
                 ends[tp] = logs[tp].end
         return found, ends
-
-    def _is_short(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
-        """Whether to wait: a leader that was just elected knows of less than it has."""
-        if position <= log.end:
-            self._short_since.pop(tp, None)
-            return False
-        now = time.monotonic()
-        return now - self._short_since.setdefault(tp, now) < SHORT_LOG_S
 
     def _drop(
         self,

@@ -66,6 +66,8 @@ _FOR: Final[Mapping[str, tuple[Table, ...]]] = {
     _STARTING: (Table.OWNER_CHANGES, Table.OFFSET_CHANGES),
 }
 
+_NOT_FOLLOWED: Final = "; Kafka's storage has no znodes that would change, so it is not followed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsOptions:
@@ -115,7 +117,8 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
         if name in given and table not in tables:
             raise ConfigError(
                 f"no option of the table {table.value}", where=name,
-                remedy=f"leave it out; it is for {', '.join(one.value for one in tables)}",
+                remedy=f"leave it out; it is for {', '.join(one.value for one in tables)}"
+                + (_NOT_FOLLOWED if name == _STORAGE and table is Table.OFFSET_CHANGES else ""),
             )
     if _GROUPS in given and _GROUPS_PATTERN in given:
         raise ConfigError(

@@ -17,6 +17,7 @@ from zkconsumer.core.paths import BROKER_IDS
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
+from zkconsumer.spark.reading import SHORT_LOG_S
 from zkconsumer.zk.connection import Connection
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,21 @@ ASK_S: Final = 2.0
 
 TELL_S: Final = 30.0
 """Seconds between two lines in the log about the same trouble."""
+
+
+class ShortLogs:
+    """Logs that end before a position which was reached in them; of one query."""
+
+    def __init__(self) -> None:
+        self._since: dict[TopicPartition, float] = {}
+
+    def must_wait(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
+        """A leader that was just elected knows of less than it has, for `SHORT_LOG_S` at most."""
+        if position <= log.end:
+            self._since.pop(tp, None)
+            return False
+        now = time.monotonic()
+        return now - self._since.setdefault(tp, now) < SHORT_LOG_S
 
 
 def brokers_of(config: ConsumerConfig) -> list[Broker]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
 from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
@@ -47,12 +46,8 @@ class Membership:
     """
 
     def __init__(self, config: ConsumerConfig, wanted: Registration) -> None:
-        """Nothing happens yet. Raises InvalidNameError for an impossible `consumer.id`.
-
-        Finished batches are committed whatever `auto.commit.enable` says: else nobody could go on
-        behind a query.
-        """
-        self.config = replace(config, auto_commit_enable=True)
+        """Nothing happens yet. Raises InvalidNameError for an impossible `consumer.id`."""
+        self.config = config
         self.consumer_id = topics.consumer_id(
             config.group_id, config.consumer_id or making.suffix()
         )

@@ -40,6 +40,10 @@ stay well under that, and a batch under it."""
 PATIENCE_SESSIONS: Final = 10
 """Default of `zookeeper.patience.ms`, in session timeouts."""
 
+POLL_TIMEOUT_MS: Final = 120_000
+"""Default of `kafkaConsumer.pollTimeoutMs`, that of Spark's connector (`spark.network.timeout`): a
+broker is restarted, or a leader found, in less."""
+
 OnRestart = Literal["max", "zookeeper", "checkpoint"]
 
 _MAX_INT: Final = 2**31 - 1
@@ -98,6 +102,7 @@ class SourceOptions:
         revoke_grace_s: how long a release waits for the batch in flight, in group mode.
         on_restart: group mode: which counts of the checkpoint's offset and the group's.
         patience_s: group mode: how long ZooKeeper may be away before the query fails.
+        poll_timeout_s: how long a task waits for brokers from which nothing comes.
         given: the names of the options that were given, as they are written in the documentation.
     """
 
@@ -116,6 +121,7 @@ class SourceOptions:
     revoke_grace_s: float = 4.0
     on_restart: OnRestart = "max"
     patience_s: float = 60.0
+    poll_timeout_s: float = POLL_TIMEOUT_MS / 1000
     given: frozenset[str] = field(default=frozenset())
 
     @classmethod
@@ -150,6 +156,8 @@ class SourceOptions:
             patience_s=(
                 whole(given, "zookeeper.patience.ms", _MAX_INT)
                 or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000) / 1000,
+            poll_timeout_s=(
+                whole(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS) / 1000,
             given=frozenset(given),
         )
 
@@ -186,6 +194,13 @@ class SourceOptions:
                 "zookeeper as an offset means what a group has stored, and no group is named",
                 where="startingOffsets, endingOffsets", remedy="set group.id, or say earliest",
             )
+        if self.mode is Mode.GROUP and not self.config.auto_commit_enable:
+            raise ConfigError(
+                "a query in a group commits what it has finished: nobody else knows that, and"
+                " whoever owns a partition next would read it again from the last commit",
+                where="auto.commit.enable=false",
+                remedy="leave it out; mode=direct without mirrorOffsets commits nothing",
+            )
         return self
 
 
@@ -208,8 +223,9 @@ _DIRECT_ONLY: Final = frozenset(
 
 OPTIONS: Final = (
     "zookeeper", "mode", *_TOPICS, "streams", *_STARTING, "startingOffsetsByTimestampStrategy",
-    *_ENDING, "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "mirrorOffsets",
-    "pushFilters", "includeHeaders", "revoke.grace.ms", "offsets.on.restart",
+    *_ENDING, "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs", "mirrorOffsets", "pushFilters", "includeHeaders",
+    "revoke.grace.ms", "offsets.on.restart",
     "zookeeper.patience.ms",
 )
 """The options beside the old consumer's property names."""
@@ -226,7 +242,6 @@ _FOREIGN: Final = {
     "minoffsetspertrigger": "set the trigger's interval instead",
     "maxtriggerdelay": "set the trigger's interval instead",
     "maxrecordsperpartition": "set minPartitions instead",
-    "kafkaconsumer.polltimeoutms": "the nearest is socket.timeout.ms",
     "fetchoffset.numretries": "offsets are asked for until socket.timeout.ms is over",
     "fetchoffset.retryintervalms": "offsets are asked for until socket.timeout.ms is over",
 }

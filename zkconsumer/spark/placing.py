@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.spark import resolving
 from zkconsumer.spark.ledger import Served
+from zkconsumer.spark.logs import ShortLogs
 from zkconsumer.spark.membership import Membership
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.ranges import OffsetRange
-from zkconsumer.spark.reading import SHORT_LOG_S
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +31,7 @@ class Placing:
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options, self._name = options, name
         self.replayed: Positions = {}
-        # Since when a log ends before the position that was reached in it.
-        self._short_since: dict[TopicPartition, float] = {}
+        self._short = ShortLogs()
 
     def resume(
         self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]
@@ -76,7 +74,7 @@ class Placing:
             if log is None:
                 if at.offset is not None:
                     found[tp] = at.offset
-            elif at.offset is not None and self._is_short(tp, at.offset, log):
+            elif at.offset is not None and self._short.must_wait(tp, at.offset, log):
                 found[tp] = at.offset
             elif at.offset is not None and not at.is_stored:
                 strict = self._options.fail_on_data_loss
@@ -106,11 +104,3 @@ class Placing:
                          self._name, tp, offset, why, policy)
         group.reset(tp, at, offset, why)
         return offset
-
-    def _is_short(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
-        """Whether to wait: a leader that was just elected knows of less than it has."""
-        if position <= log.end:
-            self._short_since.pop(tp, None)
-            return False
-        now = time.monotonic()
-        return now - self._short_since.setdefault(tp, now) < SHORT_LOG_S

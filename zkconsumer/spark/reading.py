@@ -68,13 +68,14 @@ class ReadSettings:
 
     Attributes:
         client: librdkafka's settings, from `client_settings`.
-        fail_on_data_loss: whether a message that is no longer in the log is an error.
-        patience_s: seconds without any progress, broker away or leader unknown, until it is one.
+        patience_s: seconds without any progress, broker away or leader unknown, until that is an
+            error.
+        fail_on_data_loss: whether a message that is no longer in the log is one.
     """
 
     client: Settings
+    patience_s: float
     fail_on_data_loss: bool = True
-    patience_s: float = 120.0
 
 
 def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settings:
@@ -210,7 +211,8 @@ class _Reader:
                 where=f"{tp} from {offset} to {self._ranges[tp].end - 1}"
                 + (f", and {len(self._next) - 1} partitions more" if len(self._next) > 1 else "")
                 + (f"; last heard: {self._trouble}" if self._trouble else ""),
-                remedy="see that the brokers run, and that the partition exists and has a leader",
+                remedy="see that the brokers run, and that the partition exists and has a leader;"
+                " kafkaConsumer.pollTimeoutMs is how long a task waits",
             )
 
     @property

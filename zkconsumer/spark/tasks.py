@@ -34,6 +34,7 @@ def planned(
     """One for each task that `planning.tasks` makes. Raises FetchError as `client_settings`."""
     settings = ReadSettings(
         client=client_settings(options.config, brokers),
+        patience_s=options.poll_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
     )
     dealt = tasks(ranges, min_partitions=options.min_partitions)
