@@ -12,7 +12,7 @@ from members import Group, Reader, eventually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.consumer.exporter import LABELS
 from zkconsumer.errors import ConfigError
 from zkconsumer.sandbox import Sandbox
@@ -84,6 +84,35 @@ def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
     one.readers[0].free.set()
     one.read(40)
     eventually(lambda: one.counted["max_lag"] == 0)
+
+
+def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
+    """A few messages, also without a key or a value: each is weighed, by topic and exactly."""
+    others, port = f"{group.topic}-others", free_port()
+    group.sandbox.create_topic(others, partitions=1)
+    group.sandbox.produce(others, [b"", b"x" * 100, None], key="a key", partition=0)
+    group.sandbox.produce(others, [b"y"], partition=0)
+    one = group.member("a", metrics_port=port)
+    topics = white_list(f"{group.topic}|{others}")
+    (stream,) = one.connector.create_message_streams_by_filter(topics)
+    one.readers.append(Reader(stream))
+    one.readers[0].start()
+    one.read(4 * 10 + 4)
+    text, consumer, name = scrape(port), f"{group.name}_a", "zkconsumer_fetched_bytes_total"
+    assert of(text, name, consumer, topic=others) == 3 * 5 + 100 + 1
+    assert of(text, name, consumer, topic=group.topic) == 40  # 0 to 9 in each partition
+    assert one.counted["fetched_bytes"] == 116 + 40
+
+
+def test_of_many_messages_a_sample_is_weighed(group: Group) -> None:
+    """Thousands at once, of 100 bytes and of none: their weight is estimated, and comes near."""
+    topic = f"{group.topic}-many"
+    group.sandbox.create_topic(topic, partitions=1)
+    group.sandbox.produce(topic, [b"", b"x" * 100] * 10_000, partition=0)
+    one = group.member("a")
+    one.subscribe(topic)
+    one.read(20_000)
+    assert 0.5 < one.counted["fetched_bytes"] / 1_000_000 < 1.5
 
 
 def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:

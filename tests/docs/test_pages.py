@@ -24,8 +24,8 @@ TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
 # Kept by the coordinator itself, beside what the machine and the streams report.
 OWN_METRICS = [
     "rebalances", "commits", "rebalance_seconds", "zookeeper_commits", "kafka_commits", "messages",
-    "queued_messages", "max_lag", "zookeeper_requests", "owned_partitions", "blocked_partitions",
-    "trace_failed",
+    "fetched_bytes", "queued_messages", "max_lag", "zookeeper_requests", "owned_partitions",
+    "blocked_partitions", "trace_failed",
 ]
 
 

@@ -40,6 +40,10 @@ GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 )
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_messages", "Messages handed out.", ("topic",), "messages"),
+    (
+        "zkconsumer_fetched_bytes", "Bytes of keys and values fetched.", ("topic",),
+        "fetched_bytes",
+    ),
     ("zkconsumer_zookeeper_commits", "Offsets written to ZooKeeper.", (), "zookeeper_commits"),
     ("zkconsumer_kafka_commits", "Offsets written to Kafka.", (), "kafka_commits"),
     ("zkconsumer_zookeeper_requests", "Requests sent to ZooKeeper.", (), "requests"),

@@ -7,7 +7,7 @@ is counted where messages are handed out: how many there were is told by their o
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ class Figures:
         rebalances: how many have ended, and `rebalance_s`, the seconds that they took together.
         zookeeper_commits: offsets written to ZooKeeper; `kafka_commits` those to Kafka.
         messages: topic -> messages handed out.
+        fetched_bytes: topic -> bytes of keys and values fetched, estimated where many came at once.
         owned: topic -> partitions owned.
         queued: (topic, consumer thread id) -> messages fetched and not yet handed out.
         lag: (topic, partition) -> messages behind the log's end, where that is known.
@@ -55,6 +56,7 @@ class Figures:
     zookeeper_commits: int
     kafka_commits: int
     messages: Mapping[str, int]
+    fetched_bytes: Mapping[str, float]
     owned: Mapping[str, int]
     queued: Mapping[tuple[str, str], int]
     lag: Mapping[tuple[str, str], int]
@@ -67,6 +69,7 @@ class Figures:
             "zookeeper_commits": float(self.zookeeper_commits),
             "kafka_commits": float(self.kafka_commits),
             "messages": float(sum(self.messages.values())),
+            "fetched_bytes": sum(self.fetched_bytes.values(), 0.0),
             "queued_messages": float(sum(self.queued.values())),
             "max_lag": float(max(self.lag.values(), default=0)),
             "owned_partitions": float(sum(self.owned.values())),
@@ -81,6 +84,10 @@ def figures(
     """A member's figures now; for any thread."""
     state, tally = coordinator.state, coordinator.tally
     owned = Counter(tp.topic for tp in state.owned)
+    fetched_bytes: dict[str, float] = defaultdict(float)
+    for stream in streams.values():
+        for topic, size in stream.fetched_bytes.items():
+            fetched_bytes[topic] += size
     return Figures(
         client_id=config.client_id,
         group_id=config.group_id,
@@ -96,6 +103,7 @@ def figures(
         zookeeper_commits=tally.zookeeper_commits,
         kafka_commits=tally.kafka_commits,
         messages=tally.messages(),
+        fetched_bytes=fetched_bytes,
         owned={topic: owned[topic] for topic in {*owned, *own_topics(state)}},
         queued={(topic or "", thread): one.queued for (topic, thread), one in streams.items()},
         lag={

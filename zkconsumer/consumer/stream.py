@@ -312,6 +312,11 @@ class Stream(Generic[K, V]):
         """The ends of the logs that it reads, as of a few seconds ago, where they are known."""
         return self._feed.ends
 
+    @property
+    def fetched_bytes(self) -> Mapping[str, float]:
+        """Topic -> bytes of keys and values fetched, estimated where many came at once."""
+        return dict(self._feed.fetched_bytes)
+
     def explain(self, idle_reason: str) -> None:
         """Why the thread has no partition; shown in time-outs and by `waiting_for`."""
         self._holdings.idle_reason = idle_reason
