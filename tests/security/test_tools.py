@@ -1,0 +1,196 @@
+"""The operator's commands where ZooKeeper is protected: by digest ACLs, by TLS, by TLS and SASL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from members import SETTINGS, One
+from secureserver import PASSWORD, USER, SecureZooKeeper
+from typer.testing import CliRunner
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.cli import Exit, app
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox.topics import create_topic, produce
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.requests import Right, SetData
+
+DIGEST = {
+    "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": "alice:canary-one",
+    "zookeeper_acl": "creator",
+}  # fmt: skip
+SASL = {
+    "zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": f"{USER}:{PASSWORD}",
+    "zookeeper_acl": "creator",
+}  # fmt: skip
+
+# G, T, Z: group, topic, and where ZooKeeper is. `-o json`, where it can be had, is added.
+READING = (
+    "topics list", "topics show T", "groups list", "groups list -t T", "groups show G", "members",
+    "members -g G", "owners -g G", "offsets get -g G", "lag -g G", "assign -g G", "verify -g G",
+    "doctor -g G", "explain G",
+)  # fmt: skip
+OLD_READING = (
+    "ConsumerGroupCommand --zookeeper Z --list",
+    "ConsumerGroupCommand --zookeeper Z --describe --group G",
+    "--release 0.11.0.3 ConsumerOffsetChecker --zookeeper Z --group G --topic T",
+    "ExportZkOffsets --zkconnect Z --group G --output-file exported.txt",
+    "VerifyConsumerRebalance --zookeeper.connect Z --group G",
+)
+CHANGING = (
+    "offsets set -g G T:0=3 --plan-out plan.json", "apply plan.json",
+    "offsets reset -g G -t T --to-earliest --execute", "offsets shift -g G -t T --by 2 --execute",
+    "offsets export kept.json -g G", "offsets copy --from G -g G-2 -t T --execute",
+    "offsets delete -g G -t T:1 --execute", "offsets import kept.json --execute",
+    "groups rename G-2 G-3 --execute", "topics forget T -g G-3 --execute",
+    "groups delete G-3 --execute", "migrate zookeeper-to-kafka -g G --execute",
+    "migrate kafka-to-zookeeper -g G --execute", "groups copy G G-4 --execute",
+    "legacy --config C ExportZkOffsets --zkconnect Z --group G --output-file exported.txt",
+    "legacy --config C ImportZkOffsets --zkconnect Z --input-file exported.txt",
+    "legacy UpdateOffsetsInZK earliest C T",
+)  # fmt: skip
+
+
+@dataclass
+class World:
+    """A group in a protected ZooKeeper; `config` is the file of one who may, `settings` its own."""
+
+    group: str
+    topic: str
+    settings: dict[str, Any]
+    config: Path
+
+    @property
+    def connect(self) -> str:
+        return str(self.settings["zookeeper_connect"])
+
+    def run(self, command: str, *more: str, config: Path | None = None) -> Result:
+        """A command with the group's and the topic's names in it, as one who may."""
+        named = {"C": str(self.config), "T": self.topic, "Z": self.connect}
+        words = []
+        for word in command.split():
+            topic, colon, rest = word.partition(":")
+            group = word.replace("G", self.group, 1) if word.startswith("G") else word
+            words.append(self.topic + colon + rest if topic == "T" else named.get(word, group))
+        if words[0] != "legacy":
+            words += ["--config", str(config or self.config), "--timeout", "30"]
+        result = CliRunner().invoke(app, [*words, *more])
+        assert "canary" not in result.output
+        return result
+
+    def connection(self) -> Connection:
+        return Connection(ConsumerConfig(group_id=self.group, **self.settings))
+
+    def rights(self, group: str) -> set[tuple[Right, ...]]:
+        """Every list that there is below a group."""
+        with self.connection() as zk:
+            found = zk.rights(zk.tree(paths.group(group)))
+        return {one for one in found.values() if isinstance(one, tuple)}
+
+    def member(self) -> One:
+        """It owns both partitions, and has committed all ten messages of each."""
+        own = ConsumerConfig(group_id=self.group, **{**SETTINGS, **self.settings})
+        member = One(own)
+        member.subscribe(self.topic)
+        member.read(20)
+        member.connector.commit_offsets()
+        return member
+
+
+def _file(settings: dict[str, Any], at: Path) -> Path:
+    words = {True: "true"}
+    lines = [f"{name.replace('_', '.')}={words.get(value, value)}\n"
+             for name, value in settings.items()]
+    at.write_text("".join(lines))
+    return at
+
+
+@pytest.fixture(params=["digest", "certificate", "sasl"])
+def world(
+    request: pytest.FixtureRequest, unique: Callable[[str], str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    """Two partitions with ten messages each; nobody was in the group yet."""
+    plain: str
+    if request.param == "digest":
+        plain = request.getfixturevalue("sandbox").zookeeper_connect
+        settings: dict[str, Any] = {"zookeeper_connect": plain, **DIGEST}
+    else:
+        secure: SecureZooKeeper = request.getfixturevalue("secure")
+        request.getfixturevalue("secure_broker")
+        plain = secure.plain.connect
+        settings = {**secure.settings, **(SASL if request.param == "sasl" else {})}
+    group, topic = unique("group"), unique("topic")
+    create_topic(plain, topic, partitions=2)
+    for partition in range(2):
+        produce(plain, topic, 10, partition=partition)
+    monkeypatch.chdir(tmp_path)
+    file = _file({"group_id": group, **settings}, tmp_path / "c.properties")
+    return World(group, topic, settings, file)
+
+
+@pytest.fixture
+def live(world: World) -> Iterator[World]:
+    """With a member at work."""
+    member = world.member()
+    try:
+        member.settled(0, 1)
+        yield world
+    finally:
+        member.close()
+
+
+@pytest.fixture
+def idle(world: World) -> World:
+    """Its member has left."""
+    world.member().close()
+    return world
+
+
+def test_reading(live: World) -> None:
+    """Every command that reads, the old tools included, says of a live group what is there."""
+    for command in READING:
+        result = live.run(command, "-o", "json")
+        assert result.exit_code == Exit.OK, (command, result.output)
+        if not command.startswith(("verify", "doctor")):
+            assert (live.topic if "topics" in command else live.group) in result.stdout, command
+    lags = json.loads(live.run("lag -g G", "-o", "json").stdout)
+    assert [(one["offset"], one["log_end"], one["lag"]) for one in lags] == [(10, 10, 0)] * 2
+    for command in OLD_READING:
+        result = live.run(f"legacy --config C {command}")
+        assert result.exit_code == Exit.OK, (command, result.output)
+    assert Path("exported.txt").read_text().count(live.topic) == 2
+    refused = live.run("offsets set -g G T:0=3 --execute")
+    assert (refused.exit_code, "live members" in refused.stderr) == (Exit.REFUSED, True)
+
+
+def test_changing(idle: World) -> None:
+    """Every kind of change and its way back; what is made belongs to whom the group belongs to."""
+    whose = idle.rights(idle.group)
+    assert len(whose) == 1
+    for command in CHANGING:
+        result = idle.run(command)
+        assert result.exit_code == Exit.OK, (command, result.output)
+    assert idle.rights(idle.group) == idle.rights(f"{idle.group}-4") == whose
+    with idle.connection() as zk:
+        offset = paths.offset(idle.group, TopicPartition(idle.topic, 0))
+        assert zk.read([offset])[offset].data == b"0"
+        zk.write([SetData(offset, b"7 ", -1)])
+    assert idle.run("doctor -g G --fix --execute").exit_code == Exit.OK
+    result = idle.run("groups delete G --execute", "--backup-dir", "gone")
+    assert result.exit_code == Exit.USAGE
+    Path("gone").mkdir()
+    assert idle.run("groups delete G --execute", "--backup-dir", "gone").exit_code == Exit.OK
+    (backup,) = Path("gone").iterdir()
+    assert idle.rights(idle.group) == set()
+    assert idle.run(f"undo {backup} --execute").exit_code == Exit.OK
+    assert idle.rights(idle.group) == whose
+    shown = json.loads(idle.run("offsets get -g G", "-o", "json").stdout)
+    assert [one["zookeeper"] for one in shown] == [7, 0]
