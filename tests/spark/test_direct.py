@@ -390,8 +390,9 @@ def test_finished_batches_are_mirrored(
     first = one.first(ReadMaxRows(5))
     assert stored(sandbox, group, topic) == [None, None]
     second = one.after(first)
-    assert stored(sandbox, group, topic) == [b"3", b"2"]
+    assert until(lambda: stored(sandbox, group, topic) == [b"3", b"2"], limit_s=LIMIT_S)
     one.reader.commit(second)
+    one.reader.stop()  # which writes what is due
     assert stored(sandbox, group, topic) == [b"6", b"4"]
     other = unique("group")
     silent = driven(subscribe=topic, group__id=other, **EARLIEST)
@@ -460,8 +461,41 @@ def test_a_mirror_that_is_refused_stops_no_query(
     first = one.first(ReadMaxRows(4))
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         end = one.after(one.after(first, ReadMaxRows(4)))
+        one.reader.stop()
     assert [at for *_, at in from_offset(end)] == [6, 4]
     assert sum("not mirrored" in line for line in caplog.messages) == 1
+
+
+def test_a_mirror_holds_no_batch(
+    unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ZooKeeper stopped batches go on at once; back again, it has the last one's offsets."""
+    monkeypatch.setattr("zkconsumer.spark.mirror.RETRY_S", 0.2)
+    name, group = unique("direct"), unique("group")
+    caplog.set_level(logging.INFO, "zkconsumer.spark")
+    with Sandbox(tick_time_s=0.1) as own:
+        own.create_topic(name, partitions=2)
+        own.produce(name, 60, partition=0)
+        one = Driven(own, subscribe=name, group__id=group, mirrorOffsets="true", **EARLIEST)
+        try:
+            end = one.after(one.first(ReadMaxRows(1)), ReadMaxRows(1))
+            assert until(lambda: stored(own, group, name)[0] == b"1", limit_s=LIMIT_S)
+            own.zookeeper.stop()
+            taken = []
+            for _ in range(20):
+                started = time.monotonic()
+                end = one.after(end, ReadMaxRows(1))
+                taken.append(time.monotonic() - started)
+            assert [at for *_, at in from_offset(end)] == [22, 0]
+            # Each waited for would take the 6 s of `zookeeper.connection.timeout.ms`.
+            assert sum(taken) < 6
+            assert until(lambda: "not mirrored" in caplog.text, limit_s=LIMIT_S)
+            own.zookeeper.start()
+            one.reader.latestOffset(end, ReadMaxRows(1))
+            assert until(lambda: stored(own, group, name)[0] == b"22", limit_s=LIMIT_S)
+            assert until(lambda: "mirrored again, after" in caplog.text, limit_s=LIMIT_S)
+        finally:
+            one.reader.stop()
 
 
 # ---- on a real Spark ----------------------------------------------------------------------------

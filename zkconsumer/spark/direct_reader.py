@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -29,9 +29,9 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.spark import resolving
-from zkconsumer.spark.lifecycle import log_to_stderr, one_sentence
+from zkconsumer.spark.lifecycle import begin, log_to_stderr, one_sentence
 from zkconsumer.spark.logs import TOPICS_S, ClusterLogs, ShortLogs, brokers_of
-from zkconsumer.spark.mirror import Mirror
+from zkconsumer.spark.mirror import BackgroundMirror, Mirror
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.planning import advance
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset, to_offset
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = logging.getLogger(__name__)
-
-MIRROR_RETRY_S: Final = 30.0
-"""Seconds until the mirror is tried again after ZooKeeper failed it: each try may wait for a lost
-connection, and batches wait with it."""
 
 _TOLD = 10  # of many ranges, so many are logged
 
@@ -61,9 +57,8 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options, self._columns = options, tuple(columns)
         self._cluster = ClusterLogs(lambda: brokers_of(options.config))
-        self._mirror = Mirror(options.config) if options.mirror_offsets else None
-        self._mirrored: StreamOffset = {}
-        self._mirror_after = float("-inf")
+        self._mirror = BackgroundMirror(Mirror(options.config)) if options.mirror_offsets else None
+        self._has_begun = False
         # What latestOffset has answered last, and the `start` to which it had no news.
         self._end: StreamOffset = {}
         self._without_news: StreamOffset | None = None
@@ -86,12 +81,13 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        self._begin()
         limit = self._options.max_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
-        log_to_stderr()
+        self._begin()
         limit_s = self._options.config.socket_timeout_s
         topics = resolving.await_topics(self._cluster, limit_s=limit_s)
         partitions = resolving.partitions_of(self._options, topics)
@@ -106,7 +102,7 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.0 and 4.1 give no arguments, and then nothing is known to be finished.
         """
-        log_to_stderr()
+        self._begin()
         if start is None:
             start = self._end
             most = self._options.max_per_trigger
@@ -130,7 +126,7 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
-        log_to_stderr()
+        self._begin()
         # Spark 4.0 and 4.1 tell only so where a query that is restarted stands.
         self._end = self._end or end
         ranges = [one for one in from_offset(end) if one.size]
@@ -149,6 +145,14 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._mirror is not None:
             self._mirror.close()
+
+    def _begin(self) -> None:
+        """The last commit of the mirror is worth the wait at the end; else there is nothing."""
+        if not self._has_begun:
+            self._has_begun = True
+            log_to_stderr()
+            if self._mirror is not None:
+                begin(self.stop)
 
     # ---- on executors ----------------------------------------------------------------------------
 
@@ -271,19 +275,10 @@ class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._told.add(line)
             _log.warning("%s", line)
 
-    # ---- the mirror ------------------------------------------------------------------------------
-
     def _mirror_finished(self, end: StreamOffset) -> None:
-        """Everything up to `end` is done; what ZooKeeper refuses is no reason to stop a query."""
-        if self._mirror is None or end == self._mirrored or time.monotonic() < self._mirror_after:
-            return
-        try:
-            self._mirror.commit({one.tp: one.end for one in from_offset(end)})
-            self._mirrored = end
-        except ZkConsumerError as error:
-            self._mirror_after = time.monotonic() + MIRROR_RETRY_S
-            _log.warning("offsets are not mirrored, which is tried again in %g s: %s",
-                         MIRROR_RETRY_S, error)
+        """Everything up to `end` is done."""
+        if self._mirror is not None and end:
+            self._mirror.follow({one.tp: one.end for one in from_offset(end)})
 
 
 def _known(

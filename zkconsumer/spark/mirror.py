@@ -3,6 +3,9 @@
 Only forward: what stands there and is further is somebody's, and stays. Each write is a
 compare-and-set on the znode's own version, so nobody's write in between is overwritten unseen.
 
+With ZooKeeper away a commit waits for it. `BackgroundMirror` does that on a thread of its own, for
+what must go on meanwhile.
+
 It is no membership. Offsets that move on under a group with members make these skip messages at
 their next rebalance, in which they read them again; so a group with members is told of.
 """
@@ -10,6 +13,7 @@ their next rebalance, in which they read them again; so a group with members is 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -22,6 +26,7 @@ from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,
     MalformedZnodeError,
+    ZkConsumerError,
     ZooKeeperUnreachableError,
 )
 from zkconsumer.zk.connection import Connection
@@ -34,6 +39,14 @@ ATTEMPTS: Final = 10
 
 MEMBERS_S: Final = 60.0
 """Seconds between two looks for members of the group."""
+
+RETRY_S: Final = 10.0
+"""Seconds until a commit is tried again that ZooKeeper failed: some more than a try takes, and few
+beside what a monitor of lag looks at."""
+
+LAST_S: Final = 2.0
+"""Longest wait for the last commit at the end, in seconds. It takes milliseconds, or ZooKeeper is
+away; a container that stops gives ten seconds to all its processes together."""
 
 
 class _Stored(NamedTuple):
@@ -188,3 +201,65 @@ class Mirror:
                 self._group, ", ".join(map(paths.shown, members[:5])),
             )
         self._members = members
+
+
+class BackgroundMirror:
+    """A mirror that follows as it can: nobody waits for it, and only the latest offsets count.
+
+    All methods belong to one thread. What ZooKeeper refuses is told when it begins and when it is
+    over, and tried again every `RETRY_S`.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._changed = threading.Condition()
+        self._latest: Mapping[TopicPartition, int] = {}
+        self._due: Mapping[TopicPartition, int] | None = None
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def follow(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have these written soon; returns at once."""
+        if offsets == self._latest:
+            return
+        self._latest = offsets
+        with self._changed:
+            self._due = offsets
+            self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Have the last ones written, which may take `LAST_S`, and end the session."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(LAST_S)
+
+    def _run(self) -> None:
+        failed = 0
+        while (due := self._next(RETRY_S if failed else 0.0)) is not None:
+            try:
+                self._mirror.commit(due)
+            except ZkConsumerError as error:
+                if not failed:
+                    _log.warning("offsets are not mirrored, which is tried again every %g s: %s",
+                                 RETRY_S, error)
+                failed += 1
+                with self._changed:
+                    self._due = None if self._is_over else self._due or due
+            else:
+                if failed:
+                    _log.info("offsets are mirrored again, after %d tries that failed", failed)
+                failed = 0
+        self._mirror.close()
+
+    def _next(self, pause_s: float) -> Mapping[TopicPartition, int] | None:
+        """What is to be written; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over, pause_s)
+            self._changed.wait_for(lambda: self._due is not None or self._is_over)
+            due, self._due = self._due, None
+            return due
