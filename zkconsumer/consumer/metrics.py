@@ -160,7 +160,8 @@ class Tally:
 
     def _begin(self, tp: TopicPartition, offset: int) -> None:
         """Reset, or sought: what is passed over was not handed out."""
-        self.messages()
+        if tp in self._seen:  # else there is nothing to count, and thousands may begin at a time
+            self.messages()
         with self._lock:
             known = self._seen.get(tp)
             self._seen[tp] = Position(known.epoch if known else 0, offset)
