@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import FrozenInstanceError, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.config import TABLE, ConsumerConfig
+import zkconsumer
+from zkconsumer.config import NO_EFFECT, TABLE, ConsumerConfig
 from zkconsumer.config_connect import split_connect
 from zkconsumer.config_files import parse_properties
 from zkconsumer.config_page import configuration_page
@@ -50,6 +53,23 @@ JVM_DEFAULTS: dict[str, Any] = {
     "exclude.internal.topics": True,
     "partition.assignment.strategy": "range",
 }
+
+
+# The others of ConsumerConfig, 0.8.0 to 1.1.1: required; only of the JVM's metrics library; without
+# effect there, too.
+JVM_OTHERS = (
+    "group.id", "zookeeper.connect",
+    "kafka.metrics.reporters", "kafka.metrics.polling.interval.secs",
+    "kafka.csv.metrics.reporter.enabled", "kafka.csv.metrics.dir",
+    "mirror.topics.whitelist", "mirror.topics.blacklist", "mirror.consumer.numthreads",
+)  # fmt: skip
+
+
+@cache
+def modules_that_act() -> list[str]:
+    """The sources of the package, but for those that only make the configuration."""
+    sources = Path(zkconsumer.__file__).parent.rglob("*.py")
+    return [one.read_text(encoding="utf-8") for one in sources if "config" not in one.name]
 
 
 def config_of(**properties: str) -> ConsumerConfig:
@@ -287,6 +307,25 @@ def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "No effect here" in fetchers
     assert any(one.startswith("Property mirror.x has no effect here") for one in caplog.messages)
     assert "geheim" not in caplog.text
+
+
+@pytest.mark.parametrize("name", [*JVM_DEFAULTS, *JVM_OTHERS])
+def test_no_property_of_the_jvm_is_ignored_in_silence(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is read by a module that acts on it; or the log and the page say that nobody does."""
+    default = JVM_DEFAULTS.get(name, "x")
+    text = "30000" if isinstance(default, float) else str(default).lower().replace("none", "1")
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
+        ConsumerConfig.from_properties(NEEDED, {name: NEEDED.get(name, text)})
+    told = [one for one in caplog.messages if one.startswith(f"Property {name} ")][-1]
+    row = next((row for row in TABLE if row.name == name), None)
+    if row is None:
+        assert "has no effect here" in told
+        (start,) = [start for start in NO_EFFECT if name.startswith(start)]
+        assert f"`{start}*`" in PAGE.read_text()
+    elif not any(re.search(rf"\.{row.attribute}\b", module) for module in modules_that_act()):
+        assert "Only the default of rebalance.backoff.ms" in row.effect or "No effect here" in told
 
 
 def test_later_sources_win() -> None:

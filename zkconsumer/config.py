@@ -145,7 +145,7 @@ class ConsumerConfig:
     )
     socket_receive_buffer_bytes: int = setting(
         "socket.receive.buffer.bytes", Whole(-1, "bytes"), 65536,
-        "The socket's receive buffer; 0 or less: the system's own.",
+        "The socket's receive buffer; 65536, 0 and less: the system's own, which grows as needed.",
     )
     fetch_message_max_bytes: int = setting(
         "fetch.message.max.bytes", Whole(1, "bytes"), 1048576,

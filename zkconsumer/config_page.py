@@ -31,6 +31,11 @@ def configuration_page() -> str:
         f"Names that begin with `{EXEMPT}` are yours. Any other name gives a warning, as in the",
         "JVM: `Property … is not valid`. What a file sets is logged at INFO:",
         "`Property … is overridden to …`, and where that has no effect here, this is said.",
+        "",
+        "librdkafka has limits where the JVM has none; what is beyond is the limit: 300 s of",
+        "`socket.timeout.ms`, `offsets.channel.socket.timeout.ms`, `fetch.wait.max.ms` and",
+        "`refresh.leader.backoff.ms` (10 ms at least of the first two), 100 MB of",
+        "`socket.receive.buffer.bytes` and `fetch.min.bytes`, 1 GB of `fetch.message.max.bytes`.",
     )
     return "\n".join((*head, *rows, *tail, ""))
 
