@@ -145,13 +145,19 @@ def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> 
     assert somebody.committed(0, 1, 2) == {0: (20, ""), 1: (20, ""), 2: (20, "theirs")}
 
 
-def test_metadata(group: Group, somebody: Foreign) -> None:
-    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one."""
+def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
+    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one.
+
+    confluent-kafka ends them with a NUL, which it takes away again, and other clients see.
+    """
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
     one.connector.commit_offsets(noted)
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (4, "x")}
+    assert kept(wire, group.name, group.topic, 2) == {
+        0: (20, "done é\0".encode(), 0), 1: (4, b"x\0", 0)
+    }  # fmt: skip
     one.connector.commit_offsets()
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (20, ""), 2: (20, "")}
 

@@ -13,6 +13,7 @@ from kafkastorage import Foreign, foreign
 from members import Group, One
 from waiting import wait_for
 
+from zkconsumer import OffsetAndMetadata
 from zkconsumer.sandbox import Sandbox
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
@@ -73,12 +74,14 @@ class Jvm:
             member.end()
 
 
-def ours(group: Group, settings: Mapping[str, Any], count: int) -> list[int]:
+def ours(
+    group: Group, settings: Mapping[str, Any], count: int, metadata: str = ""
+) -> list[int]:
     """What a member of ours is given first; it commits `count` of them by number, and leaves."""
     one: One = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
     taken = one.readers[0].offsets(0)[:count]
-    one.connector.commit_offsets({group.tp(0): taken[-1] + 1})
+    one.connector.commit_offsets({group.tp(0): OffsetAndMetadata(taken[-1] + 1, metadata)})
     one.close()
     return taken
 
@@ -88,14 +91,18 @@ def ours(group: Group, settings: Mapping[str, Any], count: int) -> list[int]:
 def test_we_take_turns_with_a_jvm_consumer(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """They, we, they, we: each goes on with the message after the last one that was committed."""
+    """They, we, they, we: each goes on with the message after the last one that was committed.
+
+    Metadata, with the NUL after them, are nothing to a JVM member; its next commit wipes them.
+    """
     mine, theirs = STORAGES[storage]
     jvm = Jvm(group, release, theirs)
     assert jvm.take(5, tmp_path) == [*range(5)]
     assert somebody.committed(0) == {0: (5, "")}
-    assert ours(group, mine, 6) == [*range(5, 11)]
-    assert somebody.committed(0) == {0: (11, "")}
+    assert ours(group, mine, 6, "a note") == [*range(5, 11)]
+    assert somebody.committed(0) == {0: (11, "a note")}
     assert jvm.take(7, tmp_path) == [*range(11, 18)]
+    assert somebody.committed(0) == {0: (18, "")}
     assert ours(group, mine, 8) == [*range(18, 26)]
     assert somebody.committed(0) == {0: (26, "")}
     assert group.stored(0) == ("26" if storage == "dual" else None)
