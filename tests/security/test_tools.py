@@ -60,12 +60,16 @@ CHANGING = (
 
 @dataclass
 class World:
-    """A group in a protected ZooKeeper; `config` is the file of one who may, `settings` its own."""
+    """A group in a protected ZooKeeper.
+
+    `settings` are those of one who may, `config` its file; `stranger`: those of one who may not.
+    """
 
     group: str
     topic: str
     settings: dict[str, Any]
     config: Path
+    stranger: dict[str, Any]
 
     @property
     def connect(self) -> str:
@@ -121,19 +125,26 @@ def world(
     plain: str
     if request.param == "digest":
         plain = request.getfixturevalue("sandbox").zookeeper_connect
-        settings: dict[str, Any] = {"zookeeper_connect": plain, **DIGEST}
+        stranger: dict[str, Any] = {"zookeeper_connect": plain}
+        settings = {**stranger, **DIGEST}
     else:
         secure: SecureZooKeeper = request.getfixturevalue("secure")
         request.getfixturevalue("secure_broker")
         plain = secure.plain.connect
-        settings = {**secure.settings, **(SASL if request.param == "sasl" else {})}
+        open_to = ("zookeeper_connect", "zookeeper_ssl_enable", "zookeeper_ssl_ca")
+        settings, stranger = secure.settings, {name: secure.settings[name] for name in open_to}
+    if request.param == "sasl":  # who comes with the same certificate is no stranger: `creator`
+        settings = {**settings, **SASL}
+        other = secure.authority.issue(unique("other"))
+        stranger |= {"zookeeper_ssl_certificate": str(other),
+                     "zookeeper_ssl_key": str(other.with_suffix(".key"))}
     group, topic = unique("group"), unique("topic")
     create_topic(plain, topic, partitions=2)
     for partition in range(2):
         produce(plain, topic, 10, partition=partition)
     monkeypatch.chdir(tmp_path)
     file = _file({"group_id": group, **settings}, tmp_path / "c.properties")
-    return World(group, topic, settings, file)
+    return World(group, topic, settings, file, stranger)
 
 
 @pytest.fixture
@@ -194,3 +205,25 @@ def test_changing(idle: World) -> None:
     assert idle.rights(idle.group) == whose
     shown = json.loads(idle.run("offsets get -g G", "-o", "json").stdout)
     assert [one["zookeeper"] for one in shown] == [7, 0]
+
+
+def test_a_stranger(idle: World, tmp_path: Path) -> None:
+    """Who may not is told so, with the znode and exit code 1; 3 where there is no way in at all."""
+    file = _file({"group_id": idle.group, **idle.stranger}, tmp_path / "stranger.properties")
+    if "zookeeper_ssl_ca" in idle.stranger and "zookeeper_ssl_key" not in idle.stranger:
+        for command in ("groups list", "offsets set -g G T:0=3 --execute"):
+            result = idle.run(command, "--timeout", "1", config=file)
+            assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
+        return
+    for command in (
+        "groups show G", "lag -g G", "owners -g G", "verify -g G", "explain G", "doctor -g G",
+        "members", "offsets set -g G T:0=3 --execute", "groups delete G --execute",
+    ):
+        result = idle.run(command, config=file)
+        assert result.exit_code == Exit.PROBLEM, (command, result.output)
+        assert paths.group(idle.group) in result.output, command
+    listed = idle.run("groups list", "-o", "json", config=file)
+    assert listed.exit_code == Exit.OK, listed.output
+    (row,) = (one for one in json.loads(listed.stdout) if one["group"] == idle.group)
+    assert (row["members"], row["state"]) == (None, None)
+    assert "ZooKeeper does not let us read this" in str(row)

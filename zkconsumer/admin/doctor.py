@@ -15,9 +15,9 @@ from zkconsumer.admin.checks import layouts, members, offsets, owners, rights
 from zkconsumer.admin.findings import Finding, Severity
 from zkconsumer.admin.images import (
     GroupImage,
+    read_allowed_groups,
     read_brokers,
     read_group_names,
-    read_groups,
     read_topic_names,
     read_topics,
     unknown_group,
@@ -26,7 +26,6 @@ from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker
-from zkconsumer.errors import AccessDeniedError
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import Node
 
@@ -152,23 +151,17 @@ def _with_rights(
 def _images(
     connection: Connection, names: Sequence[str], denied: list[Finding]
 ) -> dict[str, GroupImage]:
-    """All at once; where one may not be read, each for itself."""
-    try:
-        return read_groups(connection, names)
-    except AccessDeniedError as error:
-        if len(names) > 1:
-            half = len(names) // 2
-            return _images(connection, names[:half], denied) | _images(
-                connection, names[half:], denied
-            )
-        (name,) = names
-        denied.append(Finding(
+    images, secret = read_allowed_groups(connection, names)
+    denied += (
+        Finding(
             Severity.ERROR, ACCESS_DENIED, name, error.where, "we may not read it",
             "members that authenticate as we do here are locked out of the group",
             "authenticate as the group's members do (zookeeper.auth.*), or have its access control"
             " list changed",
-        ))
-        return {}
+        )
+        for name, error in secret.items()
+    )
+    return images
 
 
 def _to_read_whole(case: Case) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zkconsumer.admin.asking import Asked, asked
@@ -10,8 +10,8 @@ from zkconsumer.admin.images import (
     MEMBERS,
     OWNERS,
     GroupImage,
+    read_allowed_groups,
     read_group_names,
-    read_groups,
     read_topic_names,
     read_topics,
 )
@@ -19,15 +19,20 @@ from zkconsumer.core import paths
 from zkconsumer.core.model import ConsumerId, ThreadId
 from zkconsumer.core.records import Pattern, Registration
 from zkconsumer.core.topics import thread_ids
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.zk.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group and how many members it has; None: none, nor a place for them (no `ids` below it)."""
+    """A group and how many members it has; None: none, nor a place for them (no `ids` below it).
+
+    `fault`: why it is not known; then `members` is None.
+    """
 
     name: str
     members: int | None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,31 @@ def groups(connection: Connection, *, topic: str | None = None) -> list[GroupSum
         rooms |= {paths.owners_of(name, topic): name for name in names}
         having = {rooms[path] for path in connection.stats(rooms)}
         names = [name for name in names if name in having]
-    found = connection.children(map(paths.ids, names))
-    counts = {name: found.get(paths.ids(name)) for name in names}
-    return [
-        GroupSummary(name, None if members is None else len(members))
-        for name, members in counts.items()
-    ]
+    found = connection.list_allowed(map(paths.ids, names))
+    return [_summary(name, found.get(paths.ids(name))) for name in names]
+
+
+def _summary(name: str, members: list[str] | AccessDeniedError | None) -> GroupSummary:
+    if isinstance(members, AccessDeniedError):
+        return GroupSummary(name, None, members.what)
+    return GroupSummary(name, None if members is None else len(members))
 
 
 def members(
-    connection: Connection, names: Iterable[str]
+    connection: Connection,
+    names: Iterable[str],
+    *,
+    on_denied: Callable[[str, AccessDeniedError], None] | None = None,
 ) -> dict[str, tuple[Asked, list[MemberReport]]]:
-    """What the members of these groups ask for and have; of the groups that exist."""
-    images = read_groups(connection, names, rooms=(MEMBERS, OWNERS))
+    """What the members of these groups ask for and have; of the groups that exist.
+
+    A group that may not be read is told to `on_denied` and left out; without it that is raised.
+    """
+    images, denied = read_allowed_groups(connection, list(names), rooms=(MEMBERS, OWNERS))
+    for name, error in denied.items():
+        if on_denied is None:
+            raise error
+        on_denied(name, error)
     topics = read_topic_payloads(connection, images.values())
     found = {}
     for name, image in images.items():

@@ -6,7 +6,7 @@ work may be torn. What was read carries its version, which is what a change is l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from zkconsumer.core.records import (
     decode_topic,
 )
 from zkconsumer.core.releases import DEFAULT, Profile
-from zkconsumer.errors import MalformedZnodeError, UnknownGroupError
+from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, UnknownGroupError
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import Node
 
@@ -177,6 +177,23 @@ def read_groups(
     for path, below in listed.items():
         listings[path.split("/", 3)[2]][path] = below
     return {name: GroupImage(name, found[name], listings[name]) for name in found}
+
+
+def read_allowed_groups(
+    connection: Connection, names: Sequence[str], *, rooms: Collection[str] = (
+        MEMBERS, OWNERS, OFFSETS,
+    ),
+) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
+    """As `read_groups`; beside it, for each group that may not be read, the error."""
+    try:
+        return read_groups(connection, names, rooms=rooms), {}
+    except AccessDeniedError as error:
+        if len(names) == 1:
+            return {}, {names[0]: error}
+    half = len(names) // 2
+    images, denied = read_allowed_groups(connection, names[:half], rooms=rooms)
+    more = read_allowed_groups(connection, names[half:], rooms=rooms)
+    return images | more[0], denied | more[1]
 
 
 def unknown_group(group: str, connection: Connection | None = None) -> UnknownGroupError:

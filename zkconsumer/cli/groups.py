@@ -10,7 +10,7 @@ from zkconsumer.cli.groups_change import copy, delete, rename
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
 from zkconsumer.cli.options import Common, OneGroup, either, operator
-from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
+from zkconsumer.cli.output import Align, Color, Column, Row, Table, Unknown, say_all
 from zkconsumer.cli.partitions import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.watching import watch
 
@@ -66,6 +66,9 @@ def list_(
 
 
 def _summary_row(group: GroupSummary) -> Row:
+    if group.fault:
+        unknown = Unknown(group.fault)
+        return {"group": group.name, "members": unknown, "state": unknown}
     state = "live" if group.members else "idle"
     return {"group": group.name, "members": group.members or 0, "state": state}
 

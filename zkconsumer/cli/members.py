@@ -71,15 +71,22 @@ def member_words(members: Iterable[MemberReport]) -> Iterable[str]:
 def members(common: Common, *, group: Groups = None) -> None:
     """Show the members of groups, what they ask for, and what they own. Reads only.
 
+    Without --group those of all groups; exit code 1 if some of them may not be read.
+
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
     from zkconsumer.admin import groups as admin  # noqa: PLC0415
     from zkconsumer.admin.images import read_group_names, unknown_group  # noqa: PLC0415
+    from zkconsumer.cli import Exit  # noqa: PLC0415
     from zkconsumer.core.paths import validate_group  # noqa: PLC0415
 
     names = [validate_group(name) for name in group or ()]
+    denied: list[str] = []
     with common.connect() as connection:
-        found = admin.members(connection, names or read_group_names(connection))
+        found = admin.members(connection, names) if names else admin.members(
+            connection, read_group_names(connection),
+            on_denied=lambda name, error: denied.append(f"group {name} is left out: {error}"),
+        )
     for name in names:
         if name not in found:
             raise unknown_group(name)
@@ -89,3 +96,6 @@ def members(common: Common, *, group: Groups = None) -> None:
     for name, (asked, _) in found.items():
         for why in admin.idle_by_design(asked):
             say(f"group {name}: {why}")
+    say_all(denied)
+    if denied:
+        raise typer.Exit(Exit.PROBLEM)

@@ -75,13 +75,7 @@ class Connection:
 
     def read_allowed(self, paths: Iterable[str]) -> dict[str, Node | AccessDeniedError]:
         """As `read`; in place of what may not be read stands the error."""
-        found: dict[str, Node | AccessDeniedError] = {}
-        for request, reply in self._replies(Get(path) for path in paths):
-            if reply.code is Code.NO_AUTH:
-                found[request.path] = _denied(request)
-            elif reply.code is Code.OK:
-                found[request.path] = reply.value
-        return found
+        return self._allowed(Get(path) for path in paths)
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """The names below each of these znodes that exists, sorted."""
@@ -91,10 +85,14 @@ class Connection:
         """As `children`, in the server's own order, which the JVM's tools show as it is."""
         return dict(self._present(Children(path) for path in paths))
 
+    def list_allowed(self, paths: Iterable[str]) -> dict[str, list[str] | AccessDeniedError]:
+        """As `listed`; in place of what may not be listed stands the error."""
+        return self._allowed(Children(path) for path in paths)
+
     def listable(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """As `children`; without those that may not be listed."""
-        answers = self._replies(Children(path) for path in paths)
-        return {one.path: sorted(got.value) for one, got in answers if got.code is Code.OK}
+        answers = self.list_allowed(paths)
+        return {path: sorted(got) for path, got in answers.items() if isinstance(got, list)}
 
     def stats(self, paths: Iterable[str]) -> dict[str, Stat]:
         """The stat of each of these znodes that exists."""
@@ -106,13 +104,7 @@ class Connection:
 
         ZooKeeper 3.6 and later put `x` for a digest's hash where we may not administer the znode.
         """
-        found: dict[str, tuple[Right, ...] | AccessDeniedError] = {}
-        for request, reply in self._replies(Rights(path) for path in paths):
-            if reply.code is Code.NO_AUTH:
-                found[request.path] = _denied(request)
-            elif reply.code is Code.OK:
-                found[request.path] = reply.value
-        return found
+        return self._allowed(Rights(path) for path in paths)
 
     def tree(self, *roots: str) -> dict[str, Node]:
         """Znodes and everything below them, parents first; empty if they do not exist."""
@@ -123,6 +115,16 @@ class Connection:
             below = self.children(path for path in level if path in nodes)
             level = [f"{path}/{name}" for path, names in below.items() for name in names]
         return nodes
+
+    def _allowed(self, requests: Iterable[Read]) -> dict[str, Any]:
+        """The values of what exists, or the error of what is kept from us."""
+        found: dict[str, Any] = {}
+        for request, reply in self._replies(requests):
+            if reply.code is Code.NO_AUTH:
+                found[request.path] = _denied(request)
+            elif reply.code is Code.OK:
+                found[request.path] = reply.value
+        return found
 
     def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Any]]:
         for request, reply in self._replies(requests):
