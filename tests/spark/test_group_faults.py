@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from jvmmember import JvmMember
 from kazoo.exceptions import NoNodeError
 from members import Group
@@ -307,6 +308,46 @@ def test_zookeeper_restarts(scene: Scene) -> None:
     wait_until(lambda: len(query.read) > count + 20)
     scene.flow.stop()
     scene.all_read()
+
+
+def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
+    """The leaders' broker is killed, is back, the other one stops: the query goes on, lossless."""
+    fast = {"zookeeper.session.timeout.ms": 1500, "unclean.leader.election.enable": "false"}
+    with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own, ExitStack() as stack:
+        placed = own.create_topic("flow", partitions=4, replicas=2)
+        scene = Scene(own, "group", "flow", stack)
+        scene.spark, scene.directory = spark, tmp_path
+        stack.callback(scene.flow.stop)
+        query = scene.query("a").start()
+        scene.flow.start()
+        wait_until(lambda: len(query.read) > 20)
+        first = own.brokers[placed[0].leader or 0]
+        (other,) = (one for one in own.brokers if one is not first)
+        first.kill()
+        assert_goes_on(scene, query)
+        first.start()
+        wait_until(lambda: in_sync(own, "flow") == [2] * 4)
+        other.stop()
+        assert_goes_on(scene, query)
+        scene.flow.stop()
+        scene.all_read()
+        assert query.query.isActive and query.query.exception() is None
+        log.info("leaders moved: %d of %d twice", len(scene.repeated), len(scene.produced))
+        assert scene.repeated == set()
+
+
+def in_sync(servers: Sandbox, topic: str) -> list[int]:
+    """How many brokers have all messages of each partition."""
+    client = AdminClient({"bootstrap.servers": servers.bootstrap, "log_level": 0})
+    partitions = client.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
+    return [len(one.isrs) for one in partitions.values()]
+
+
+def assert_goes_on(scene: Scene, query: Query) -> None:
+    """Messages of all partitions that are produced from now on are read."""
+    before = {tp: max(all, default=-1) for tp, all in scene.flow.produced.items()}
+    wait(lambda: all(any(at > before.get(scene.tp(n), -1) for _, number, at in [*query.read]
+                         if number == n) for n in range(4)), "the query to go on")
 
 
 def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
