@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.feed import ReportKind
 from zkconsumer.consumer.stream import Grant, Stream, StreamReport, Which
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker
@@ -221,6 +222,11 @@ class Reader:
             codec=codec or Codec(),
             report=self.reports.append,
         )
+
+    @property
+    def news(self) -> list[StreamReport]:
+        """The reports, but for what is retried: on a busy machine a look-up may take too long."""
+        return [one for one in self.reports if one.kind is not ReportKind.FETCH_TROUBLE]
 
     def tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)

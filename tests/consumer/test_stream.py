@@ -103,7 +103,7 @@ def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
     log.append(0, map(str, range(10)))
     reader.grant(0, 4)
     assert list(reader.take(6)) == [(0, offset) for offset in range(4, 10)]
-    assert not reader.reports
+    assert not reader.news
 
 
 @pytest.mark.parametrize("offset", [None, 99, 3], ids=["missing", "behind", "before"])
@@ -122,10 +122,10 @@ def test_without_a_usable_offset_the_policy_decides(
 
     def reset_reported() -> bool:
         reader.stream.poll(timeout_s=0.05)
-        return bool(reader.reports)
+        return bool(reader.news)
 
     eventually(reset_reported)
-    report = reader.reports[0]
+    report = reader.news[0]
     assert (report.kind, report.tp, report.epoch) == (
         ReportKind.POSITION_RESET, reader.tp(0), epoch,
     )
@@ -421,6 +421,6 @@ def test_a_corrupt_message_is_an_error_that_names_it(
     with pytest.raises(FetchError, match=rf"{log.topic}-0, next offset 0"):
         next(reader.stream)
     assert (reader.delivered(0), log.topic in reader.stream.waiting_for) == (0, True)
-    assert [one.kind for one in reader.reports] == [ReportKind.FETCH_FAILED]
+    assert [one.kind for one in reader.news] == [ReportKind.FETCH_FAILED]
     reader.grant(1, 0)
     assert list(reader.take(1)) == [(1, 0)]

@@ -121,10 +121,10 @@ def test_old_brokers_resolve_positions(
 
     def reset_reported() -> bool:
         reader.stream.poll(timeout_s=0.05)
-        return bool(reader.reports)
+        return bool(reader.news)
 
     eventually(reset_reported)
-    assert [(one.kind, one.offset) for one in reader.reports] == [
+    assert [(one.kind, one.offset) for one in reader.news] == [
         (ReportKind.POSITION_RESET, position)
     ]
     reader.stream.close()

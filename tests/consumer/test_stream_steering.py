@@ -143,7 +143,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
             seen[message.partition].append(message.offset)
             assert message.partition == 1 or message.token == token
     assert seen == [list(range(target, 2000)), list(range(before, 2000))]
-    assert [(one.kind, one.tp, one.epoch, one.offset) for one in reader.reports] == [
+    assert [(one.kind, one.tp, one.epoch, one.offset) for one in reader.news] == [
         (ReportKind.SOUGHT, reader.tp(0), token, target)
     ]
 
@@ -185,7 +185,7 @@ def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
     reader.stream.ask_release([reader.tp(1)], lambda: None)
     assert not reader.stream.seek(reader.tp(1), 5)
     assert reader.finished(1) == 0
-    assert not reader.reports
+    assert not reader.news
 
 
 def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Reader) -> None:
@@ -193,7 +193,7 @@ def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Re
     reader.grant(0, 0)
     reader.stream.seek(reader.tp(0), 99_999)
     assert list(reader.take(1)) == [(0, 0)]
-    assert [one.kind for one in reader.reports] == [ReportKind.SOUGHT, ReportKind.POSITION_RESET]
+    assert [one.kind for one in reader.news] == [ReportKind.SOUGHT, ReportKind.POSITION_RESET]
 
 
 def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:

@@ -95,7 +95,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
         return len(reader.stream.positions(Which.DELIVERED)) == len(tps)
 
     eventually(known)
-    assert {one.tp: one.offset for one in reader.reports} == dict.fromkeys(tps, 500)
+    assert {one.tp: one.offset for one in reader.news} == dict.fromkeys(tps, 500)
     logs[1].append(1, ["new"])
     message = next(reader.stream)
     assert (message.topic, message.partition, message.offset) == (logs[1].topic, 1, 500)
