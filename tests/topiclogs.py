@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.feed import ReportKind
+from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.stream import Grant, Stream, StreamReport, Which
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker
