@@ -1,0 +1,57 @@
+"""A registration that no JVM consumer can read: what it does to them, and what to ours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from jvmmember import JvmMember
+from members import Group, eventually
+
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
+def test_it_stalls_the_jvm_and_is_named_by_ours(
+    release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """The JVM member fails each rebalance, ours serves on and says who does it; gone, all is well.
+
+    So a JVM member in trouble is seen: elsewhere the tests find none.
+    """
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=2)
+    with ExitStack() as stack:
+        group = Group(sandbox, unique("group"), topic, stack)
+        jvm = JvmMember(
+            release, sandbox.zookeeper_connect, group.name, name="j", directory=tmp_path,
+            topics=[topic],
+        )  # fmt: skip
+        stack.callback(jvm.end)
+        jvm.wait("joined")
+        ours = group.join("o")
+        both = [f"{group.name}_j-0", f"{group.name}_o-0"]
+        eventually(lambda: group.owners() == both)
+        fatal = paths.member(group.name, "rogue")
+        with caplog.at_level(logging.WARNING, logger="zkconsumer"):
+            group.admin.create(fatal, b'{"version":1}', ephemeral=True)
+            eventually(jvm.trouble)
+            eventually(lambda: "rogue" in ours.status.malformed_peers)
+        (told,) = [one for one in caplog.messages if "rogue" in one]
+        assert "this registration fails every JVM member of the group" in told
+        assert told.endswith("(ids/rogue): stop that consumer, or delete its id znode")
+        assert any("error constructing TopicCount" in one for one in jvm.trouble())
+        sandbox.produce(topic, 3, partition=1)
+        ours.read(3)
+        assert jvm.delivered == []
+        group.admin.delete(fatal)
+        sandbox.produce(topic, 3, partition=0)
+        eventually(lambda: len(jvm.delivered) == 3)
+        eventually(lambda: group.owners() == both)
+        eventually(lambda: jvm.quiet_s > 1.0)
+        jvm.leave()
