@@ -197,7 +197,7 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
 
 
 def test_nobody_reads(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None:
-    """A closed pipe ends a ConsoleConsumer in the old words."""
+    """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends in the old words."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
         "legacy", "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic,
