@@ -1,9 +1,15 @@
-"""What every bench prints: a table, and with `--json` one JSON object as the last line."""
+"""What benches share: the table that each prints, with `--json` one JSON object as the last line;
+topics full of messages, and how fast confluent-kafka reads them without us.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import asdict, dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,66 @@ def show(bench: str, results: list[Result], *, output: str) -> int:
     if output == "json":
         print(json.dumps({"bench": bench, "results": [asdict(one) for one in results]}))
     return 0 if all(one.met for one in results) else 1
+
+
+# ---- messages to read ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """A topic that holds `messages` of `size` bytes in its first `partitions`.
+
+    A key of `key_size` bytes goes with each; raw reading takes `chunk` messages at a time.
+    """
+
+    topic: str
+    size: int
+    messages: int
+    chunk: int = 1000
+    partitions: int = 1
+    key_size: int = 0
+
+
+def fill(bootstrap: str, load: Load) -> None:
+    """Produce the load, in turn to each partition."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
+    )
+    value = os.urandom(load.size)
+    for number in range(load.messages):
+        key = b"%0*d" % (load.key_size, number) if load.key_size else None
+        while True:
+            try:
+                producer.produce(load.topic, value, key, partition=number % load.partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    if producer.flush(120):
+        raise SystemExit(f"the broker did not take the messages of {load.topic}")
+
+
+def raw_rate(bootstrap: str, load: Load) -> float:
+    """Messages per second of `consume(chunk)` and nothing else, from the first chunk on.
+
+    It must never be asked for more than there is: it would wait for its whole second.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "raw",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "check.crcs": True,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(load.topic, 0, 0)])
+    count = first = len(consumer.consume(load.chunk, 30))
+    start = time.perf_counter()
+    while count < load.messages:
+        count += len(consumer.consume(min(load.chunk, load.messages - count), 1.0))
+    rate = (count - first) / (time.perf_counter() - start)
+    consumer.close()
+    return rate

@@ -19,8 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench import Result, at_least, at_most, show
-from confluent_kafka import Consumer, Producer, TopicPartition
+from _bench import Load, Result, at_least, at_most, fill, raw_rate, show
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -40,58 +39,6 @@ WARM_UPS = 2
 # The case `idle`: how many partitions, how long it is watched, how long it may take to begin.
 GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64
 IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
-
-
-@dataclass(frozen=True)
-class Load:
-    """A topic of one partition that holds `messages` of `size` bytes."""
-
-    topic: str
-    size: int
-    messages: int
-
-
-def fill(bootstrap: str, load: Load) -> None:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
-    )
-    value = os.urandom(load.size)
-    for number in range(load.messages):
-        while True:
-            try:
-                producer.produce(load.topic, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if number % 10_000 == 0:
-            producer.poll(0)
-    if producer.flush(60):
-        raise SystemExit(f"the broker did not take the messages of {load.topic}")
-
-
-def raw_rate(bootstrap: str, load: Load) -> float:
-    """Messages per second of `consume(1000)`, from the first thousand on.
-
-    It must never be asked for more than there is: it would wait for its whole second.
-    """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "raw",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "check.crcs": True,
-            "fetch.queue.backoff.ms": 5,
-        }
-    )
-    consumer.assign([TopicPartition(load.topic, 0, 0)])
-    count = len(consumer.consume(1000, 30))
-    start = time.perf_counter()
-    while count < load.messages:
-        count += len(consumer.consume(min(1000, load.messages - count), 1.0))
-    rate = (count - 1000) / (time.perf_counter() - start)
-    consumer.close()
-    return rate
 
 
 def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:

@@ -8,7 +8,6 @@ not counted. The DataFrame is planned beforehand; starting the job counts.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -20,11 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _bench import Result, at_least, show
-from _bench_group import commit_case, idle_case
+from _bench import Load, Result, at_least, fill, raw_rate, show
+from _bench_group import commit_case, idle_case, take_over_case
 from _bench_tables import tables_case
 from _kafka_source import KafkaSource
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
@@ -39,22 +37,11 @@ FULL = (
 )
 
 
-@dataclass(frozen=True)
-class Load:
-    """A topic that holds `messages` of `size` bytes; raw reading takes `chunk` at a time."""
-
-    topic: str
-    size: int
-    messages: int
-    chunk: int = 1000
-    partitions: int = 1
-
-
-SMALL = Load("small", 100, 2_500_000, 1000)
-LARGE = Load("large", 1000, 800_000, 300)
+SMALL = Load("small", 100, 2_500_000, key_size=8)
+LARGE = Load("large", 1000, 800_000, chunk=300, key_size=8)
 # For the comparison with Spark's own source: eight tasks, one after the other.
-SMALL_IN_8 = Load("small-in-8", 100, 2_000_000, partitions=8)
-LARGE_IN_8 = Load("large-in-8", 1000, 800_000, partitions=8)
+SMALL_IN_8 = Load("small-in-8", 100, 2_000_000, partitions=8, key_size=8)
+LARGE_IN_8 = Load("large-in-8", 1000, 800_000, partitions=8, key_size=8)
 
 
 class Bench:
@@ -81,57 +68,20 @@ class Bench:
         return self._stack.enter_context(source)
 
     def fill(self, load: Load) -> None:
-        """Have the topic and its messages, with keys of eight bytes."""
+        """Have the topic and its messages."""
         if load in self._filled:
             return
         self._filled.add(load)
         print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
         self.sandbox.create_topic(load.topic, partitions=load.partitions)
-        producer = Producer(
-            {"bootstrap.servers": self.sandbox.bootstrap, "linger.ms": 20,
-             "queue.buffering.max.messages": 500_000}
-        )  # fmt: skip
-        value = os.urandom(load.size)
-        for number in range(load.messages):
-            while True:
-                try:
-                    key, partition = b"%08d" % number, number % load.partitions
-                    producer.produce(load.topic, value, key, partition=partition)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-            if number % 10_000 == 0:
-                producer.poll(0)
-        if producer.flush(120):
-            raise SystemExit(f"the broker did not take the messages of {load.topic}")
+        fill(self.sandbox.bootstrap, load)
 
 
 # ---- readers: messages per second --------------------------------------------------------------
 
 
-def raw_rate(bench: Bench, load: Load) -> float:
-    """`consume(chunk)` and nothing else, from the first chunk on.
-
-    It must never be asked for more than there is: it would wait for its whole second.
-    """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bench.sandbox.bootstrap,
-            "group.id": "raw",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "check.crcs": True,
-            "fetch.queue.backoff.ms": 5,
-        }
-    )
-    consumer.assign([TopicPartition(load.topic, 0, 0)])
-    count = first = len(consumer.consume(load.chunk, 30))
-    start = time.perf_counter()
-    while count < load.messages:
-        count += len(consumer.consume(min(load.chunk, load.messages - count), 1.0))
-    rate = (count - first) / (time.perf_counter() - start)
-    consumer.close()
-    return rate
+def raw(bench: Bench, load: Load) -> float:
+    return raw_rate(bench.sandbox.bootstrap, load)
 
 
 def kafka_source_rate(bench: Bench, load: Load) -> float:
@@ -163,7 +113,7 @@ class Race:
     load: Load
     ours: Callable[[Bench, Load], float]
     goal: float
-    theirs: Callable[[Bench, Load], float] = raw_rate
+    theirs: Callable[[Bench, Load], float] = raw
     metric: str = "ratio_to_raw"
 
     def __call__(self, bench: Bench, case: str) -> list[Result]:
@@ -191,6 +141,7 @@ CASES: Mapping[str, Case] = {
     "value only 1KB": Race(LARGE, SparkRate("value binary"), 0.48),
     "commit 64": commit_case,
     "idle group": idle_case,
+    "take over": take_over_case,
     "tables 10000": tables_case,
 }
 KAFKA_SOURCE: Mapping[str, Case] = {
