@@ -146,15 +146,13 @@ def test_a_foreign_commit_is_where_we_begin(group: Group, somebody: Foreign) -> 
 
 
 def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
-    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one.
-
-    confluent-kafka ends them with a NUL, which it takes away again, and other clients see.
-    """
+    """OffsetCommitTest.testUpdateOffsets: stored with its offset, and gone with the next one."""
     one = group.join(**KAFKA, **BY_HAND)
     one.read(3 * MESSAGES)
     noted = {group.tp(0): OffsetAndMetadata(20, "done é"), group.tp(1): OffsetAndMetadata(4, "x")}
     one.connector.commit_offsets(noted)
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (4, "x")}
+    # confluent-kafka ends them with a NUL, which it takes away again, and other clients see.
     assert kept(wire, group.name, group.topic, 2) == {
         0: (20, "done é\0".encode(), 0), 1: (4, b"x\0", 0)
     }  # fmt: skip

@@ -40,7 +40,10 @@ OLD_BROKER = tuple(
     if cast.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
-NEWEST = (ROUND_ROBIN[-1], replace(RANGE[-1], pattern=Pattern.WHITE_LIST), PATTERN_AND_NAME[-1])
+# Of the newest release each strategy by name and by pattern; range by both at once.
+NEWEST = (
+    ROUND_ROBIN[-1], replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST), PATTERN_AND_NAME[-1]
+)  # fmt: skip
 CASTS = {"some": RANGE + NEWEST, "all": ALL}
 
 

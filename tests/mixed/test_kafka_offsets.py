@@ -91,16 +91,14 @@ def ours(
 def test_we_take_turns_with_a_jvm_consumer(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
-    """They, we, they, we: each goes on with the message after the last one that was committed.
-
-    Metadata, with the NUL after them, are nothing to a JVM member; its next commit wipes them.
-    """
+    """They, we, they, we: each goes on with the message after the last one that was committed."""
     mine, theirs = STORAGES[storage]
     jvm = Jvm(group, release, theirs)
     assert jvm.take(5, tmp_path) == [*range(5)]
     assert somebody.committed(0) == {0: (5, "")}
     assert ours(group, mine, 6, "a note") == [*range(5, 11)]
     assert somebody.committed(0) == {0: (11, "a note")}
+    # Metadata, with the NUL after them, are nothing to a JVM member; its next commit wipes them.
     assert jvm.take(7, tmp_path) == [*range(11, 18)]
     assert somebody.committed(0) == {0: (18, "")}
     assert ours(group, mine, 8) == [*range(18, 26)]

@@ -20,10 +20,7 @@ def test_it_stalls_the_jvm_and_is_named_by_ours(
     release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """The JVM member fails each rebalance, ours serves on and says who does it; gone, all is well.
-
-    So a JVM member in trouble is seen: elsewhere the tests find none.
-    """
+    """The JVM member fails each rebalance, ours serves on and names the culprit."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:
@@ -40,7 +37,7 @@ def test_it_stalls_the_jvm_and_is_named_by_ours(
         fatal = paths.member(group.name, "rogue")
         with caplog.at_level(logging.WARNING, logger="zkconsumer"):
             group.admin.create(fatal, b'{"version":1}', ephemeral=True)
-            eventually(jvm.trouble)
+            eventually(jvm.trouble)  # so trouble is seen: elsewhere tests find that there is none
             eventually(lambda: "rogue" in ours.status.malformed_peers)
         (told,) = [one for one in caplog.messages if "rogue" in one]
         assert "this registration fails every JVM member of the group" in told

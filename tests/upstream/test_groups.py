@@ -83,10 +83,7 @@ def place(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Ite
 
 
 def test_a_group_is_deleted(place: Place) -> None:
-    """DeleteConsumerGroupTest.testGroupWideDeleteInZK: it is gone, and the other one stays.
-
-    Also testGroupWideDeleteInZKDoesNothingForActiveConsumerGroup.
-    """
+    """DeleteConsumerGroupTest.testGroupWideDeleteInZK[DoesNothingForActiveConsumerGroup]."""
     place.group("deleted", place.topic)
     place.group("other", place.topic)
     place.group("active", place.topic, consumer="consumer1")
@@ -98,11 +95,7 @@ def test_a_group_is_deleted(place: Place) -> None:
 
 
 def test_a_topic_of_a_group_is_deleted(place: Place) -> None:
-    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZK...: the topic, or the whole group.
-
-    ...ForGroupConsumingOneTopic, ...ForGroupConsumingMultipleTopics,
-    ...DoesNothingForActiveGroupConsumingMultipleTopics.
-    """
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZK...: of one topic, several, alive."""
     place.group("one", place.topic)
     place.group("both", place.topic, OTHER)
     place.group("active", place.topic, OTHER, consumer="consumer1")
