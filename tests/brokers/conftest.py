@@ -30,6 +30,7 @@ def _number(release: str) -> tuple[int, ...]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "since(release): what brokers before it do not have")
+    config.addinivalue_line("markers", "also(release): one more of which some are run")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -37,7 +38,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" not in metafunc.fixturenames:
         return
     word = metafunc.config.getoption("--brokers")
-    releases = {"some": SOME, "all": RELEASES}.get(word, (word,))
+    also = metafunc.definition.get_closest_marker("also")
+    some = (*SOME, *also.args) if also else SOME
+    releases = {"some": some, "all": RELEASES}.get(word, (word,))
     since = metafunc.definition.get_closest_marker("since")
     first = _number(since.args[0]) if since else ()
     known = [release for release in releases if _number(release) >= first]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from brokerlogs import TOOL_S, tool
+from hands import hands_on
+from typer.testing import CliRunner
+
+from zkconsumer.cli import Exit, app
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import decode_broker
@@ -44,3 +52,64 @@ def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
         assert none == {here: None}
         assert not client.exists(paths.topic(missing))
         assert bool(client.exists(paths.topic(OFFSETS_TOPIC))) is bool(stored)
+
+
+# Seconds ago that the older segments of a log were written to.
+AGO_S = 7200
+
+
+@pytest.fixture
+def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
+    """A topic of three segments with two messages each; the first two segments are of long ago."""
+    topic = unique("aged")
+    cluster.create_topic(topic, config={"segment.bytes": 1024})
+    for _ in range(6):
+        cluster.produce(topic, [bytes(400)])
+    folder = cluster.broker.directory / "data" / f"{topic}-0"
+    segments = sorted(folder.glob("*.log"))
+    assert [int(segment.stem) for segment in segments] == [0, 2, 4]
+    for segment in segments[:2]:
+        os.utime(segment, (time.time() - AGO_S,) * 2)
+    return topic
+
+
+@pytest.mark.also("0.9.0.1")
+def test_moving_by_time(
+    cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
+) -> None:
+    """Brokers before 0.10 know segments: refused, or by --approximate their beginnings, and said.
+    """
+    group, tp = unique("group"), TopicPartition(aged, 0)
+    is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
+    reset = ("offsets", "reset", "-z", cluster.zookeeper_connect, "-g", group, "-t", aged,
+             "--timeout", "30", "--backup-dir", str(tmp_path))  # fmt: skip
+    with hands_on(cluster.zookeeper_connect) as hands:
+        for aim, segment, message in (
+            ("--by-duration=PT1H", 2, 0), ("--by-duration=P1D", 0, 0),
+            ("--to-datetime=2015-01-01", 0, 0), ("--to-datetime=2099-01-01", 6, 6),
+        ):
+            hands.offsets(group, {tp: 3})
+            plain = CliRunner().invoke(app, [*reset, aim])
+            assert plain.exit_code == (Exit.OK if is_exact else Exit.REFUSED), plain.stderr
+            assert ("--approximate takes" in plain.stderr) is not is_exact
+            done = CliRunner().invoke(app, [*reset, aim, "--approximate", "--execute"])
+            assert done.exit_code == Exit.OK, done.stderr
+            assert ("approximately" in done.stderr) is not is_exact
+            expected = message if is_exact else segment
+            assert (aim, hands.stored(group)[tp]) == (aim, str(expected))
+
+
+@pytest.mark.also("0.9.0.1")
+def test_get_offset_shell(cluster: Sandbox, aged: str) -> None:
+    """The same as the newest GetOffsetShell of the JVM, of ends and by time, which knows segments.
+    """
+    asked = ("--broker-list", cluster.bootstrap, "--topic", aged, "--time")
+    for ago_s, expected in ((None, ":0:6"), (3600, ":0:2"), (365 * 86_400, ":0:")):
+        at = "-1" if ago_s is None else str(round((time.time() - ago_s) * 1000))
+        with tool("1.1.1", "kafka.tools.GetOffsetShell", *asked, at) as process:
+            theirs = process.communicate(timeout=TOOL_S)[0]
+        ours = CliRunner().invoke(app, ["legacy", "GetOffsetShell", *asked, at])
+        assert (ours.exit_code, ours.stdout) == (0, theirs), ours.stderr
+        assert theirs == f"{aged}{expected}\n"
+    ours = CliRunner().invoke(app, ["legacy", "GetOffsetShell", *asked, "-2"])
+    assert ours.stdout == f"{aged}:0:0\n"

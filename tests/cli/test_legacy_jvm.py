@@ -156,7 +156,7 @@ def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
         assert "kafka-consumer-groups.sh" in err
     asked = ("--broker-list", old.sandbox.bootstrap, "--topic", topic)
     assert old.run("GetOffsetShell", *asked, "--time", "0")[:2] == (
-        0, f"{topic}:0:0\n{topic}:1:\n"
+        0, f"{topic}:0:\n{topic}:1:\n"
     )
     code, out, err = old.run("GetOffsetShell", *asked, "--offsets", "2")
     assert (code, out) == (1, "") and "--offsets" in err

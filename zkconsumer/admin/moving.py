@@ -122,9 +122,11 @@ def plan_reset(
     times_note = _by_time(brokers, reset, times)
     logs = log_ends(brokers, partitions, limit_s=limit_s)
     kafka = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
-    at: Mapping[TopicPartition, int | str | None] = (
-        offsets_at(brokers, partitions, reset.value, limit_s=limit_s) if times_note else {}
-    )
+    at: Mapping[TopicPartition, int | str | None] = {}
+    if times_note:
+        at = offsets_at(brokers, partitions, reset.value, limit_s=limit_s)
+        if not are_times_exact(brokers):  # no segment is older: all the log may be from then on
+            at = {tp: _start(logs[tp]) if one is None else one for tp, one in at.items()}
     said = wanted or {}
     known = {
         tp: Known(_current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp))
@@ -281,9 +283,13 @@ def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]
     if times is Times.EXACT:
         raise RefusedError(
             "brokers before 0.10 know the times of whole segments only", where="--to-datetime",
-            remedy="--approximate takes the beginning of the last segment that is older",
+            remedy="--approximate takes the beginning of the last older segment, or of the log",
         )
     return [f"{told}, approximately: brokers before 0.10 know the times of whole segments only"]
+
+
+def _start(log: LogRange | str) -> int | str:
+    return log if isinstance(log, str) else log.start
 
 
 def _current(

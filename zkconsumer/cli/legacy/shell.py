@@ -14,6 +14,9 @@ from zkconsumer.errors import ConfigError
 
 LATEST, EARLIEST = -1, -2
 
+# That of registrations of 0.8.
+_VERSION = 1
+
 _PORT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 
 
@@ -46,8 +49,8 @@ def run(tool: Tool) -> None:
     topic, time = given.required("topic"), given.number("time") or 0
     if (given.number("offsets") or 1) > 1:
         raise ConfigError(
-            "more than one offset is not to be had: brokers have not listed their segments since "
-            "0.10.1", where="--offsets", remedy="leave it out",
+            "more than one offset is not to be had: the client here asks for one",
+            where="--offsets", remedy="leave it out",
         )
     found = _found(tool, brokers, topic, time)
     for number in _numbers(given, found):
@@ -61,14 +64,17 @@ def run(tool: Tool) -> None:
 
 
 def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
-    """Any of them tells of all; their release is asked for."""
+    """Any of them tells of all; all are spoken to as the tool did, in the protocol of 0.8.
+
+    Brokers before 0.10 know no other, and by a time 3.9 still answers it with segments.
+    """
     ends = listed.split(",")
     matches = [_PORT.fullmatch(end) for end in ends]
     found = [(match[1], int(match[2])) for match in matches if match]
     if len(found) != len(ends):
         words = "Please provide valid host:port like host1:9091,host2:9092\n "
         tool.usage(parser, words)
-    return [Broker(host, port, 4, ()) for host, port in found]
+    return [Broker(host, port, _VERSION, ()) for host, port in found]
 
 
 def _found(
