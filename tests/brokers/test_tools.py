@@ -77,8 +77,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
 ) -> None:
-    """Brokers before 0.10 know segments: refused, or by --approximate their beginnings, and said.
-    """
+    """Brokers before 0.10 know segments: refused, or by --approximate a beginning, and said."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
     reset = ("offsets", "reset", "-z", cluster.zookeeper_connect, "-g", group, "-t", aged,
@@ -101,8 +100,7 @@ def test_moving_by_time(
 
 @pytest.mark.also("0.9.0.1")
 def test_get_offset_shell(cluster: Sandbox, aged: str) -> None:
-    """The same as the newest GetOffsetShell of the JVM, of ends and by time, which knows segments.
-    """
+    """The same as the JVM's GetOffsetShell, of ends, and by time, when it knows segments."""
     asked = ("--broker-list", cluster.bootstrap, "--topic", aged, "--time")
     for ago_s, expected in ((None, ":0:6"), (3600, ":0:2"), (365 * 86_400, ":0:")):
         at = "-1" if ago_s is None else str(round((time.time() - ago_s) * 1000))

@@ -122,11 +122,7 @@ def plan_reset(
     times_note = _by_time(brokers, reset, times)
     logs = log_ends(brokers, partitions, limit_s=limit_s)
     kafka = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
-    at: Mapping[TopicPartition, int | str | None] = {}
-    if times_note:
-        at = offsets_at(brokers, partitions, reset.value, limit_s=limit_s)
-        if not are_times_exact(brokers):  # no segment is older: all the log may be from then on
-            at = {tp: _start(logs[tp]) if one is None else one for tp, one in at.items()}
+    at = _first_of(brokers, logs, reset.value, limit_s) if times_note else {}
     said = wanted or {}
     known = {
         tp: Known(_current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp))
@@ -288,8 +284,16 @@ def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]
     return [f"{told}, approximately: brokers before 0.10 know the times of whole segments only"]
 
 
-def _start(log: LogRange | str) -> int | str:
-    return log if isinstance(log, str) else log.start
+def _first_of(
+    brokers: Sequence[Broker], logs: Mapping[TopicPartition, LogRange | str], at_ms: int,
+    limit_s: float,
+) -> Mapping[TopicPartition, int | str | None]:
+    found = offsets_at(brokers, logs, at_ms, limit_s=limit_s)
+    if are_times_exact(brokers):
+        return found
+    # Where no segment is older all of the log may be from then on.
+    starts = {tp: log if isinstance(log, str) else log.start for tp, log in logs.items()}
+    return {tp: starts[tp] if one is None else one for tp, one in found.items()}
 
 
 def _current(
