@@ -87,7 +87,9 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
     assert [group.stored(n) for n in range(4)] == ["10"] * 4
 
 
-def test_a_release_waits_for_the_batch_in_flight(group: Groups) -> None:
+def test_a_release_waits_for_the_batch_in_flight(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     """What a joiner is due goes over when the batch is finished, and it begins at its end."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
@@ -99,6 +101,7 @@ def test_a_release_waits_for_the_batch_in_flight(group: Groups) -> None:
     serves(other, 3)
     assert [at.offset for at in other.served().values()] == [10]
     serves(one, 0, 1, 2)
+    assert "no longer owned" not in caplog.text  # it was committed in time
 
 
 def test_what_is_not_in_flight_goes_at_once(group: Groups) -> None:

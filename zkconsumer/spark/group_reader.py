@@ -193,10 +193,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _finish(self, group: Membership, start: StreamOffset) -> None:
         """All before `start` is done, and what was planned and is not in it is not going to be."""
-        news = group.finish({one.tp: one.end for one in from_offset(start)})
+        group.finish({one.tp: one.end for one in from_offset(start)})
         group.cancel()
-        if news:
-            group.commit()
 
     def _heed(self, group: Membership) -> None:
         """Raise what the member was told of, unless it is waited for."""

@@ -86,7 +86,7 @@ class Ledger:
                 one = self._held.pop(tp, None)
                 if one is not None:
                     one.until = None
-        self._answer()
+        self.answer()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
         """Plan these no more; `done` when none of them is in flight, which may be at once."""
@@ -95,7 +95,7 @@ class Ledger:
             for one in asked:
                 one.granted = False
             self._releases.append(_Release(asked, done))
-        self._answer()
+        self.answer()
 
     def positions(self, which: Which) -> dict[TopicPartition, Position]:
         """What is finished; nothing else counts as delivered."""
@@ -112,7 +112,8 @@ class Ledger:
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Tell of the releases that wait for nothing more."""
         with self._lock:
             due = [one for one in self._releases if one.is_due]
             self._releases = [one for one in self._releases if not one.is_due]
@@ -158,7 +159,10 @@ class Ledger:
         return found
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> int:
-        """The batch that ends there is finished; of how many partitions that is news."""
+        """The batch that ends there is finished; of how many partitions that is news.
+
+        To be followed by `answer`: a release may have waited for it.
+        """
         count = 0
         with self._lock:
             for tp, end in ends.items():
@@ -166,7 +170,6 @@ class Ledger:
                 if one is not None and one.until is not None and one.until == end:
                     one.offset, one.until = end, None
                     count += 1
-        self._answer()
         return count
 
     def cancel(self) -> None:
@@ -174,4 +177,4 @@ class Ledger:
         with self._lock:
             for one in self._held.values():
                 one.until = None
-        self._answer()
+        self.answer()

@@ -185,9 +185,14 @@ class Membership:
         """A batch of these is planned; less those that are served no more by now."""
         return sorted(one for held in self._ledgers.values() for one in held.begin(ranges))
 
-    def finish(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """The batch that ends there is done; whether that was not known."""
-        return any([one.finish(ends) for one in self._ledgers.values()])
+    def finish(self, ends: Mapping[TopicPartition, int]) -> Future[None] | None:
+        """The batch that ends there is done: its commit; None where that was known already."""
+        ledgers = self._ledgers.values()
+        # Asked for before what has waited for the batch is let go, while it is still owned.
+        commit = self.commit() if any([one.finish(ends) for one in ledgers]) else None
+        for one in ledgers:
+            one.answer()
+        return commit
 
     def cancel(self) -> None:
         """What is planned and not finished is not going to be run."""
