@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
-from zkdriver import CLOSED, READ_ONLY, Client, tps
+from zkdriver import CLOSED, READ_ONLY, Client, peer_of, tps
 
 from zkconsumer.core import paths
 from zkconsumer.core.events import (
@@ -194,6 +194,41 @@ def test_verify_arms_the_watch_of_what_is_ours(client: Client) -> None:
     client.peer.delete(client.owner(T0))
     client.run(ops.verify(client.me, {T0: client.thread}))
     assert ("DELETED", client.owner(T0)) in client.watches
+
+
+def test_many_are_verified_and_watched_as_one_is(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
+    """250 owner nodes below a chroot: each change is told, once; of the absent nothing."""
+    chroot = f"/{unique('many')}"
+    with peer_of(zookeeper.connect) as peer:
+        peer.create(chroot)
+    connect = f"{zookeeper.connect}{chroot}"
+    with peer_of(connect) as peer:
+        client = Client(connect, "many", peer, "g_m")
+        try:
+            client.register()
+            mine, absent = tps(*range(230)), tps(*range(230, 250))
+            owning(client, *mine)
+            outcome = client.run(ops.verify(client.me, dict.fromkeys(mine + absent, client.thread)))
+            assert isinstance(outcome, Verified)
+            assert list(outcome.held) == mine
+            assert outcome.lost == dict.fromkeys(absent)
+            for tp in absent:
+                client.take(tp)
+            client.watches.clear()  # of the list of owners, which the claim has left
+            for tp in mine[:200]:
+                peer.delete(client.owner(tp))
+            for tp in mine[200:]:
+                peer.set(client.owner(tp), b"1")
+                peer.set(client.owner(tp), b"2")
+            client.run(ops.verify(client.me, {T0: client.thread}))
+            assert client.watches == [
+                *(("DELETED", client.owner(tp)) for tp in mine[:200]),
+                *(("CHANGED", client.owner(tp)) for tp in mine[200:]),
+            ]
+        finally:
+            client.session.stop()
 
 
 def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:

@@ -4,6 +4,9 @@ A request costs kazoo some 60 us of Python, whatever it asks for; a read in a re
 costs a tenth. Each is answered for itself, as if it had been sent alone: its payload and stat, its
 children, or why not. ZooKeeper has it from 3.6.0 on (`ZooDefs.OpCode.multiRead`); an older server
 shuts the connection that such a request comes by.
+
+It takes no watches. Those of payloads are armed together by another request, which ZooKeeper's own
+client sends after each reconnect (`ZooDefs.OpCode.setWatches`).
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ _HEADER = struct.Struct("!i?i")  # `MultiHeader`: the operation, whether this is
 _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
+_ANY_ZXID = 2**63 - 1  # whenever the znode was last changed, its watch is armed
 
 
 class ManyReads:
-    """One request, as kazoo sends and reads it; watches are not to be had this way.
+    """One request, as kazoo sends and reads it.
 
     The result is for each read a Node (of Exists, too) or the names of the children, or
     ZooKeeper's code of the error, a negative number.
@@ -87,9 +91,37 @@ class ManyReads:
                 found.append(Node(payload, Stat(czxid, mzxid, version, owner, mtime)))
 
 
-def is_plain(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
-    """Whether it is all reads without a watch."""
-    return all(isinstance(one, PlainRead) and not one.watch for one in batch)
+class Arm:
+    """One request that watches the payloads of many znodes, as kazoo sends it and reads its end.
+
+    Sent before their reads, it leaves nothing unseen. Of a znode that is not there it arms nothing,
+    and tells of its end before the reply: while kazoo knows of no watch, so that this is not heard.
+    """
+
+    type = 101
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """`paths` with the chroot."""
+        parts = [struct.pack("!qi", _ANY_ZXID, len(paths))]
+        for path in paths:
+            encoded = path.encode()
+            parts += (_INT.pack(len(encoded)), encoded)
+        parts.append(struct.pack("!ii", 0, 0))  # none of absence, none of children
+        self._body = b"".join(parts)
+
+    def serialize(self) -> bytes:
+        """`SetWatches`."""
+        return self._body
+
+    def deserialize(self, data: bytes, offset: int) -> None:
+        """The reply is a header alone."""
+
+
+def go_together(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
+    """Whether it is all reads, without a watch but for that of a payload."""
+    return all(
+        isinstance(one, PlainRead) and (not one.watch or isinstance(one, Get)) for one in batch
+    )
 
 
 def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:

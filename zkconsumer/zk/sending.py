@@ -31,7 +31,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 from zkconsumer.core import paths
 from zkconsumer.zk import manyreads
 from zkconsumer.zk import requests as rq
-from zkconsumer.zk.manyreads import ManyReads, PlainRead
+from zkconsumer.zk.manyreads import Arm, ManyReads, PlainRead
 from zkconsumer.zk.requests import Code, Reply
 
 logger = logging.getLogger(__name__)
@@ -80,15 +80,26 @@ class Sender:
                 done(replies)
 
         gathering = _Gathering(len(batch), hand_over)
-        if self.takes_many and len(batch) >= manyreads.WORTH_IT and manyreads.is_plain(batch):
-            index = 0
-            for piece in manyreads.pieces(batch):
-                slots = _Slots(self, gathering, index, piece)
-                self._client._call(ManyReads(piece, self._client.chroot), slots)
-                index += len(piece)
+        if self.takes_many and len(batch) >= manyreads.WORTH_IT and manyreads.go_together(batch):
+            self._send_together(batch, gathering)
             return
         for index, request in enumerate(batch):
             self.send_one(request, _Slot(gathering, index, request))
+
+    def _send_together(self, batch: Sequence[PlainRead], gathering: _Gathering) -> None:
+        index = 0
+        for piece in manyreads.pieces(batch):
+            slots = _Slots(self, gathering, index, piece)
+            watched = [self._full(read.path) for read in piece if read.watch]
+            if watched:
+                self._client._call(Arm(watched), _Armed(self, slots, watched))
+            self._client._call(ManyReads(piece, self._client.chroot), slots)
+            index += len(piece)
+
+    def heed(self, paths: Sequence[str]) -> None:
+        """What is armed is told to `watch`. On kazoo's thread alone, which keeps the watches."""
+        for path in paths:
+            self._client._data_watchers[path].add(self._watch)
 
     def send_one(self, request: Sent, slot: _Slot) -> None:
         """Send a request; its answer goes to `slot`."""
@@ -206,6 +217,21 @@ class _Slots:
         reply = Reply(Code.BROKEN, f"{type(error).__name__} {error}".strip())
         for index in range(self._first, self._first + len(self._reads)):
             self._gathering.reply(index, reply)
+
+
+class _Armed:
+    """Where the end of an arming goes; refused, it takes the reads that it is for along."""
+
+    __slots__ = ("_paths", "_sender", "_slots")
+
+    def __init__(self, sender: Sender, slots: _Slots, paths: Sequence[str]) -> None:
+        self._sender, self._slots, self._paths = sender, slots, paths
+
+    def set(self, _: None) -> None:
+        self._sender.heed(self._paths)
+
+    def set_exception(self, error: Exception) -> None:
+        self._slots.set_exception(error)
 
 
 def _read_reply(read: PlainRead, found: rq.Node | list[str] | int) -> Reply:
