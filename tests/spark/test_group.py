@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kafkastorage import foreign
 from members import SETTINGS, Group, eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -261,6 +262,24 @@ def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
     assert query.reader.reportLatestOffset() == {
         group.topic: {"0": [10, 10], "1": [10, 10], "2": [11, 11], "3": [10, 10]}
     }
+
+
+@pytest.mark.parametrize("dual", ["true", "false"])
+def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
+    """offsets.storage=kafka: there, and in ZooKeeper beside it unless dual commits are off."""
+    fill(group, 10)
+    query = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
+    end = query.until(40)
+    assert query.is_quiet(end)
+    with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as somebody:
+        eventually(lambda: somebody.offsets(*range(4)) == dict.fromkeys(range(4), 10))
+    eventually(lambda: [group.stored(n) for n in range(4)]
+               == (["10"] * 4 if dual == "true" else [None] * 4))
+    query.reader.stop()
+    fill(group, 1)
+    again = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
+    again.until(4)
+    assert again.read == [(number, 10) for number in range(4)]
 
 
 def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
