@@ -11,12 +11,16 @@ import pytest
 from jvmmember import JvmMember
 from kafkastorage import Foreign, foreign
 from members import Group, One
+from mixed.groups import NEWEST_BROKER
 from waiting import wait_for
 
 from zkconsumer import OffsetAndMetadata
 from zkconsumer.sandbox import Sandbox
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "1.1.1")
+# On the newest broker, and on brokers of their own release, which know older requests only.
+ON_THE_NEWEST = tuple((release, NEWEST_BROKER) for release in RELEASES)
+ON_THEIR_OWN = (("0.8.2.2", "0.8.2.2"), ("0.9.0.1", "0.9.0.1"))
 MESSAGES = 30
 # The same for both, under each one's names: Kafka alone, and Kafka and ZooKeeper.
 STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -28,14 +32,25 @@ STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A broker of the release asked for."""
+    shared = {NEWEST_BROKER: "sandbox", "0.8.2.2": "old_sandbox"}.get(request.param)
+    if shared:
+        yield request.getfixturevalue(shared)
+        return
+    with Sandbox(release=request.param, tick_time_s=0.1) as servers:
+        yield servers
+
+
 @pytest.fixture
-def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
+def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group without members, and a topic with one partition of thirty messages."""
     topic = unique("moved")
-    sandbox.create_topic(topic)
-    sandbox.produce(topic, MESSAGES)
+    cluster.create_topic(topic)
+    cluster.produce(topic, MESSAGES)
     with ExitStack() as stack:
-        yield Group(sandbox, unique("group"), topic, stack)
+        yield Group(cluster, unique("group"), topic, stack)
 
 
 @pytest.fixture
@@ -87,7 +102,9 @@ def ours(
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("release", "cluster"), ON_THE_NEWEST + ON_THEIR_OWN, indirect=["cluster"]
+)
 def test_we_take_turns_with_a_jvm_consumer(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:
@@ -106,7 +123,7 @@ def test_we_take_turns_with_a_jvm_consumer(
     assert group.stored(0) == ("26" if storage == "dual" else None)
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("release", "cluster"), ON_THE_NEWEST, indirect=["cluster"])
 def test_a_group_moves_to_kafka_member_by_member(
     release: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:

@@ -268,8 +268,8 @@ class ConsumerConnector:
         Args:
             offsets: partition -> the next offset to read, or OffsetAndMetadata: exactly these are
                 committed instead, also where that goes back (JVM 0.9 and later).
-            retries: how often Kafka may be asked again, with `offsets.storage=kafka`; None for
-                `offsets.commit.max.retries`.
+            retries: for the JVM's `retryOnFailure`: how often Kafka may be asked again, with
+                `offsets.storage=kafka`; None for `offsets.commit.max.retries`.
 
         Raises:
             CommitError: some offsets were not stored, with each partition and the reason, or
