@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from members import Group, Reader, eventually
@@ -13,10 +15,27 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
-from zkconsumer.consumer.exporter import LABELS
+from zkconsumer.consumer.exporter import COUNTERS, GAUGES, LABELS
 from zkconsumer.errors import ConfigError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
+
+MAPPING = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+# Of a consumer, 0.8.2 to 1.1.1, by their types.
+MBEANS = {
+    "kafka.consumer:type=ZookeeperConsumerConnector": (
+        "FetchQueueSize", "OwnedPartitionsCount", "RebalanceRateAndTime", "KafkaCommitsPerSec",
+        "ZooKeeperCommitsPerSec", "yammer-metrics-count",
+    ),
+    "kafka.consumer:type=ConsumerFetcherManager": ("MaxLag", "MinFetchRate"),
+    "kafka.server:type=FetcherLagMetrics": ("ConsumerLag",),
+    "kafka.server:type=FetcherStats": ("RequestsPerSec", "BytesPerSec"),
+    "kafka.consumer:type=ConsumerTopicMetrics": ("MessagesPerSec", "BytesPerSec"),
+    "kafka.consumer:type=FetchRequestAndResponseMetrics": (
+        "FetchRequestRateAndTimeMs", "FetchResponseSize", "FetchRequestThrottleRateAndTimeMs",
+    ),
+    "kafka.producer:type=ProducerRequestMetrics": (),
+}  # fmt: skip
 
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """By a sample's name and its labels, ours and the connector's left out."""
@@ -210,3 +229,26 @@ def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
 def test_the_labels_are_the_jvm_s_and_the_consumer_s() -> None:
     """clientId and groupId as in the MBeans' tags; the consumer's id tells siblings apart."""
     assert LABELS == ("client_id", "group_id", "consumer_id")
+
+
+def test_every_mbean_has_its_row() -> None:
+    """docs/metrics.md says of each MBean of the JVM which metric it became, or what is instead."""
+    rows = [line.split("|")[1:] for line in MAPPING.splitlines() if line.startswith("| `kafka.")]
+    for kind, names in MBEANS.items():
+        of_kind = [row for row in rows if kind in row[0]]
+        assert of_kind, kind
+        for name in names:
+            (row,) = [row for row in of_kind if re.search(rf"[=`]{name}`", row[0])]
+            assert row[1].strip()
+
+
+def test_every_metric_has_its_row() -> None:
+    """docs/metrics.md has what is exported, by its name on the page, and no other."""
+    table = MAPPING.split("\n## Metrics\n")[1].split("\nNot reproduced")[0]
+    listed = [
+        name
+        for line in table.splitlines() if line.startswith("| ")
+        for name in re.findall(r"`(zkconsumer_\w+)`", line.split("|")[2])
+    ]  # fmt: skip
+    gauges = [row[0] for row in GAUGES] + ["zkconsumer_phase", "zkconsumer_rebalance_seconds"]
+    assert sorted(listed) == sorted(gauges + [f"{row[0]}_total" for row in COUNTERS])
