@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
+from zkconsumer.cli.options import ENVIRONMENT
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,6 +60,14 @@ def test_unreachable(run: Run) -> None:
     assert (code, out) == (3, "")
     assert err.startswith("zkconsumer: no answer from ZooKeeper")
     assert err.count("\n") == 1
+
+
+def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment says it to those that join a group as it does to those that look."""
+    monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
+    for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
+        code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
+        assert (code, "127.0.0.1:1" in err) == (3, True), err
 
 
 def test_imports_are_lazy() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from zkconsumer.cli import app
+from zkconsumer.cli import COMMANDS, app
 from zkconsumer.cli.options import ENVIRONMENT, Common, topics_of
 from zkconsumer.errors import ConfigError, InvalidNameError
 
@@ -68,13 +71,31 @@ def test_topics() -> None:
             topics_of([bad])
 
 
-def test_every_command_has_an_example() -> None:
-    """The help of each reading command shows one."""
-    commands = (["topics", "list"], ["topics", "show"], ["groups", "list"], ["groups", "show"],
-                ["groups", "watch"], ["members"], ["owners"], ["offsets", "get"], ["lag"])
-    for command in commands:
-        result = CliRunner().invoke(app, [*command, "--help"])
-        assert f"zkconsumer {' '.join(command)} " in " ".join(result.stdout.split())
+def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands, with the words that call them."""
+    below = getattr(family, "commands", None)
+    if below is None:
+        yield words, family
+    for name, command in (below or {}).items():
+        yield from _commands(command, *words, name)
+
+
+ALL = [
+    found for name in COMMANDS
+    for found in _commands(typer.main.get_command(app).get_command(None, name), name)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [words for words, _ in ALL], ids=" ".join)
+def test_every_help(words: tuple[str, ...]) -> None:
+    """Each command's help shows an example, and names its positional arguments in its own words."""
+    shown = CliRunner().invoke(app, [*words, "--help"]).stdout
+    examples = " ".join(shown.partition("xample: ")[2].split())
+    assert f"zkconsumer {' '.join(words)} " in examples
+    arguments = shown.partition("Arguments:\n")[2].partition("\n\n")[0]
+    assert "<" not in arguments
+    for line in arguments.splitlines():
+        assert re.match(r"  ([A-Z]|  )", line), line
 
 
 def test_summaries_are_whole() -> None:
@@ -84,20 +105,6 @@ def test_summaries_are_whole() -> None:
         commands = result.stdout.partition("Commands:")[2]
         assert commands
         assert "..." not in commands, family
-
-
-def test_arguments_have_names() -> None:
-    """The help of no command says of a positional argument what Python takes it for."""
-    families = [("topics", "list show forget"), ("groups", "show watch delete copy rename"),
-                ("offsets", "set export import"), ("trace", "check show"), ("apply", ""),
-                ("undo", ""), ("explain", ""), ("legacy", "")]
-    for family, commands in families:
-        for command in commands.split() or [""]:
-            given = [word for word in (family, command, "--help") if word]
-            result = CliRunner().invoke(app, given)
-            arguments = result.stdout.partition("Arguments:\n")[2].partition("\n\n")[0]
-            assert re.match(r"  [A-Z]+", arguments), (family, command)
-            assert "<" not in arguments, arguments
 
 
 def test_a_slip_of_the_pen() -> None:

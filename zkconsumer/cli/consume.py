@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zkconsumer.cli.options import ENVIRONMENT, pair
 from zkconsumer.errors import ConfigError, RebalanceBlockedError
 
 if TYPE_CHECKING:
@@ -60,26 +62,39 @@ def _regex(meaning: str) -> Any:
     return typer.Option(metavar="REGEX", help=f"Instead: {meaning}.")
 
 
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="Where the group has no stored offset, begin with the oldest message.",
+    ),
+]
+
+
 @app.command()
 def consume(
     *,
-    topic: Annotated[str | None, typer.Option(help="The topic to consume.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to consume.")
+    ] = None,
     whitelist: Annotated[str | None, _regex("every topic that matches, also later ones")] = None,
     blacklist: Annotated[str | None, _regex("every topic that does not match")] = None,
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="H:P[,H:P...][/CHROOT]", help="zookeeper.connect.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="group.id.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Streams, each with a thread.")] = 1,
-    from_beginning: Annotated[
-        bool,
+        str | None,
         typer.Option(
-            "--from-beginning",
-            help="Where the group has no stored offset, begin with the oldest message.",
+            "--zookeeper", "-z", metavar="H:P[,H:P...][/CHROOT]",
+            help=f"zookeeper.connect; by default ${ENVIRONMENT}, or of --config.",
         ),
-    ] = False,
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="group.id.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Streams, each with a thread.")] = 1,
+    from_beginning: FromBeginning = False,
     max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    output: Annotated[Output, typer.Option(help="raw: values; json: objects.")] = Output.RAW,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="raw: values; json: objects.")
+    ] = Output.RAW,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A consumer.properties file.")
     ] = None,
@@ -95,21 +110,17 @@ def consume(
         Path | None, typer.Option(metavar="FILE", help="Write the group's events, JSON lines.")
     ] = None,
 ) -> None:
-    """Write the messages of topics to standard output, as a member of a group."""
-    from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
+    """Write the messages of topics to standard output, as a member of a group.
 
+    Example: zkconsumer consume -z zk1:2181/kafka --group billing --topic orders --from-beginning
+    """
     wanted = _wanted(topic, whitelist, blacklist)
-    named = {
+    settings = _settings(config, property_, {
         "zookeeper_connect": zookeeper,
         "group_id": group,
         "auto_offset_reset": "smallest" if from_beginning else None,
         "trace_file": None if trace is None else str(trace),
-    }
-    settings = ConsumerConfig.from_properties(
-        *([] if config is None else [config]),
-        dict(_pair(text) for text in property_ or ()),
-        **{name: value for name, value in named.items() if value is not None},
-    )
+    })  # fmt: skip
     run = Run(
         budget=Budget(max_messages, threads=threads),
         write=_write_raw if output is Output.RAW else _write_json,
@@ -118,6 +129,21 @@ def consume(
     ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
+
+
+def _settings(
+    file: Path | None, properties: list[str] | None, named: dict[str, str | None]
+) -> ConsumerConfig:
+    """An option wins over a property, that over the file, and that over the environment."""
+    from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
+
+    environment = os.environ.get(ENVIRONMENT)
+    return ConsumerConfig.from_properties(
+        {"zookeeper.connect": environment} if environment else {},
+        *([] if file is None else [file]),
+        dict(pair(text) for text in properties or ()),
+        **{name: value for name, value in named.items() if value is not None},
+    )
 
 
 def _wanted(
@@ -140,13 +166,6 @@ def _wanted(
         )
     ((option, text),) = named
     return makers[option](text)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"{text!r} is no property", where="--property", remedy="NAME=VALUE")
-    return name.strip(), value
 
 
 class Budget:

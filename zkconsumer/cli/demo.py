@@ -27,6 +27,8 @@ def demo(
 
     Everything is real, in a temporary directory, on the loopback interface, and gone at the end.
     Exits with 1 if a message was lost or two members owned one partition at once.
+
+    Example: zkconsumer demo --partitions 12 --json
     """
     from zkconsumer.sandbox.demo.play import Play  # noqa: PLC0415
     from zkconsumer.sandbox.demo.view import print_result, view  # noqa: PLC0415

@@ -62,6 +62,8 @@ def simulate(
     Our members run the code that runs in production, in virtual time: a run of minutes takes a
     second, and is the same each time. With --output jsonl, what they do is a trace that `zkconsumer
     trace check -` replays. Exits with 1 if a promise was broken.
+
+    Example: zkconsumer simulate --seed 7 --peers mixed
     """
     from zkconsumer.sim.lessons import LESSONS  # noqa: PLC0415
     from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415

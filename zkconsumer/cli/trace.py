@@ -21,12 +21,14 @@ def _trace() -> None:
 @app.command()
 def show(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Traces of one group's members.")
+        list[Path], typer.Argument(metavar="FILE", help="Traces of one group's members.")
     ],
 ) -> None:
     """Tell traces as a story in lanes: who did what when, and why.
 
     Lines of several files are merged by their times, so they must come from one machine.
+
+    Example: zkconsumer trace show a.jsonl b.jsonl
     """
     from zkconsumer.core import paths  # noqa: PLC0415
     from zkconsumer.trace.lanes import story  # noqa: PLC0415
@@ -58,6 +60,8 @@ def check(
     """Replay a trace: the machine must do the same again.
 
     Exits with 1, naming the line, if it does not.
+
+    Example: zkconsumer trace check billing.jsonl
     """
     from zkconsumer.trace.check import check as replay  # noqa: PLC0415
 
