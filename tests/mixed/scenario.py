@@ -75,9 +75,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one scenario: the two groups, how many messages each consumed, and in how many seconds."""
+    """Of one scenario: the two groups, how many messages each consumed, and in how many seconds;
+    `flowed` says how many of them came between an event and the next."""
 
     messages: int
+    flowed: dict[str, int]
     duration_s: float
     mixed: Record
     jvm: Record
@@ -109,19 +111,21 @@ class Scenario:
         began = boottime()
         self.stage.create(self._first, 8)
         self._both(Group.prepared)
+        flow, flowed = self.stage.flow, {}
         for title, step in self._steps():
-            since = boottime()
+            since, known = boottime(), flow.count
             self._events.append((since, title))
             step()
             self._both(lambda group, name=title: group.settle(name))
             if title in (EXPIRES, GOES_ON):
                 self._without_session.append((since, boottime()))
-        flow = self.stage.flow
+            flowed[title] = flow.count - known
         wait_for(lambda: flow.count >= MESSAGES, "enough messages", limit_s=120)
         flow.stop()
         duration_s = boottime() - began
         self._both(self._drained)
-        return Outcome(flow.count, duration_s, self._record(self.mixed), self._record(self.jvm))
+        mixed, jvm = self._record(self.mixed), self._record(self.jvm)
+        return Outcome(flow.count, flowed, duration_s, mixed, jvm)
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
         def each(act: Callable[[Group, str], None], *names: str) -> Callable[[], object]:
