@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench import Load, Result, at_least, at_most, fill, raw_rate, show
+from _bench import Load, Result, at_least, at_most, cpu_seconds, fill, raw_rate, show
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -217,12 +216,6 @@ def await_settled(sandbox: Sandbox) -> None:
         client.stop()
         client.close()
     raise SystemExit(f"the group did not settle within {SETTLE_LIMIT_S} s")
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process (proc(5), fields 14 and 15)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:

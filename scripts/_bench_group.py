@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _bench import Result, at_most
+from _bench import Result, at_most, cpu_seconds
 from confluent_kafka import Producer
 
 from zkconsumer import ConsumerConfig
@@ -84,9 +84,9 @@ def idle_case(bench: Bench, case: str) -> list[Result]:
     try:
         _await(lambda: query.status["message"].startswith("Waiting for data"))
         (pid,) = _sources(bench.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
-        before, started = _cpu_s(pid), time.monotonic()
+        before, started = cpu_seconds(pid), time.monotonic()
         time.sleep(IDLE_S)
-        percent = 100 * (_cpu_s(pid) - before) / (time.monotonic() - started)
+        percent = 100 * (cpu_seconds(pid) - before) / (time.monotonic() - started)
     finally:
         query.stop()
     return [at_most(case, "cpu_percent", percent, "%", 5)]
@@ -199,11 +199,6 @@ def _sources(parent: int) -> list[int]:
 
 def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _cpu_s(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def _await(condition: Callable[[], bool]) -> None:
