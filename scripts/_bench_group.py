@@ -143,7 +143,7 @@ def _others(bench: Bench, group: str, topic: str) -> list[int]:
         names = zookeeper.children([root]).get(root, ())
         found = zookeeper.read(f"{root}/{one}" for one in names)
     return [int(path.rpartition("/")[2]) for path, node in found.items()
-            if not node.data.startswith(f"{group}_query".encode())]
+            if not (node.data or b"").startswith(f"{group}_query".encode())]
 
 
 @contextmanager
