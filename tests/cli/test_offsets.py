@@ -220,6 +220,8 @@ def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
     hands.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
+    dashed = command("offsets", "export", "-", "-g", "g", "-f", "csv")
+    assert (dashed.stdout, Path("-").exists()) == (exported.stdout, False)
     assert "g t-1 is left out: " in exported.stderr
     copied = command("groups", "copy", "g", "h", "--execute")
     assert (copied.exit_code, hands.stored("h")) == (0, hands.stored("g"))

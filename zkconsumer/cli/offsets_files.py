@@ -22,7 +22,7 @@ def export(
     common: Common,
     *,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="By default standard output.")
+        Path | None, typer.Argument(metavar="FILE", help="By default, or as -, standard output.")
     ] = None,
     group: Groups = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group there is.")] = False,
@@ -63,6 +63,7 @@ def export(
     if not offsets:
         raise ConfigError("there is nothing to export", where=storage.value)
     text = write_offsets(offsets, format_)
+    file = None if str(file) == "-" else file
     _put(text, file)
     if file is not None:
         say(f"{sum(map(len, offsets.values()))} offsets are in {file}")
