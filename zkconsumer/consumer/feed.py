@@ -38,7 +38,7 @@ ENDS_S: Final = 5.0
 
 # Of what comes at once so many messages are weighed, and stand for the rest: all of them would cost
 # a tenth of the throughput. So few at once are weighed one and all.
-WEIGHED: Final = 20
+WEIGHED: Final = 10
 
 
 class ReportKind(Enum):
@@ -170,11 +170,11 @@ class Feed:
                 self._on_fault(faults.popleft())
 
     def _weigh(self, messages: list[RawMessage]) -> None:
-        count = len(messages)
-        some = messages if count <= WEIGHED else random.sample(messages, WEIGHED)
-        for raw in some:
-            size = len(raw) + len(raw.key() or b"")
-            self.fetched_bytes[raw.topic() or ""] += size * count / len(some)
+        """Each message is as likely as any other to be taken, and counts for those that are not."""
+        few = len(messages) <= WEIGHED
+        share = 1.0 if few else len(messages) / WEIGHED
+        for raw in messages if few else random.choices(messages, k=WEIGHED):
+            self.fetched_bytes[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
 
     def _place(self, due: list[TopicPartition], now: float) -> None:
         """Begin to fetch these, each from its position, or by the policy where it has none."""
