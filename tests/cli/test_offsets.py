@@ -11,12 +11,14 @@ import pytest
 from click.testing import Result
 from hands import Hands, hands_on
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 from typer.testing import CliRunner
 
-from zkconsumer.cli import app
+from zkconsumer.cli import Exit, app
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk.requests import MAX_MULTI_WRITES
 
 # As ExportZkOffsets of 0.8.2.2 has written it.
 EXPORTED = "/consumers/toolg/offsets/tool/0:3\n/consumers/toolg/offsets/tool/1:0\n"
@@ -151,6 +153,25 @@ def test_by_time_on_old_brokers(hands: Hands, command: Command) -> None:
     assert (refused.exit_code, "--approximate" in refused.stderr) == (4, True)
     unknown = command(*reset, "--approximate")
     assert (unknown.exit_code, "cannot be known" in unknown.stderr) == (4, True)
+
+
+def test_applied_in_part(hands: Hands, command: Command) -> None:
+    """Exit code 5 says what was done, and the backup finishes it when the reason is gone."""
+    last = TopicPartition("u", MAX_MULTI_WRITES)
+    hands.offsets("g", {last: 1})
+    free = hands.other.get_acls(paths.offset("g", last))[0]
+    closed = [make_acl("world", "anyone", read=True, admin=True)]
+    hands.other.set_acls(paths.offset("g", last), closed)
+    rows_ = [f"u,{number},7\n" for number in range(MAX_MULTI_WRITES)]
+    Path("f.csv").write_text(f"{''.join(rows_)}u,{last.partition},7\n")
+    done = command("offsets", "import", "f.csv", "-g", "g", "--execute")
+    assert done.exit_code == Exit.IN_PART, done.stderr
+    assert f"{MAX_MULTI_WRITES} of {MAX_MULTI_WRITES + 1} changes are made; then: " in done.stderr
+    assert hands.stored("g")[last] == "1"
+    assert f"`zkconsumer apply {the_backup()}` finishes it" in done.stderr
+    hands.other.set_acls(paths.offset("g", last), free)
+    assert command("apply", the_backup()).exit_code == Exit.OK
+    assert hands.stored("g")[last] == "7"
 
 
 # ---- files --------------------------------------------------------------------------------------

@@ -114,12 +114,15 @@ def test_groups_watch(scene: Scene) -> None:
 
 
 def test_colours_and_width(scene: Scene) -> None:
-    """On a terminal there are colours, within 80 columns; none with NO_COLOR, nor in a pipe."""
+    """On a terminal there are colours, within 80 columns; none with NO_COLOR or --no-color."""
     shown = ("groups", "list", "-z", scene.connect)
     with terminal(*shown) as one:
         one.read_until(lambda written: b"live\x1b[0m" in written)
         assert b"\x1b[32mlive" in one.written
     with terminal(*shown, NO_COLOR="1") as one:
+        one.read_until(lambda written: b"live" in written)
+        assert b"\x1b" not in one.written
+    with terminal(*shown, "--no-color") as one:
         one.read_until(lambda written: b"live" in written)
         assert b"\x1b" not in one.written
     with terminal("owners", "-g", "g", "-z", scene.connect) as one:
