@@ -196,7 +196,10 @@ class Stream(Generic[K, V]):
     def take(self, max_messages: int) -> Batch[K, V]:
         """What is there, at most so many."""
         try:
-            return self._hand_out(list(itertools.islice(self._feed.rest, max_messages)))
+            rest = self._feed.rest
+            if length_hint(rest) > max_messages:
+                rest = itertools.islice(rest, max_messages)
+            return self._hand_out(list(rest))
         except BaseException:
             self._hold_back()
             raise
@@ -205,11 +208,12 @@ class Stream(Generic[K, V]):
         key_of = self._feed.key_of
         if not raws:
             return Batch([], {}, key_of)
-        keys = list(map(key_of, raws))
-        if keys.count(keys[0]) == len(keys):
-            first, last = {keys[0]: raws[0]}, {keys[0]: raws[-1]}
+        if len(self._feed.index) == 1:
+            (key,) = self._feed.index
+            first, last = {key: raws[0]}, {key: raws[-1]}
         else:
             # The first and the last message of each partition, without a loop in Python.
+            keys = list(map(key_of, raws))
             last = dict(zip(keys, raws, strict=True))
             first = dict(zip(reversed(keys), reversed(raws), strict=True))
         held = {key: self._feed.index[key] for key in last}
