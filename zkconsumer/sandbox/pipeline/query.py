@@ -19,10 +19,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # Seconds between two looks at whether the query still runs.
 _TURN_S = 0.2
 WINDOW = "1 second"
+# What Spark says of a Python process that takes longer than ten seconds to start, which a busy
+# machine may need and no option changes; the query is then started again.
+_SLOW = "failed to connect back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +68,8 @@ class Query:
         return Path(self.directory, "notes")
 
 
-def start(query: Query) -> tuple[SparkSession, StreamingQuery]:
-    """A session of this process, and the query that runs in it."""
+def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
+    """A session of this process, and the query that is to run in it."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - an optional extra
 
     from zkconsumer.sandbox import spark as sparks  # noqa: PLC0415
@@ -106,7 +110,6 @@ def start(query: Query) -> tuple[SparkSession, StreamingQuery]:
         .queryName(query.name)
         .option("checkpointLocation", f"{query.directory}/checkpoint")
         .trigger(processingTime=f"{query.trigger_s} seconds")
-        .start()
     )
 
 
@@ -114,13 +117,19 @@ def run(query: Query) -> None:
     """Until SIGTERM, or until the query fails: then its error is raised."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    spark, running = start(query)
-    while running.isActive and not stopping.wait(_TURN_S):
-        pass
+    spark, writer = prepare(query)
+    running = writer.start()
+    while not stopping.wait(_TURN_S) and (running.isActive or _is_slow(running)):
+        if not running.isActive:
+            running = writer.start()
     if error := running.exception():
         raise error
     running.stop()
     spark.stop()
+
+
+def _is_slow(ended: StreamingQuery) -> bool:
+    return _SLOW in str(ended.exception())
 
 
 if __name__ == "__main__":
