@@ -53,7 +53,7 @@ class FileFormat(Enum):
     LEGACY = "legacy"  # of ExportZkOffsets
 
 
-class _Fault(Exception):
+class Fault(Exception):
     """What is wrong, and the line, 0 for none."""
 
     def __init__(self, what: str, line: int = 0) -> None:
@@ -84,21 +84,26 @@ def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offset
     """
     try:
         if len(data) > MAX_FILE_BYTES:
-            raise _Fault(f"the file is longer than {MAX_FILE_BYTES} bytes")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise _Fault("this is not UTF-8", data[: error.start].count(b"\n") + 1) from error
-        if text.startswith("\ufeff"):
-            raise _Fault("it begins with a byte order mark", 1)
-        return _collected(_entries(text, group), group)
-    except (_Fault, InvalidNameError) as error:
+            raise Fault(f"the file is longer than {MAX_FILE_BYTES} bytes")
+        return _collected(_entries(decoded(data), group), group)
+    except (Fault, InvalidNameError) as error:
         line = getattr(error, "line", 0)
         raise BadFileError(
-            str(error) if isinstance(error, _Fault) else error.what,
+            str(error) if isinstance(error, Fault) else error.what,
             where=f"{where}:{line}" if line else where,
             remedy="mend the file, and try again: nothing of it was used",
         ) from error
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises Fault."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise Fault("this is not UTF-8", data[: error.start].count(b"\n") + 1) from error
+    if text.startswith("\ufeff"):
+        raise Fault("it begins with a byte order mark", 1)
+    return text
 
 
 _Entry = tuple[int, str, str, int, int]  # line, group, topic, partition, offset
@@ -116,26 +121,27 @@ def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
     legal: set[tuple[str, str]] = set()
     for line, group, topic, partition, offset in entries:
         if (group, topic) not in legal:
-            _check_names(line, group, topic)
+            check_names(line, group, topic)
             legal.add((group, topic))
         if only is not None and group != only:
-            raise _Fault(f"it is of group {shown(group)}, and {shown(only)} was asked for", line)
+            raise Fault(f"it is of group {shown(group)}, and {shown(only)} was asked for", line)
         tp = TopicPartition(topic, partition)
         of_group = found.setdefault(group, {})
         if tp in of_group:
-            raise _Fault(f"{tp} of group {group} is there twice", line)
+            raise Fault(f"{tp} of group {group} is there twice", line)
         of_group[tp] = offset
     if not found:
-        raise _Fault("there are no offsets in it")
+        raise Fault("there are no offsets in it")
     return found
 
 
-def _check_names(line: int, group: str, topic: str) -> None:
+def check_names(line: int, group: str, topic: str) -> None:
+    """Raises Fault for what no group or topic can be called."""
     try:
         paths.validate_group(group)
         paths.validate_topic(topic)
     except InvalidNameError as error:
-        raise _Fault(error.what, line) from error
+        raise Fault(error.what, line) from error
 
 
 # ---- lines --------------------------------------------------------------------------------------
@@ -147,25 +153,32 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.removesuffix("\r")
         if len(line) > MAX_LINE:
-            raise _Fault(f"the line is longer than {MAX_LINE} characters", number)
+            raise Fault(f"the line is longer than {MAX_LINE} characters", number)
         if not line:
             empty = empty or number
             continue
         if empty:
-            raise _Fault("the line is empty, and there are more behind it", empty)
+            raise Fault("the line is empty, and there are more behind it", empty)
         yield number, line
 
 
 def _path_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_Entry]:
     for number, line in lines:
-        path, colon, text = line.partition(":")
-        at = paths.locate(path)
-        if not colon or at.kind is not Kind.OFFSET:
-            example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
-            raise _Fault(f"{shown(line)} is not like {example}:42", number)
-        yield (
-            number, at.group, at.name, _partition(at.partition, number), _offset(text, number)
-        )
+        of, tp, text = path_line(line, number)
+        yield number, of, *tp, _offset(text, number)
+
+
+def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
+    """Group, partition, and what stands for the offset, in a line of ExportZkOffsets.
+
+    The names are still to be validated. Raises Fault.
+    """
+    path, colon, text = line.partition(":")
+    at = paths.locate(path)
+    if not colon or at.kind is not Kind.OFFSET:
+        example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
+        raise Fault(f"{shown(line)} is not like {example}:42", number)
+    return at.group, TopicPartition(at.name, _partition(at.partition, number)), text
 
 
 _HEADERS = (["topic", "partition", "offset"], ["group", "topic", "partition", "offset"])
@@ -176,33 +189,38 @@ def _csv_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_
         try:
             (cells,) = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
-            raise _Fault(f"{shown(line)} is no line of CSV", number) from error
+            raise Fault(f"{shown(line)} is no line of CSV", number) from error
         if number == 1 and [one.strip().lower() for one in cells] in _HEADERS:
             continue
         if len(cells) not in (3, 4):
-            raise _Fault(f"{shown(line)} is not like [group,]topic,partition,offset", number)
+            raise Fault(f"{shown(line)} is not like [group,]topic,partition,offset", number)
         if len(cells) == 3 and group is None:
-            raise _Fault("it names no group: --group", number)
+            raise Fault("it names no group: --group", number)
         of = cells[0] if len(cells) == 4 else group or ""
         topic, partition, offset = cells[-3:]
         if not _PARTITION.fullmatch(partition):
-            raise _Fault(f"{shown(partition)} is no partition", number)
+            raise Fault(f"{shown(partition)} is no partition", number)
         yield number, of, topic, _partition(int(partition), number), _offset(offset, number)
 
 
 def _partition(number: int, line: int) -> int:
     if not 0 <= number <= MAX_INT32:
-        raise _Fault(f"{number} is no partition", line)
+        raise Fault(f"{number} is no partition", line)
     return number
 
 
-def _offset(text: str, line: int) -> int:
+def java_offset(text: str, line: int) -> int:
+    """What Java takes for the number. Raises Fault."""
     try:
-        offset = parse_int64(text)
+        return parse_int64(text)
     except ValueError as error:
-        raise _Fault(f"{shown(text)} is no offset", line) from error
+        raise Fault(f"{shown(text)} is no offset", line) from error
+
+
+def _offset(text: str, line: int) -> int:
+    offset = java_offset(text, line)
     if offset < 0:
-        raise _Fault(f"{offset} is no offset: a negative one means that there is none", line)
+        raise Fault(f"{offset} is no offset: a negative one means that there is none", line)
     return offset
 
 
@@ -213,37 +231,37 @@ def _json(text: str) -> Iterator[_Entry]:
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise _Fault(f"no JSON: {error.msg}", error.lineno) from error
+        raise Fault(f"no JSON: {error.msg}", error.lineno) from error
     except (RecursionError, ValueError) as error:
-        raise _Fault(f"no JSON: {error}") from error
+        raise Fault(f"no JSON: {error}") from error
     match document:
         case {"format": str(name), "version": int(version), "groups": dict(groups)}:
             if (name, version, len(document)) != (OURS, 1, 3):
-                raise _Fault(f"it is not of format {OURS}, version 1")
+                raise Fault(f"it is not of format {OURS}, version 1")
         case {"groupid": str(group), "offsets": dict(offsets)}:
             groups = {group: offsets}
         case _:
-            raise _Fault(f"it is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
+            raise Fault(f"it is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
     for group, topics in groups.items():
         for topic, partitions in _object(topics, group).items():
             for number, offset in _object(partitions, topic).items():
                 if type(offset) is not int or not 0 <= offset < 2**63:
-                    raise _Fault(f"{group} {topic} {number}: {shown(str(offset))} is no offset")
+                    raise Fault(f"{group} {topic} {number}: {shown(str(offset))} is no offset")
                 if not _PARTITION.fullmatch(number):
-                    raise _Fault(f"{group} {topic}: {shown(number)} is no partition")
+                    raise Fault(f"{group} {topic}: {shown(number)} is no partition")
                 yield 0, group, topic, _partition(int(number), 0), offset
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Fault(f"{shown(name)} is no object")
+        raise Fault(f"{shown(name)} is no object")
     return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _Fault("a name is twice in one object")
+        raise Fault("a name is twice in one object")
     return found
 
 
