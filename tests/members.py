@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -182,3 +182,16 @@ class Group:
         transaction.create(paths.edit(self.name, len(self.admin.get_children(room))))
         results = transaction.commit()
         assert not any(isinstance(result, Exception) for result in results), results
+
+
+@contextmanager
+def group_on(
+    sandbox: Sandbox, unique: Callable[[str], str], *, partitions: int, messages: int = 10
+) -> Iterator[Group]:
+    """A group without members, and a topic of its own with so many messages in each partition."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=partitions)
+    for partition in range(partitions):
+        sandbox.produce(topic, messages, partition=partition)
+    with ExitStack() as stack:
+        yield Group(sandbox, unique("group"), topic, stack)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from members import Group, eventually
+from members import Group, eventually, group_on
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
@@ -27,12 +26,8 @@ LIMIT_S = 30.0
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group without members, and a topic with four partitions of ten messages."""
-    topic = unique("sound")
-    sandbox.create_topic(topic, partitions=4)
-    for partition in range(4):
-        sandbox.produce(topic, 10, partition=partition)
-    with ExitStack() as stack:
-        yield Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=4) as one:
+        yield one
 
 
 def config(group: Group) -> ConsumerConfig:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafkastorage import Foreign, foreign
 from kazoo.client import KazooClient
-from members import Group, eventually
+from members import Group, eventually, group_on
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.admin.apply import apply
@@ -39,12 +38,8 @@ TO_KAFKA, TO_ZOOKEEPER = Direction
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group without members, and a topic with three partitions of twenty messages."""
-    topic = unique("moving")
-    sandbox.create_topic(topic, partitions=3)
-    for partition in range(3):
-        sandbox.produce(topic, 20, partition=partition)
-    with ExitStack() as stack:
-        yield Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=3, messages=20) as one:
+        yield one
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from kafkastorage import foreign
-from members import Group
+from members import Group, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -23,11 +22,7 @@ Ask = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group at rest, with offsets 7 and 8 in ZooKeeper."""
-    topic = unique("moving")
-    sandbox.create_topic(topic, partitions=2)
-    sandbox.produce(topic, 20)
-    with ExitStack() as stack:
-        one = Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=2) as one:
         for number, value in enumerate((b"7", b"8")):
             one.admin.create(paths.offset(one.name, one.tp(number)), value, makepath=True)
         yield one

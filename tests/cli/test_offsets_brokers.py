@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from kafkastorage import Foreign, foreign
-from members import Group, eventually
+from members import Group, eventually, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -23,12 +22,7 @@ Command = Callable[..., Result]
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group and a topic of two partitions with ten messages each; five are committed."""
-    topic = unique("moved")
-    sandbox.create_topic(topic, partitions=2)
-    for partition in range(2):
-        sandbox.produce(topic, 10, partition=partition)
-    with ExitStack() as stack:
-        one = Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=2) as one:
         for partition in range(2):
             one.write(partition, b"5")
         yield one
@@ -77,7 +71,7 @@ def test_every_kind(group: Group, command: Command) -> None:
         (10, 6, 0), (10, 5, 0),
     ]  # fmt: skip
     assert f"{group.topic}-0: 103 is behind the log, which ends at 10" in shown.stderr
-    assert command("offsets", "reset", "--topic-regex", "moved.*", "--to-latest", "--execute") \
+    assert command("offsets", "reset", "--topic-regex", "topic.*", "--to-latest", "--execute") \
         .exit_code == 0
     assert (group.stored(0), group.stored(1)) == ("10", "10")
 

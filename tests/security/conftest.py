@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from members import Group
+from members import Group, group_on
 from secureserver import SecureZooKeeper
 
 from zkconsumer.sandbox import BrokerServer, Sandbox
@@ -16,12 +16,8 @@ from zkconsumer.sandbox import BrokerServer, Sandbox
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group of its own, and its topic of four partitions with ten messages each."""
-    topic = unique("topic")
-    sandbox.create_topic(topic, partitions=4)
-    for number in range(4):
-        sandbox.produce(topic, 10, partition=number)
-    with ExitStack() as stack:
-        yield Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=4) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")
