@@ -30,12 +30,13 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConfigError, InvalidNameError, SparkSourceError
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 from zkconsumer.sandbox.process import until
-from zkconsumer.spark import change_log, tables
-from zkconsumer.spark.change_log import State
-from zkconsumer.spark.group_plan import Piece, chunks, plan
-from zkconsumer.spark.group_tables import COLUMNS, schema_of
-from zkconsumer.spark.groups_options import OPTIONS, Table, parse
-from zkconsumer.spark.groups_source import ChangesReader
+from zkconsumer.spark import tables
+from zkconsumer.spark.tables import changes
+from zkconsumer.spark.tables.changes import State
+from zkconsumer.spark.tables.options import OPTIONS, Table, parse
+from zkconsumer.spark.tables.plan import Piece, chunks, plan
+from zkconsumer.spark.tables.rows import COLUMNS, schema_of
+from zkconsumer.spark.tables.source import ChangesReader
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import Create
 
@@ -620,12 +621,12 @@ def test_an_offset_is_bounded_by_what_is_followed() -> None:
         for n in range(10_000)
     }
     table = Table.OWNER_CHANGES
-    offset = change_log.to_offset(table, reading, read_ms=1, is_first=False)
+    offset = changes.to_offset(table, reading, read_ms=1, is_first=False)
     assert len(json.dumps(offset)) < 30 * len(reading)
-    assert change_log.from_offset(table, json.loads(json.dumps(offset))) == reading
-    assert list(change_log.changes(table, offset, offset)) == []
+    assert changes.from_offset(table, json.loads(json.dumps(offset))) == reading
+    assert list(changes.between(table, offset, offset)) == []
     with pytest.raises(SparkSourceError, match="has not written"):
-        change_log.from_offset(table, {"t": {"0": [1, 2]}})
+        changes.from_offset(table, {"t": {"0": [1, 2]}})
 
 
 def test_the_page() -> None:

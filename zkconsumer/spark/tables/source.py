@@ -27,13 +27,13 @@ from pyspark.sql.types import StructType
 from zkconsumer.admin.images import OFFSETS, OWNERS, read_group_names, read_groups
 from zkconsumer.core import paths
 from zkconsumer.errors import SparkSourceError
-from zkconsumer.spark import change_log
-from zkconsumer.spark.change_log import Key, State
-from zkconsumer.spark.group_plan import Piece, chunks, plan
-from zkconsumer.spark.group_tables import COLUMNS, Reader, Row, schema_of
-from zkconsumer.spark.groups_options import GroupsOptions, Table, parse
 from zkconsumer.spark.lifecycle import end_on_sigterm, log_to_stderr, one_sentence
 from zkconsumer.spark.schema import columns_of
+from zkconsumer.spark.tables import changes
+from zkconsumer.spark.tables.changes import Key, State
+from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
+from zkconsumer.spark.tables.plan import Piece, chunks, plan
+from zkconsumer.spark.tables.rows import COLUMNS, Reader, Row, schema_of
 from zkconsumer.zk.connection import Connection
 
 ROWS: Final = 10_000
@@ -150,7 +150,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[Key, State] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return change_log.NOTHING
+        return changes.NOTHING
 
     @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -166,12 +166,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None and left_s > 0:
             time.sleep(min(WAIT_S, left_s))
             return start
-        before = change_log.from_offset(self._options.table, start)
+        before = changes.from_offset(self._options.table, start)
         now = self._read() if self._target is None else self._target
         self._due_s = time.monotonic() + self._options.poll_interval_s
         if start and now == before:
             return start
-        return change_log.to_offset(
+        return changes.to_offset(
             self._options.table, now, read_ms=time.time_ns() // 1_000_000,
             is_first=self._options.from_now and not start,
         )
@@ -187,7 +187,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = self._options.selected(read_group_names(connection))
         room = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
         images = read_groups(connection, names, rooms=(room,), topics=self._options.topics)
-        return change_log.reading(images.values())
+        return changes.reading(images.values())
 
     def _settle(self) -> None:
         """See to the process that Spark has made for this reader."""
@@ -200,7 +200,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Between)
         with one_sentence():
-            rows = list(change_log.changes(self._options.table, partition.start, partition.end))
+            rows = list(changes.between(self._options.table, partition.start, partition.end))
         yield from record_batches(rows, self._schema)
 
     def stop(self) -> None:

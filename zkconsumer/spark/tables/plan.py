@@ -14,7 +14,7 @@ from zkconsumer.admin.asking import asked
 from zkconsumer.admin.groups import read_topic_payloads
 from zkconsumer.admin.images import MEMBERS, OFFSETS, OWNERS, read_group_names, read_groups
 from zkconsumer.core import paths
-from zkconsumer.spark.groups_options import GroupsOptions, Table
+from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.connection import Connection
 
 LEAST: Final = 1_000

@@ -32,7 +32,7 @@ from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import AccessDeniedError, FetchError
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
-from zkconsumer.spark.groups_options import GroupsOptions, Table
+from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.connection import Connection
 
 _TEXT, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()

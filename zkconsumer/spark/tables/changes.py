@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from zkconsumer.admin.images import GroupImage
 from zkconsumer.core import paths
 from zkconsumer.errors import SparkSourceError
-from zkconsumer.spark.group_tables import instant
-from zkconsumer.spark.groups_options import Table
+from zkconsumer.spark.tables.options import Table
+from zkconsumer.spark.tables.rows import instant
 from zkconsumer.zk.requests import Stat
 
 Key = tuple[str, str, int]
@@ -96,7 +96,7 @@ def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
         ) from error
 
 
-def changes(
+def between(
     table: Table, start: Mapping[str, Any], end: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """The rows of the batch between these two offsets, by group, topic and partition."""

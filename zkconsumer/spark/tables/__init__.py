@@ -6,7 +6,7 @@
 
 Each action reads anew, in tasks side by side; within one action a DataFrame is a reading, not a
 transaction. A row that cannot be read says why in its `error`. The columns are those of
-`zkconsumer.spark.group_tables.COLUMNS`, described in docs/spark.md.
+`zkconsumer.spark.tables.rows.COLUMNS`, described in docs/spark.md.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Literal, Required, TypedDict, Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zkconsumer.spark.group_tables import COLUMNS
-from zkconsumer.spark.groups_options import Table
 from zkconsumer.spark.schema import columns_of
+from zkconsumer.spark.tables.options import Table
+from zkconsumer.spark.tables.rows import COLUMNS
 
 FORMAT = "zkconsumer-groups"
 
@@ -81,7 +81,7 @@ def lag(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
 def owner_changes(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
     """A stream: partitions that are claimed, released, or moved to another thread.
 
-    What may be merged into one row: `zkconsumer.spark.groups_source.ChangesReader`.
+    What may be merged into one row: `zkconsumer.spark.tables.source.ChangesReader`.
     """
     return _stream(spark, Table.OWNER_CHANGES, asked)
 
