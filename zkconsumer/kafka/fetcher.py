@@ -32,10 +32,10 @@ from zkconsumer.kafka.settings import Settings
 # that does not answer within this many seconds costs that second, nothing else.
 LOOKUP_S: Final = 0.5
 
-# librdkafka 2.16 may be left without any broker: one that has just started names none in its first
-# answer (0.8, 0.9), and the last that was known is then struck off for ever. So when all brokers
-# have been down, it is asked for metadata after so many seconds; if it has nobody to ask, this
-# fetcher is lost. While brokers are really away that costs a new one each time, some milliseconds.
+# librdkafka 2.16 may be left without any broker, for ever: one that has just started names none in
+# its first answer (0.8, 0.9), and the last that was known is then struck off; of 0.10.2 it was seen
+# to have one, to answer from it, and to fetch no more. So these many seconds after all brokers have
+# been down a fetcher is lost, whatever it says. Another one costs some milliseconds.
 LOST_S: Final = 5.0
 
 # One report per kind of error and this many seconds; librdkafka repeats "connection refused"
@@ -81,7 +81,7 @@ class FaultKind(Enum):
     TRUNCATED = "the log was cut behind us; nothing more comes until it is assigned anew"
     PERMANENT = "waiting does not mend it"
     PASSING = "retried; already rate-limited"
-    LOST = "this fetcher reaches no broker, and may never again; another one may"
+    LOST = "all brokers have been down; this fetcher may never reach one again, another one may"
     END = "all was fetched up to `offset`, the log's end; told only with `enable.partition.eof`"
 
 
@@ -137,8 +137,8 @@ class KafkaFetcher:
         # kind of error -> (when it may be reported again, how often it was swallowed until then)
         self._reported: dict[int, tuple[float, int]] = {}
         self._consumer = Consumer({**settings, "error_cb": self._on_error})
-        # When to look whether brokers that were all down are back; None while they were not.
-        self._look_at: float | None = None
+        # When it counts as lost, after all brokers have been down; None while they have not.
+        self._lost_at: float | None = None
         self._closed = False
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -169,8 +169,10 @@ class KafkaFetcher:
             messages = self._consumer.consume(1, timeout_s)
             if messages and max_messages > 1:
                 messages += self._consumer.consume(max_messages - 1, 0)
-        if self._look_at is not None and time.monotonic() >= self._look_at:
-            self._look_for_brokers()
+        if self._lost_at is not None and time.monotonic() >= self._lost_at:
+            self._lost_at = None
+            if self._assigned:
+                self.faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
         if any(map(_error, messages)):
             return self._up_to_error(messages)
         return messages
@@ -229,15 +231,6 @@ class KafkaFetcher:
         )
         return [tp for tp in tps if tp not in self._known]
 
-    def _look_for_brokers(self) -> None:
-        self._look_at = None
-        if not self._assigned:
-            return
-        try:
-            self._consumer.list_topics(min(self._assigned).topic, timeout=LOOKUP_S)
-        except KafkaException as error:
-            self.faults.append(Fault(FaultKind.LOST, None, error.args[0].str()))
-
     def _up_to_error(self, messages: list[Message]) -> list[Message]:
         """The messages before the first error; or, when it comes first, none, and its fault."""
         first = next(i for i, one in enumerate(messages) if one.error() is not None)
@@ -263,8 +256,8 @@ class KafkaFetcher:
 
     def _on_error(self, error: KafkaError) -> None:
         # Called by librdkafka within `consume`, so on the owning thread.
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._look_at is None:
-            self._look_at = time.monotonic() + LOST_S
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
+            self._lost_at = time.monotonic() + LOST_S
         if error.code() in _PERMANENT:
             self.faults.append(Fault(FaultKind.PERMANENT, None, error.str()))
         else:
