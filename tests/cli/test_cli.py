@@ -62,6 +62,19 @@ def test_unreachable(run: Run) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [
+    ("offsets", "import"), ("apply",), ("undo",), ("trace", "check"), ("owners", "-g", "g", "-z"),
+    ("owners", "-z", "127.0.0.1:1", "-g"),
+    ("offsets", "delete", "-z", "127.0.0.1:1", "-g", "g", "-t"),
+])  # fmt: skip
+def test_a_hostile_name(command: tuple[str, ...]) -> None:
+    """What is wrong is one line, in which a terminal finds nothing to act upon."""
+    result = CliRunner().invoke(app, [*command, "x\x1b[31m\n\u202e/../x"], color=True)
+    assert result.exit_code == 2 or command[0] == "trace"
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+    assert result.stderr.rstrip("\n").isprintable()
+
+
 def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment says it to those that join a group as it does to those that look."""
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")

@@ -126,7 +126,9 @@ class _LazyGroup(TyperGroup):
             abandon_stdout()
             raise typer.Exit(Exit.OK) from None
         except ZkConsumerError as error:
-            typer.echo(f"zkconsumer: {error}", err=True)
+            from zkconsumer.cli.output import say  # noqa: PLC0415 - help texts are fast
+
+            say(str(error))
             raise typer.Exit(exit_code(error)) from error
         return result
 
