@@ -36,7 +36,7 @@ JARS = tuple(
 PROGRAM = """
 import sys, time
 from pyspark.sql import SparkSession
-bootstrap, jars, directory = sys.argv[1:]
+jars, directory, bootstrap = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.jars", jars)
 for key, value in {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
                    "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": directory,
@@ -71,6 +71,22 @@ def _python() -> Path:
     return python
 
 
+def start(program: str, *arguments: str, directory: Path) -> subprocess.Popen[str]:
+    """A program that runs there, of these arguments after the connector's jars and `directory`."""
+    python = _python()
+    paths = ",".join(map(str, jars.resolve_jars(JARS, title="Spark's Kafka source")))
+    directory.mkdir(exist_ok=True)
+    variables = {
+        **os.environ, **sparks.environment(directory), "PYTHONPATH": "",
+        "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python),
+    }  # fmt: skip
+    variables.pop("SPARK_HOME", None)
+    return subprocess.Popen(
+        [python, "-c", program, paths, str(directory), *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
+    )  # fmt: skip
+
+
 class KafkaSource:
     """A Spark session with its own Kafka source, as a process; `with` starts and stops it."""
 
@@ -78,18 +94,7 @@ class KafkaSource:
         self._bootstrap, self._directory = bootstrap, directory
 
     def __enter__(self) -> Self:
-        python = _python()
-        paths = ",".join(map(str, jars.resolve_jars(JARS, title="Spark's Kafka source")))
-        self._directory.mkdir(exist_ok=True)
-        variables = {
-            **os.environ, **sparks.environment(self._directory), "PYTHONPATH": "",
-            "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python),
-        }  # fmt: skip
-        variables.pop("SPARK_HOME", None)
-        self._process = subprocess.Popen(
-            [python, "-c", PROGRAM, self._bootstrap, paths, str(self._directory)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
-        )  # fmt: skip
+        self._process = start(PROGRAM, self._bootstrap, directory=self._directory)
         return self
 
     def __exit__(

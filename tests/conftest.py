@@ -21,13 +21,16 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: golden traces, as they are now. `--brokers`, `--mixed`: those rooms."""
+    """`--rewrite`: golden traces, as they are now. `--brokers`, `--mixed`: those rooms.
+    `--kafka-source`: the one test of it."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
     which = "releases that tests/brokers run on: three of them, all, or the one of this number"
     choices = ("some", "all", *RELEASES)
     parser.addoption("--brokers", choices=choices, default="some", help=which)
     which = "scenarios of tests/mixed: those of each run, or all"
     parser.addoption("--mixed", choices=("some", "all"), default="some", help=which)
+    which = "also what needs Spark 4.0.0 and its Kafka source, half a gigabyte that is fetched once"
+    parser.addoption("--kafka-source", action="store_true", help=which)
 
 
 @pytest.hookimpl(wrapper=True)

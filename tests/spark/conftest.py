@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from zkconsumer.sandbox import spark as sparks
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Another Spark is tested where it is asked for."""
+    is_other = collection_path.name == "test_kafka_source.py"
+    return True if is_other and not config.getoption("--kafka-source") else None
 
 
 @pytest.fixture(scope="session")

@@ -560,7 +560,7 @@ def test_a_query_is_replayed_and_goes_on(
 
     with pytest.raises(StreamingQueryException, match="the sink has failed"):
         ended(rows, tmp_path / "checkpoint", sink)
-    assert stored(sandbox, group, topic) == [b"3", b"2"]
+    assert until(lambda: stored(sandbox, group, topic) == [b"3", b"2"], limit_s=LIMIT_S)
     sandbox.produce(topic, ["new"], partition=1)
     query = ended(rows, tmp_path / "checkpoint", sink)
     (source,) = json.loads(query.lastProgress.json)["sources"]
@@ -569,7 +569,7 @@ def test_a_query_is_replayed_and_goes_on(
     assert seen[0][1] == [(0, n, str(n)) for n in range(3)] + [(1, n, str(n)) for n in range(2)]
     assert seen[3][1] == [(1, 4, "new")]
     assert source["latestOffset"] == {topic: {"0": [6, 6], "1": [5, 5]}}
-    assert stored(sandbox, group, topic) == [b"6", b"5"]
+    assert until(lambda: stored(sandbox, group, topic) == [b"6", b"5"], limit_s=LIMIT_S)
 
 
 def test_columns_of_the_users_schema_in_a_self_union(

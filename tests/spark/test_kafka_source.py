@@ -1,0 +1,84 @@
+"""The helpers for queries that keep `format("kafka")`, on Spark 4.0.0 and its own connector.
+
+Only with `--kafka-source`: half a gigabyte is fetched for it once (`scripts/_kafka_source.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import site
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.topics import session
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 300.0
+
+# Both helpers on the same topic, each in a query and a group of its own, by batches of 50.
+PROGRAM = """
+import sys
+jars, directory, *found, bootstrap, zookeeper, topic, group = sys.argv[1:]
+sys.path += found  # behind that environment's own pyspark
+from pyspark.sql import SparkSession
+from zkconsumer.spark.finishing import CommitListener, committing
+builder = SparkSession.builder.master("local[1]").config("spark.jars", jars)
+for key, value in {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+                   "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": directory,
+                   "spark.sql.shuffle.partitions": "1"}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+listener = CommitListener(query="heard", zookeeper=zookeeper, group=f"{group}-heard")
+spark.streams.addListener(listener)
+rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+rows = rows.option("subscribe", topic).option("startingOffsets", "earliest")
+rows = rows.option("maxOffsetsPerTrigger", "50").load()
+function = committing(lambda batch, _: batch.count(), zookeeper=zookeeper, group=f"{group}-called")
+for name, sink in (("heard", lambda batch, _: batch.count()), ("called", function)):
+    query = rows.writeStream.queryName(name).foreachBatch(sink).trigger(availableNow=True)
+    query = query.option("checkpointLocation", f"{directory}/{name}").start()
+    query.awaitTermination()
+print("done", flush=True)
+sys.stdin.read()  # the listener hears of the last batch when that is over
+spark.stop()
+"""
+
+
+def kafka_source() -> ModuleType:
+    """The script beside the benches that makes Spark's environment."""
+    path = ROOT / "scripts" / "_kafka_source.py"
+    spec = importlib.util.spec_from_file_location("_kafka_source", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """Listener and function bring a group's offsets to the ends of the topic that was read."""
+    topic, group = unique("kept"), unique("group")
+    sandbox.create_topic(topic, partitions=3)
+    for number in range(3):
+        sandbox.produce(topic, 40 + number, partition=number)
+
+    def stored(name: str) -> list[bytes]:
+        room = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
+        with session(sandbox.zookeeper_connect) as zk:
+            return [zk.get(path)[0] for path in room if zk.exists(path)]
+
+    arguments = [str(ROOT), *site.getsitepackages(), sandbox.bootstrap, sandbox.zookeeper_connect]
+    process = kafka_source().start(PROGRAM, *arguments, topic, group, directory=tmp_path)
+    try:
+        assert "done\n" in process.stdout
+        for name in ("heard", "called"):
+            assert until(lambda: stored(name) == [b"40", b"41", b"42"], limit_s=LIMIT_S)  # noqa: B023
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
