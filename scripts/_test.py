@@ -4,7 +4,7 @@ usage: scripts/test [--install-docker] [pytest arguments]
   --install-docker   install and start a Docker engine where none answers (root, apt-get);
                      CI=true does the same. Then doing without one is a failure.
 pytest arguments of ours: --brokers all, for every release of the broker; --mixed all, for every
-scenario with JVM members (tests/mixed alone: name it).
+scenario with JVM members (tests/mixed alone: name it); --kafka-source, for Spark's own source.
 """
 
 from __future__ import annotations
