@@ -222,8 +222,9 @@ def test_a_stranger(idle: World, tmp_path: Path) -> None:
         result = idle.run(command, config=file)
         assert result.exit_code == Exit.PROBLEM, (command, result.output)
         assert paths.group(idle.group) in result.output, command
-    listed = idle.run("groups list", "-o", "json", config=file)
-    assert listed.exit_code == Exit.OK, listed.output
-    (row,) = (one for one in json.loads(listed.stdout) if one["group"] == idle.group)
-    assert (row["members"], row["state"]) == (None, None)
-    assert "ZooKeeper does not let us read this" in str(row)
+    for command in ("groups list", "groups list -t T"):
+        listed = idle.run(command, "-o", "json", config=file)
+        assert listed.exit_code == Exit.OK, listed.output
+        (row,) = (one for one in json.loads(listed.stdout) if one["group"] == idle.group)
+        assert (row["members"], row["state"]) == (None, None)
+        assert "ZooKeeper does not let us read this" in str(row)

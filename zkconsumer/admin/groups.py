@@ -72,7 +72,7 @@ def groups(connection: Connection, *, topic: str | None = None) -> list[GroupSum
     if topic is not None:
         rooms = {paths.offsets_of(name, topic): name for name in names}
         rooms |= {paths.owners_of(name, topic): name for name in names}
-        having = {rooms[path] for path in connection.stats(rooms)}
+        having = {rooms[path] for path in connection.list_allowed(rooms)}
         names = [name for name in names if name in having]
     found = connection.list_allowed(map(paths.ids, names))
     return [_summary(name, found.get(paths.ids(name))) for name in names]
