@@ -206,8 +206,8 @@ class Mirror:
 class BackgroundMirror:
     """A mirror that follows as it can: nobody waits for it, and only the latest offsets count.
 
-    All methods belong to one thread. What ZooKeeper refuses is told when it begins and when it is
-    over, and tried again every `RETRY_S`.
+    `follow` belongs to one thread, `close` to any. What ZooKeeper refuses is told when that begins
+    and when it is over, and tried again every `RETRY_S`.
     """
 
     def __init__(self, mirror: Mirror) -> None:
