@@ -34,7 +34,7 @@ LOOKUP_S: Final = 0.5
 
 # librdkafka 2.16 may be left without any broker, for ever: one that has just started names none in
 # its first answer (0.8, 0.9), and the last that was known is then struck off; of a broker of 0.10.2
-# it was seen to get metadata, and to fetch no more. So this many seconds after all brokers were down
+# it was seen to get metadata and to fetch no more. So this many seconds after all brokers were down
 # a fetcher is lost, whatever it is told. Another one costs some milliseconds.
 LOST_S: Final = 5.0
 
