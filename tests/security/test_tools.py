@@ -33,7 +33,7 @@ SASL = {
 
 # G, T, Z: group, topic, and where ZooKeeper is. `-o json`, where it can be had, is added.
 READING = (
-    "topics list", "topics show T", "groups list", "groups list -t T", "groups show G", "members",
+    "topics list", "topics show T", "groups list", "groups list -t T", "groups show G",
     "members -g G", "owners -g G", "offsets get -g G", "lag -g G", "assign -g G", "verify -g G",
     "doctor -g G", "explain G",
 )  # fmt: skip
