@@ -112,6 +112,49 @@ def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
     assert member.state.serving == tps(0, 1)
 
 
+def alone_again(member: Member) -> tuple[cmd.Command, ...]:
+    """ZooKeeper refuses to let anything go; then the peer leaves, and all of it is ours again."""
+    before = len(member.log)
+    member.answer(ev.Released(dict.fromkeys(member.state.moving, "no rights")))
+    member.drive(TWO)
+    joined(member, view())
+    member.drive()
+    return tuple(member.log[before:])
+
+
+def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> None:
+    """It comes back to the same thread: read on from the stored offset, which repeats nothing."""
+    member = member_in(Phase.RELEASING)
+    done = alone_again(member)
+    assert one(done, cmd.LoadOffsets).partitions == tps(2, 3)
+    assert not of(done, cmd.Release)
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("why", ["in hand", "finished too late", "not stored", "not committed"])
+def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str) -> None:
+    """A refused release of what comes back: it is released until it goes, and then claimed anew."""
+    no_commit = {"auto_commit_s": None} if why == "not committed" else {}
+    member = member_in(Phase.STOPPING, **no_commit)
+    tokens = {tp: member.state.owned[tp].epoch for tp in tps(2, 3)}
+    if why in ("in hand", "finished too late"):
+        member.wait(1.1)
+    else:
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if why == "finished too late":
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if why == "not stored":
+        member.answer_commit(ev.Committed({}, {}, frozenset(), dict.fromkeys(tps(2, 3), "no")))
+    elif why != "not committed":
+        member.answer_commit()
+    done = alone_again(member)
+    assert one(done, cmd.Release).partitions == tps(2, 3), "asked for once more, and granted"
+    assert {c.partitions for c in of(done, cmd.LoadOffsets)} == {tps(2, 3)}
+    assert member.state.phase is Phase.SETTLED
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert all(member.state.owned[tp].epoch > epoch for tp, epoch in tokens.items())
+
+
 # ---- triggers -----------------------------------------------------------------------------------
 
 

@@ -98,3 +98,25 @@ def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
 def test_two_operations_that_nobody_waits_for_get_their_own_replies() -> None:
     """A topic is watched again while members are diagnosed: a flaw of the simulator's own."""
     assert run(Decisions(random.Random(3501242))).violation is None
+
+
+def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
+    """A slow user, a joiner that leaves again, no right to delete: one token repeats nothing."""
+    monitor = Monitor()
+    world = World(Plan(members=2, partitions=2, messages=3), monitor)
+    first, second = world.members
+    moves = TopicPartition(world.TOPIC, 1)
+    alone(world, 0, lambda: first.settled)
+    until(world, lambda: all(tp in first.feeds for tp in world.log_end))
+    while not first.feeds[moves].in_hand:
+        world.act(Action(Do.ASK, 0))
+    world.act(Action(Do.SLOW, 0))
+    world.act(Action(Do.REFUSE, 1))
+    until(world, lambda: moves in first.state.refused and moves in second.state.wanted)
+    world.act(Action(Do.LEAVE, 1))
+    until(world, lambda: second.closed and moves in first.state.wanted)
+    world.act(Action(Do.HURRY, 0))
+    back = world.now + 5  # more than a back-off
+    until(world, lambda: world.now > back)
+    world.act(Action(Do.ALLOW))
+    until(world, lambda: not monitor.converged(world))

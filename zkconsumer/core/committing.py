@@ -187,6 +187,7 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         return state, (*commands, notice)
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
     failures |= _unstored(state, asked, {*outcome.versions, *outcome.kafka})
+    state = _unready(state, asked, failures)
     return then((state, commands + _answer(state, asked, failures)), lambda s: pump(s, now))
 
 
@@ -215,7 +216,15 @@ def denied(state: State, outcome: Denied, now: float) -> Step:
     assert running is not None
     state = replace(state, commit=None)
     failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
+    state = _unready(state, running.request, failures)
     return then((state, _answer(state, running.request, failures)), lambda s: pump(s, now))
+
+
+def _unready(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:
+    """What a hand-over could not store comes again, as what is not finished."""
+    if asked.purpose is not Purpose.RELEASE:
+        return state
+    return replace(state, ready=frozenset(tp for tp in state.ready if tp not in failures))
 
 
 def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) -> CommitRequest:

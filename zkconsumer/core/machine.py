@@ -88,11 +88,11 @@ def awaits(state: State, op: int) -> bool:
 
 
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
-    ready = state.ready | event.partitions
-    state = replace(state, ready=ready)
-    if state.phase is Phase.STOPPING and ready >= (state.moving & state.serving):
-        return rebalance.stopped(state, event.now)
-    return state, ()
+    if state.phase is not Phase.STOPPING:
+        return state, ()  # too late: the positions were taken with the message in hand
+    state = replace(state, ready=state.ready | event.partitions)
+    stopped = state.ready >= (state.moving & state.serving)
+    return rebalance.stopped(state, event.now) if stopped else (state, ())
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:

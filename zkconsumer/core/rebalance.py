@@ -59,10 +59,9 @@ def advance(state: State, now: float) -> Step:
     if go:
         return stop(state, go, now)
     missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
+    unread = state.malformed | state.restart
     unserved = frozenset(
-        tp
-        for tp in owned
-        if tp in wanted and tp not in state.serving and tp not in state.malformed
+        tp for tp in owned if tp in wanted and tp not in state.serving and tp not in unread
     )
     claiming = bool(missing) and state.claim_due
     put_off = state.put_off + 1 if state.stale and (claiming or unserved) else 0
@@ -165,7 +164,7 @@ def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
 def stopped(state: State, now: float) -> Step:
     """All is finished, or the grace is over: nothing more is handed out. Commit, then release."""
     if state.settings.auto_commit_s is None:
-        return before_release(state, now)
+        return before_release(replace(state, ready=frozenset()), now)
     state = replace(state, phase=Phase.COMMITTING, grace_at=None)
     return state, (CollectPositions(Purpose.RELEASE, state.moving & state.serving),)
 
@@ -187,25 +186,29 @@ def release(state: State) -> Step:
 
     Else: 1. a commit is sent, and refused, since somebody wrote meanwhile; 2. the owner znodes are
     released; 3. the commit starts over, and writes what is another's by now.
+
+    What is refused may come back. What was finished and stored then goes on under its token; of
+    anything else, messages would come again, so that is given up and claimed anew.
     """
     state = replace(state, phase=Phase.RELEASING, op=None, grace_at=None)
     if committing.touches(state, state.moving):
         return state, ()  # its end comes back to here
     asked = state.moving & state.serving
-    state, op = start_op(replace(state, serving=state.serving - asked))
+    restart = (state.restart - asked) | (asked - state.ready)
+    state, op = start_op(replace(state, serving=state.serving - asked, restart=restart))
     withdraw = (Withdraw(asked),) if asked else ()
     return state, (*withdraw, Release(op, state.moving))
 
 
 def released(state: State, outcome: Released, now: float) -> Step:
-    gone = state.moving.difference(outcome.denied)
+    gone, refused = state.moving.difference(outcome.denied), {**state.refused, **outcome.denied}
     state = replace(
         state,
         owned=drop_from(state.owned, gone),
         ledger=drop_from(state.ledger, gone),
         malformed=state.malformed - gone,
-        restart=frozenset(),
-        refused={**state.refused, **outcome.denied},
+        restart=state.restart.intersection(refused),
+        refused=refused,
         moving=frozenset(),
         ready=frozenset(),
     )

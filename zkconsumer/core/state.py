@@ -113,8 +113,10 @@ class State:
         doubtful: claims whose reply was lost; read back on reconnect.
         topics: the czxid of every topic ever seen, so that a re-created one is known.
         wanted: our part of the assignment by the last view.
-        moving: what the rebalance under way gives up; `ready` is what the user has finished of it.
-        restart: partitions of re-created topics: given up and claimed anew.
+        moving: what the rebalance under way gives up; `ready` is what the user had finished of it
+            when it was stopped, and what could be stored.
+        restart: given up and claimed anew though it stays: re-created topics, and what would
+            repeat messages under its token.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
         commits_at: the next commit waits until then, since Kafka could not take the last one.
