@@ -9,8 +9,11 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from zkconsumer.sandbox import RELEASES, Sandbox, ZooKeeperEnsemble, ZooKeeperServer
 
@@ -31,6 +34,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mixed", choices=("some", "all"), default="some", help=which)
     which = "also what needs Spark 4.0.0 and its Kafka source, half a gigabyte that is fetched once"
     parser.addoption("--kafka-source", action="store_true", help=which)
+
+
+TESTS = Path(__file__).parent
+# In what order rooms begin: first those whose tests take minutes, last those whose tests take
+# milliseconds, so that no worker is left alone with a long one. All others come between.
+ORDER = {"spark": -3, "mixed": -2, "faults": -1, "core": 1, "static": 2}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts by `ORDER`; within a room everything stays as it is."""
+    items.sort(key=lambda item: ORDER.get(item.path.relative_to(TESTS).parts[0], 0))
+
+
+class _Scheduling(LoadFileScheduling):
+    """A worker takes a module at a time, but all of Spark's: one of them keeps two cores busy, and
+    the others, which mostly wait for sessions and servers, fit beside it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = super()._split_scope(nodeid)
+        return "spark" if module.startswith("tests/spark/") else module
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """For `--dist loadfile`, as scripts/test has it."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
