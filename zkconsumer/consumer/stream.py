@@ -181,7 +181,10 @@ class Stream(Generic[K, V]):
                     state.in_hand = None
                     continue
                 state.last = raw
-                yield Message(raw, state)
+                message: Message[K, V] = Message()  # `wrapped`, without a call
+                message._raw = raw
+                message._held = state
+                yield message
         except GeneratorExit:
             raise
         except BaseException:

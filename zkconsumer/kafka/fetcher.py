@@ -173,7 +173,7 @@ class KafkaFetcher:
             self._lost_at = None
             if self._assigned:
                 self.faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
-        if any(map(_error, messages)):
+        if next(filter(_error, messages), None) is not None:
             return self._up_to_error(messages)
         return messages
 
