@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import fields, is_dataclass
+from typing import Any
+
 import pytest
 
-from zkconsumer.sim.canonical import Canon
-from zkconsumer.sim.exhaustive import Scope, SmallWorld, explore
+from zkconsumer.core import commands, events, lease, model, offsets, view
+from zkconsumer.core import state as core_state
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.state import State, replace
+from zkconsumer.sim import member, plan
+from zkconsumer.sim.canonical import LEFT_OUT, MOMENTS, Canon
+from zkconsumer.sim.exhaustive import KINDS, Scope, SmallWorld, explore
+from zkconsumer.sim.member import Feed, Running
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.plan import Action, Do, Link, Wrong
+from zkconsumer.sim.zookeeper import SimZooKeeper
 
 
 @pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
@@ -53,3 +64,91 @@ def test_a_copy_is_the_same_state() -> None:
     assert canon.key(copy, twin) == canon.key(world, monitor)
     copy.act(Action(Do.SERVE, 0))
     assert canon.key(copy, twin) != canon.key(world, monitor)
+
+
+def walk(start: float) -> list[int]:
+    """The keys along one course of things, two members and a fault, that begins at `start`."""
+    monitor, canon = Monitor(), Canon()
+    world = SmallWorld(Scope(settled=0, faults=1), monitor)
+    world.now, keys = start, []
+    for turn in range(250):
+        actions = world.choices()
+        ordinary = [action for action in actions if action.do not in KINDS]
+        cut = [action for action in actions if action.do is Do.CUT and turn == 150]
+        world.act((cut or ordinary)[turn % len(cut or ordinary)])
+        keys.append(canon.key(world, monitor))
+    return keys
+
+
+def test_the_time_of_day_is_no_matter() -> None:
+    """The same things at another time are the same states: all moments count from now."""
+    assert walk(0.0) == walk(64.0)
+
+
+def test_every_moment_counts_from_now() -> None:
+    """What is in a key and has a float says when, as MOMENTS name it, or for how long."""
+    told = {"settings": core_state.Settings, "plan": plan.Plan, "judged": plan.Delivered}
+    kinds = [
+        kind
+        for module in (commands, events, lease, model, offsets, view, core_state, member, plan)
+        for kind in vars(module).values()
+        if is_dataclass(kind) and kind not in told.values()
+    ]
+    floats = {one.name for kind in kinds for one in fields(kind) if "float" in str(one.type)}
+    assert {"verify_at", "commits_at"} <= floats
+    assert floats - MOMENTS == {"timeout_s"}
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in fields(State)))
+def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
+    """All that `step` may read makes another state, but for what is left out by name."""
+    world, monitor = played(Action(Do.JOIN, 0), Action(Do.SERVE, 0))
+    before, one = Canon().key(world, monitor), world.members[0]
+    other: Any = 1.0 if getattr(one.state, name) is None else None
+    one.state = replace(one.state, **{name: {"another": 1} if name == "topics" else other})
+    assert (Canon().key(world, monitor) == before) == (name in LEFT_OUT)
+
+
+TP, OWNED = TopicPartition("t", 0), 12
+OF_A_WORLD: dict[str, Any] = {
+    "now": 1.0, "zookeeper": SimZooKeeper(), "faults_left": {}, "log_end": {TP: 9},
+    "wrong": Wrong(topic_gone=True), "members": [], "links": [Link(dead=True)],
+}  # fmt: skip
+OF_A_MEMBER: dict[str, Any] = {
+    "state": State(core_state.Settings("g", "g_0", {})), "gate": 9.0, "feeds": {TP: Feed(1, 0)},
+    "running": {1: Running(commands.ReadView(1), 1, 0.0, ())}, "wire": deque([1]),
+    "inbox": deque([1]),
+}  # fmt: skip
+OF_A_MONITOR: dict[str, Any] = {
+    "by_hand": {TP}, "prefix": {TP: 1}, "done": {TP: 1}, "committable": {TP: 1}, "stored": {TP: 1},
+    "newest": {TP: 0}, "lowered": {TP}, "edited": {TP: 0}, "harmed": True, "asked": {0: 1},
+    "next_offset": {(TP, OWNED): 1},
+}  # fmt: skip
+OF_NO_MATTER = {
+    "plan": "the same in all", "settings": "the same in all", "flow": "the same in all",
+    "step_s": "the same in all", "watcher": "the monitor", "_on_transition": "the world",
+    "due": "follows from the state", "edits": "names the next mark", "kafka": "not in this scope",
+    "handed": "for a fault that is not in this scope", "_stranger": "not in this scope",
+    "unmarked": "only within one transaction", "seen": "what is judged", "deliveries": "a count",
+    "duplicates": "a count", "rebalances": "a count",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whose", ["world", "member", "monitor"])
+def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
+    """What is left of a world, a member and a monitor makes another state, or is named as not."""
+    world, monitor = played(Action(Do.JOIN, 0))
+    while not world.members[0].settled:
+        world.act(world.choices()[0])
+    assert world.owners()[TP][2] == OWNED
+    subject, others = {
+        "world": (world, OF_A_WORLD), "member": (world.members[0], OF_A_MEMBER),
+        "monitor": (monitor, OF_A_MONITOR),
+    }[whose]
+    assert vars(subject).keys() - OF_NO_MATTER.keys() == others.keys()
+    before = Canon().key(world, monitor)
+    for name, other in others.items():
+        was = getattr(subject, name)
+        setattr(subject, name, other)
+        assert Canon().key(world, monitor) != before, name
+        setattr(subject, name, was)

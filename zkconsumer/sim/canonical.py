@@ -22,8 +22,9 @@ LATEST_S, EARLIEST_S = 100.0, -10.0
 The longest that anything looks back is the patience with a blocker, 8 s."""
 
 MOMENTS = frozenset({
-    "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "auto_commit_at",
-    "leave_at", "peers_at", "refresh_at", "nudged_at", "blocked_since", "muted_at",
+    "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "verify_at",
+    "auto_commit_at", "commits_at", "leave_at", "peers_at", "refresh_at", "nudged_at",
+    "blocked_since", "muted_at",
 })  # fmt: skip
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
 OPERATIONS = frozenset({"op"})

@@ -70,20 +70,25 @@ class SmallWorld(World):
     """A world without a clock of its own, and with few faults altogether."""
 
     def __init__(self, scope: Scope, watcher: Monitor) -> None:
-        self.faults_in_all = scope.faults
         plan = Plan(
             members=scope.members, partitions=scope.partitions, messages=scope.messages,
             settings=_quiet,
         )
         super().__init__(plan, watcher)
         self.step_s = 0.0
+        self.may_fail(scope.faults)
+
+    def may_fail(self, faults: int) -> None:
+        """So many faults may still happen, of whatever kinds."""
+        self.faults_left = dict.fromkeys(KINDS, faults)
 
     def _wall_ms(self) -> int:
         return WALL_MS
 
     def act(self, action: Action) -> None:
         super().act(action)
-        self.faults_in_all -= action.do in KINDS
+        if action.do in KINDS:
+            self.may_fail(self.faults_left[action.do])
 
     def choices(self) -> list[Action]:
         """All that can happen, in a fixed order."""
@@ -95,11 +100,7 @@ class SmallWorld(World):
         elif any(action.do not in (Do.ASK, Do.TIME) for action in actions):
             actions = [one for one in actions if one.do is not Do.TIME]
         actions += (one for one in faults.mends(self) if one.do is Do.THAW)
-        if self.faults_in_all:
-            self.faults_left = dict.fromkeys(KINDS, 1)
-            actions += faults.possible(self)
-            self.faults_left = {}
-        return actions
+        return actions + faults.possible(self)
 
 
 def _quiet(one: Settings) -> Settings:
@@ -155,13 +156,13 @@ def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf"
 
 def _begin(world: SmallWorld, scope: Scope) -> None:
     """The first members join, one after the other, and come to rest."""
-    world.faults_in_all = 0
+    world.may_fail(0)
     for who in range(scope.settled):
         world.act(Action(Do.JOIN, who))
         while busy := [one for one in world.choices() if one.do not in (Do.JOIN, Do.TIME)]:
             world.act(busy[0])
         assert world.members[who].settled
-    world.faults_in_all = scope.faults
+    world.may_fail(scope.faults)
 
 
 def _after(node: _Node, action: Action) -> _Node:
@@ -175,7 +176,7 @@ def _must_converge(node: _Node) -> None:
     """Left alone, with everybody awake, the group comes to rest as it should (I12)."""
     copy = _after(node, Action(Do.TIME))
     world, monitor = copy.world, copy.monitor
-    world.faults_in_all = 0
+    world.may_fail(0)
     for mend in faults.mends(world):
         world.act(mend)
     deadline = world.now + CONVERGENCE_S

@@ -18,6 +18,7 @@ from typing import Any
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
 from zkconsumer.core.events import Event, Interrupted, Outcome
+from zkconsumer.core.lease import NEVER
 from zkconsumer.core.machine import awaits, next_deadline, step
 from zkconsumer.core.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
@@ -62,7 +63,7 @@ class SimMember:
     def __init__(self, settings: Settings, on_transition: OnTransition) -> None:
         self.settings = settings
         self.state = State(settings)
-        self.gate = 0.0
+        self.gate = NEVER
         self.due = next_deadline(self.state)
         self.feeds: dict[TopicPartition, Feed] = {}
         self.running: dict[int, Running] = {}
@@ -188,7 +189,7 @@ class SimMember:
             case cmd.OpenGate(deadline):
                 self.gate = deadline
             case cmd.ShutGate():
-                self.gate = 0.0
+                self.gate = NEVER
             case cmd.AnswerCommit() | cmd.Notice() | cmd.CloseSession():
                 pass
             case _:
