@@ -66,6 +66,7 @@ def test_unreachable(run: Run) -> None:
     ("offsets", "import"), ("apply",), ("undo",), ("trace", "check"), ("owners", "-g", "g", "-z"),
     ("owners", "-z", "127.0.0.1:1", "-g"),
     ("offsets", "delete", "-z", "127.0.0.1:1", "-g", "g", "-t"),
+    ("offsets", "set", "-z", "127.0.0.1:1", "-g", "g"),
 ])  # fmt: skip
 def test_a_hostile_name(command: tuple[str, ...]) -> None:
     """What is wrong is one line, in which a terminal finds nothing to act upon."""

@@ -89,29 +89,39 @@ def set_(
     from zkconsumer.admin.moving import Unknown, plan_reset  # noqa: PLC0415
     from zkconsumer.admin.resets import Kind, Reset  # noqa: PLC0415
 
-    name = common.group(group)
+    name, parsed = common.group(group), _settings(offsets)
     with common.connect(name) as connection:
         moved = plan_reset(
             connection, name, Reset(Kind.FILE), topics=None, storage=storage,
             limit_s=connection.config.zookeeper_connection_timeout_s, kind="offsets set",
             unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
-            wanted=_settings(connection, offsets),
+            wanted=_wanted(connection, parsed),
         )  # fmt: skip
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
-def _settings(connection: Connection, given: Sequence[str]) -> dict[TopicPartition, int]:
+def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
     """TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
-    from zkconsumer.admin.moving import partitions_of  # noqa: PLC0415
     from zkconsumer.admin.resets import parse_offset  # noqa: PLC0415
 
-    found: dict[TopicPartition, int] = {}
+    found: list[tuple[str, Selection, int]] = []
     for text in given:
         left, equals, number = text.partition("=")
         if not equals:
             raise ConfigError(f"{text[:80]!r} is not like TOPIC:P=OFFSET")
-        offset = parse_offset(number, where=left)
-        for tp in partitions_of(connection, topics_of([left]) or {}):
+        found.append((text, topics_of([left]) or {}, parse_offset(number, where=left)))
+    return found
+
+
+def _wanted(
+    connection: Connection, settings: Sequence[tuple[str, Selection, int]]
+) -> dict[TopicPartition, int]:
+    """The offset of each partition. Raises ConfigError where one is to have two."""
+    from zkconsumer.admin.moving import partitions_of  # noqa: PLC0415
+
+    found: dict[TopicPartition, int] = {}
+    for text, topics, offset in settings:
+        for tp in partitions_of(connection, topics):
             if found.setdefault(tp, offset) != offset:
                 raise ConfigError(f"{tp} is to have two offsets", where=text[:80])
     return found

@@ -96,6 +96,8 @@ class Arm:
 
     Sent before their reads, it leaves nothing unseen. Of a znode that is not there it arms nothing,
     and tells of its end before the reply: while kazoo knows of no watch, so that this is not heard.
+    Before ZooKeeper 3.8.4 it watches a znode also where its read is refused: news of that one only
+    makes the reader look again.
     """
 
     type = 101
