@@ -2,8 +2,9 @@
 
     clusterjob.py '{"zookeeper": ..., "topic": ..., "checkpoint": ..., "way": ...}'
 
-Its last line is one JSON object: `batch` and `stream`, the messages of each; `executors`, the
-directories in which executors worked; `package`, from where they and the driver took the package.
+Its last line is one JSON object: `batch` and `stream`, the messages of each; `retried`, those of a
+batch read whose tasks each failed once, with the number of the try; `executors`, the directories in
+which executors worked; `package`, from where they and the driver took the package.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import Row, SparkSession
 
 
@@ -23,6 +25,15 @@ def where(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
 
     for row in rows:
         yield bytes(row.value).decode(), os.getcwd(), zkconsumer.__file__
+
+
+def fail_midway(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
+    """Each row's value and the number of the try, of which the first fails in its middle."""
+    tried = TaskContext.get().attemptNumber()
+    for number, row in enumerate(rows):
+        if tried == 0 and number == 7:
+            raise RuntimeError("the first try fails midway")
+        yield bytes(row.value).decode(), tried
 
 
 def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any]:
@@ -45,6 +56,7 @@ def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any
 
     return {
         "batch": sorted(value for value, _, _ in batch),
+        "retried": sorted(rows.rdd.mapPartitions(fail_midway).collect()),
         "stream": sorted(bytes(row.value).decode() for row in spark.table("streamed").collect()),
         "executors": sorted({cwd for _, cwd, _ in batch}),
         "package": sorted({zkconsumer.__file__, *(package for _, _, package in batch)}),

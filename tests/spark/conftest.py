@@ -17,6 +17,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_other and not config.getoption("--kafka-source") else None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_jvms() -> Iterator[None]:
+    """Spark's launcher and drivers, ours and those of subprocesses, end before C2 pays."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+            patch.setenv(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`; queries of one test have names, topics and checkpoints of their own."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from brokerlogs import REQUEST_S, producer
@@ -237,41 +234,3 @@ def test_filters_that_spark_does_not_offer(
     """While Spark's own setting is off, the option is an error that names the setting."""
     with pytest.raises(PySparkException, match=PUSHDOWN):
         load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"}).count()
-
-
-# ---- retries -------------------------------------------------------------------------------------
-
-FAILS_ONCE = """
-import sys
-from pathlib import Path
-from pyspark import TaskContext
-from zkconsumer.sandbox import spark as sparks
-
-directory, zookeeper, topic = sys.argv[1:]
-
-def fail_midway(rows):
-    for number, row in enumerate(rows):
-        if TaskContext.get().attemptNumber() == 0 and number == 7:
-            raise RuntimeError("the first try fails midway")
-        yield row
-
-spark = sparks.session(Path(directory), master="local[2,3]")
-frame = spark.read.format("zkconsumer").option("zookeeper", zookeeper)
-frame = frame.option("subscribe", topic).load().select("partition", "offset")
-spark.sparkContext.setLogLevel("WARN")
-rows = frame.rdd.mapPartitions(fail_midway).collect()
-print(sorted((row.partition, row.offset) for row in rows))
-spark.stop()
-"""
-
-
-def test_a_task_that_fails_midway(sandbox: Sandbox, topic: str, tmp_path: Path) -> None:
-    """Its next try reads the same range: no row is missing or comes twice."""
-    arguments = [str(tmp_path), sandbox.zookeeper_connect, topic]
-    done = subprocess.run(
-        [sys.executable, "-c", FAILS_ONCE, *arguments],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "the first try fails midway" in done.stderr
-    assert done.stdout.splitlines()[-1] == str(span(0, MESSAGES))

@@ -109,7 +109,10 @@ def run(
 def test_a_job_on_the_cluster(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path, way: str
 ) -> None:
-    """A batch and a stream run on both workers, with the package installed there or shipped."""
+    """A batch and a stream run on both workers, with the package installed there or shipped.
+
+    A task that fails midway reads the same range at its next try: no row is missing or twice.
+    """
     python, ship = python_without_package(tmp_path / "venv"), ""
     if way == "installed":
         # The two names under which Spark finds it are installed with it: nothing is registered.
@@ -119,6 +122,7 @@ def test_a_job_on_the_cluster(
     request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": way}
     told = run(cluster, tmp_path, request, python=python, ship=ship)
     assert told["batch"] == told["stream"] == sorted(CONTENTS)
+    assert told["retried"] == [[one, 1] for one in sorted(CONTENTS)]
     assert len(told["executors"]) == 2
     assert all(Path(one).is_relative_to(cluster.directory) for one in told["executors"])
     whence = "zkconsumer.zip" if ship else str(tmp_path / "venv")
@@ -136,10 +140,10 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
         _ = cluster.url
 
 
-def test_what_is_stopped_is_gone(tmp_path: Path) -> None:
-    """After a stop neither master nor workers exist."""
-    with SparkCluster(tmp_path, workers=1) as cluster:
-        alive = [(one.pid, one.birth) for one in cluster._processes.values()]
-        assert len(alive) == 2
-        assert all(guard.born(pid) == birth for pid, birth in alive)
+def test_what_is_stopped_is_gone(cluster: SparkCluster) -> None:
+    """After a stop neither master nor workers exist; the last test, as the module shares them."""
+    alive = [(one.pid, one.birth) for one in cluster._processes.values()]
+    assert len(alive) == 3
+    assert all(guard.born(pid) == birth for pid, birth in alive)
+    cluster.stop()
     assert not any(guard.born(pid) == birth for pid, birth in alive)
