@@ -109,10 +109,7 @@ def run(
 def test_a_job_on_the_cluster(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path, way: str
 ) -> None:
-    """A batch and a stream run on both workers, with the package installed there or shipped.
-
-    A task that fails midway reads the same range at its next try: no row is missing or twice.
-    """
+    """Both workers run a batch, a stream, and tasks that fail midway and are tried again."""
     python, ship = python_without_package(tmp_path / "venv"), ""
     if way == "installed":
         # The two names under which Spark finds it are installed with it: nothing is registered.
