@@ -117,6 +117,8 @@ class Scenario:
             self._events.append((since, title))
             step()
             self._both(lambda group, name=title: group.settle(name))
+            # A producer looks for new partitions once a second; the groups may be settled before.
+            wait_for(lambda before=known: flow.count > before, f"messages, {title}")
             if title in (EXPIRES, GOES_ON):
                 self._without_session.append((since, boottime()))
             flowed[title] = flow.count - known
