@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, Any] = {
 # Rebalances come in twos and threes; after so many seconds of silence no more is expected.
 QUIET_S = 0.7
 # Between two looks at a group, in seconds: each is a dozen requests.
-LOOK_S = 0.1
+LOOK_S = 0.25
 
 NEWEST_BROKER = "3.9.1"
 
