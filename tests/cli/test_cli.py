@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
 from zkconsumer.cli.options import ENVIRONMENT
+from zkconsumer.sandbox import Sandbox
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -82,6 +83,45 @@ def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
         code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
         assert (code, "127.0.0.1:1" in err) == (3, True), err
+
+
+SWALLOWED = """
+import signal, threading
+from kazoo.client import KazooClient
+from zkconsumer.cli import main
+
+class Interrupted:
+    def __init__(self, plain):
+        self.plain = plain
+
+    def send(self, data):
+        signal.raise_signal(signal.SIGINT)
+        return self.plain.send(data)
+
+kazoos = KazooClient._call
+
+def call(self, *arguments):
+    KazooClient._call = kazoos
+    connection = self._connection
+    plain = connection._write_sock
+    connection._write_sock = Interrupted(plain)
+    try:
+        kazoos(self, *arguments)
+    finally:
+        connection._write_sock = plain
+    threading.Event().wait(60)
+
+KazooClient._call = call
+main()
+"""
+
+
+def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
+    """It is Ctrl-C, also where kazoo would swallow it and wait for ever."""
+    arguments = ("owners", "-g", "g", "-z", sandbox.zookeeper_connect)
+    command = [sys.executable, "-c", SWALLOWED, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_imports_are_lazy() -> None:

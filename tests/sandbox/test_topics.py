@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from kazoo.protocol.connection import ConnectionHandler
 
 from zkconsumer.sandbox import Sandbox, SandboxError, topics
 
@@ -34,6 +35,19 @@ def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     sandbox.create_topic(name)
     with pytest.raises(SandboxError, match="exists"):
         sandbox.create_topic(name)
+
+
+def test_ctrl_c_within_the_connecting(
+    sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what the caller gets, and not what kazoo cannot stop before it has started."""
+
+    def interrupted(_: ConnectionHandler) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ConnectionHandler, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.create_topic(unique("interrupted"))
 
 
 def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:

@@ -12,9 +12,12 @@ import gc
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 from enum import IntEnum
-from typing import Annotated, Any, cast
+from types import FrameType
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperArgument, TyperGroup
@@ -133,6 +136,26 @@ class _LazyGroup(TyperGroup):
         return result
 
 
+# Seconds after which a Ctrl-C comes again that was put off.
+_AGAIN_S: Final = 0.01
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """What Ctrl-C does, and SIGTERM where a command takes it for one. Raises KeyboardInterrupt.
+
+    Not while kazoo hands a request to its thread, where it would be swallowed, and the thread left
+    one request behind: then a little later.
+    """
+    while frame is not None:
+        if (frame.f_code.co_name, frame.f_globals["__name__"]) == ("_call", "kazoo.client"):
+            timer = threading.Timer(_AGAIN_S, signal.pthread_kill, [threading.get_ident(), number])
+            timer.daemon = True  # the command may be over by then
+            timer.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def abandon_stdout() -> None:
     """Lets what is left in the buffer of a broken pipe go nowhere, at exit as well."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -171,4 +194,6 @@ def main() -> None:
     # What a tool reads it keeps until it ends: looking for cycles in it again and again takes a
     # fifth of the time, and finds none.
     gc.set_threshold(100_000, 50, 50)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+        signal.signal(signal.SIGINT, interrupt)
     app(prog_name="zkconsumer")

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from zkconsumer.cli import interrupt
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -33,7 +35,7 @@ def demo(
     from zkconsumer.sandbox.demo.play import Play  # noqa: PLC0415
     from zkconsumer.sandbox.demo.view import print_result, view  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     with view() as shown:
         result = Play(messages=messages, partitions=partitions, view=shown).run()
     if as_json:
@@ -43,10 +45,6 @@ def demo(
         print_result(result, sys.stdout)
     if not result.good:
         raise typer.Exit(1)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _as_json(result: Any) -> str:

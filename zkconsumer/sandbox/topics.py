@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zkconsumer.core.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
@@ -66,7 +66,8 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
             remedy="is the sandbox up, and the chroot right?",
         ) from error
     finally:
-        client.stop()
+        with suppress(AttributeError):  # kazoo's own, where Ctrl-C came within `start`
+            client.stop()
         client.close()
 
 
