@@ -24,10 +24,10 @@ from zkconsumer.sandbox import jars
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
-# Modules that run at a time, each with servers of its own (about a gigabyte). Two leave a third of
-# two cores idle, since most of them wait for a session to expire or a server to start. Their order
-# is that of tests/conftest.py. `-n 0`: one after the other, as for --pdb and -s.
-WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Modules that run at a time, each with servers of its own (about a gigabyte). A third would save
+# two minutes of two cores, and let sessions of a second or two expire that no test ends. Their
+# order is that of tests/conftest.py. `-n 0`: one after the other, as for --pdb and -s.
+WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 ROOT = Path(__file__).resolve().parent.parent
 
 

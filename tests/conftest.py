@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 class _Scheduling(LoadFileScheduling):
     """A worker takes a module at a time, but all of Spark's: one of them keeps two cores busy, and
-    the others, which mostly wait for sessions and servers, fit beside it."""
+    what mostly waits for sessions and servers fits beside it."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = super()._split_scope(nodeid)
