@@ -24,9 +24,9 @@ from zkconsumer.sandbox import jars
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
-# Modules that run at a time, each with servers of its own (about a gigabyte). A third would save
-# two minutes of two cores, and let sessions of a second or two expire that no test ends. Their
-# order is that of tests/conftest.py. `-n 0`: one after the other, as for --pdb and -s.
+# Modules that run at a time, each with servers of its own (about a gigabyte). Three keep two cores
+# at a load of ten, at which tests with short sessions fail now and then. Their order is that of
+# tests/conftest.py. `-n 0`: one after the other, as for --pdb and -s.
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 ROOT = Path(__file__).resolve().parent.parent
 
