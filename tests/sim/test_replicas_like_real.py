@@ -58,8 +58,8 @@ def _is_silent(result: Any) -> bool:
 
 
 def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
-    """What comes to reads, to a sync, and to a read behind it; None if the follower gave up first,
-    which then has another leader, and answers everything."""
+    """What comes to reads, to a sync, and to a read behind it; None if the follower gave its leader
+    up, before or meanwhile: then it has another one, and answers everything."""
     leader, follower = servers.leader(), servers.followers()[0]
     with _client(follower.address) as waiting, _client(follower.address) as reading:
         dropped: list[str] = []
@@ -67,6 +67,8 @@ def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | Non
             client.ensure_path("/a")
             client.sync("/a")
             client.add_listener(dropped.append)
+        if servers.leader() is not leader:
+            return None
         leader.pause()
         try:
             before = waiting.exists("/a"), reading.exists("/a")

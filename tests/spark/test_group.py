@@ -369,10 +369,15 @@ def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixtu
     others = member(group, "a", threads=4)
     serves(others, 0, 1, 2, 3)
     query = Driven(group, consumer__id="z")
+
+    def told() -> list[str]:
+        return [line for line in caplog.messages if "owns no partition" in line]
+
     with caplog.at_level(logging.INFO, "zkconsumer.spark"):
-        assert query.is_quiet({}) and query.is_quiet({})
-    (told,) = [line for line in caplog.messages if "owns no partition" in line]
-    assert "more consumer threads than the topic has partitions" in told
+        eventually(lambda: query.is_quiet({}) and bool(told()))
+        assert query.is_quiet({})
+    (once,) = told()
+    assert "more consumer threads than the topic has partitions" in once
     others.leave()
     assert query.until(20)
 

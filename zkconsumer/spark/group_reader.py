@@ -295,11 +295,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _see_ownership(self, group: Membership) -> None:
         """Log what is owned when it changes; and why nothing is, as long as that lasts."""
         owned = group.reached().keys()
-        if not owned and group.is_at_rest:
-            self._tell(
-                "idle", "this query owns no partition and waits for its share: %s",
-                group.idle_reason or "the others have not let go of it yet",
-            )
+        if not owned and group.is_at_rest and (why := group.idle_reason):
+            self._tell("idle", "this query owns no partition and waits for its share: %s", why)
         if owned != self._owned and (owned or self._owned):
             _log.info("%s: owns %d partitions: %s", self._name, len(owned),
                       _few(sorted(owned)) or "none")
