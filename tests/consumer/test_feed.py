@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from topiclogs import MemoryFetcher, MemoryLog, Reader
+import pytest
+from confluent_kafka import TopicPartition as Raw
+from topiclogs import KafkaLog, MemoryFetcher, MemoryLog, Reader, eventually, settings_for
 
+from zkconsumer.consumer import feed
 from zkconsumer.consumer.stream import ReportKind
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.sandbox import Sandbox
 
 
 class Unanswered(MemoryFetcher):
@@ -31,3 +35,59 @@ def test_what_ails_many_partitions_alike_is_one_report() -> None:
     (report,) = reader.reports
     assert report.kind is ReportKind.FETCH_TROUBLE
     assert report.text == "timed out (and 599 more partitions)"
+
+
+def test_what_is_there_and_does_not_come_is_fetched_anew(
+    sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real fetcher that stands still without a word is replaced by another one."""
+    monkeypatch.setattr(feed, "SILENT_S", 0.5)
+    log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
+    sandbox.create_topic(log.topic)
+
+    def connect() -> KafkaFetcher:
+        made.append(KafkaFetcher(settings_for(sandbox.bootstrap)))
+        return made[-1]
+
+    reader = Reader(log, connect=connect)
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    assert list(reader.take(1)) == [(0, 0)]
+    made[0]._consumer.pause([Raw(log.topic, 0)])
+    came: list[int] = []
+
+    def comes() -> bool:
+        log.append(0, ["another"])  # the first of them meets a fetch that is under way
+        came.extend(one.offset for one in reader.stream.poll(timeout_s=0.2))
+        return bool(came)
+
+    eventually(comes)
+    assert came[0] == 1
+    assert len(made) == 2
+    assert any("fetching begins anew" in one.text for one in reader.reports)
+    reader.stream.close()
+
+
+def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence alone, however long, makes no new fetcher."""
+    monkeypatch.setattr(feed, "SILENT_S", 0.1)
+    log, made = MemoryLog("quiet"), list[MemoryFetcher]()
+
+    def connect() -> MemoryFetcher:
+        made.append(MemoryFetcher(log))
+        return made[-1]
+
+    reader, asked = Reader(log, connect=connect), set[float]()
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    assert list(reader.take(1)) == [(0, 0)]
+
+    def asked_often() -> bool:
+        assert not reader.stream.poll(timeout_s=0.05)
+        asked.add(reader.stream._feed._ask_due)
+        return len(asked) > 3
+
+    eventually(asked_often)
+    assert len(made) == 1
+    assert not reader.reports
+    reader.stream.close()

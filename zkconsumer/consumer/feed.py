@@ -36,6 +36,13 @@ FAILED_S: Final = 5.0
 # How often the logs' ends are noted, for the lag, in seconds: a few microseconds a partition.
 ENDS_S: Final = 5.0
 
+# librdkafka 2.16 was seen to fetch no more, of all its partitions at once and without a word. So
+# often, in seconds, brokers are asked for the logs' ends while nothing comes; when no answer to a
+# fetch has told of an end so long after that, fetching begins anew.
+SILENT_S: Final = 10.0
+# Of how many partitions, at most: what stands still does so in most of them.
+_ASKED: Final = 100
+
 # Of what comes at once so many messages are weighed, and stand for the rest: all of them would cost
 # a tenth of the throughput. So few at once are weighed one and all.
 WEIGHED: Final = 10
@@ -112,6 +119,9 @@ class Feed:
         # By topic: keys and values, as far as they were weighed.
         self.fetched_bytes: dict[str, float] = defaultdict(float)
         self._ends_due = 0.0
+        # Ends as the brokers told them when they were last asked, and when to ask again.
+        self._asked: dict[TopicPartition, int] = {}
+        self._ask_due = time.monotonic() + SILENT_S
 
     def settle(self) -> None:
         """Hold what the coordinator wants to be held."""
@@ -139,6 +149,7 @@ class Feed:
     def _stop(self, tps: Iterable[TopicPartition]) -> None:
         """Fetch no more of these, and forget what was fetched and not handed out."""
         keys = {self._key(tp) for tp in tps}
+        self._asked = {}
         self.rest = iter([raw for raw in self.rest if self.key_of(raw) not in keys])
         if self._fetcher is not None:
             self._fetcher.unassign(tps)
@@ -168,6 +179,24 @@ class Feed:
             faults = self._fetcher.faults
             while faults:
                 self._on_fault(faults.popleft())
+            if not messages and now >= self._ask_due and self._fetcher is not None:
+                self._ask_due = now + SILENT_S
+                self._see_that_it_comes(self._fetcher)
+
+    def _see_that_it_comes(self, fetcher: Fetcher) -> None:
+        """Begin anew if nothing was fetched for long of what has been there for long."""
+        placed = [tp for tp in self.states if tp not in self.unplaced]
+        asked, reached = self._asked, fetcher.ends(placed)
+        behind = [tp for tp in placed if reached.get(tp, -1) < asked.get(tp, -1)]
+        # Asked again, since brokers that do not answer will not answer another fetcher either.
+        some = behind or random.sample(placed, min(_ASKED, len(placed)))
+        found = fetcher.resolve(some, Reset.LARGEST) if some else {}
+        self._asked = {tp: end for tp, end in found.items() if isinstance(end, int)}
+        if behind and self._asked:
+            tp, end = next(iter(self._asked.items()))
+            text = f"nothing is fetched, though the log goes up to {end}; fetching begins anew"
+            self._tell(ReportKind.FETCH_TROUBLE, tp, text)
+            self.start_over()
 
     def _weigh(self, messages: list[RawMessage]) -> None:
         """Each message is as likely as any other to be taken, and counts for those that are not."""
@@ -204,6 +233,7 @@ class Feed:
         offsets = {tp: at for tp in due if (at := self.states[tp].delivered) is not None}
         for tp in offsets:
             del self.unplaced[tp]
+        self._asked = {}
         self._fetcher.assign(offsets)
 
     def _on_fault(self, fault: Fault) -> None:
@@ -253,7 +283,7 @@ class Feed:
 
     def drop(self) -> None:
         """Let the fetcher and the buffer go."""
-        self.rest = iter([])
+        self.rest, self._asked = iter([]), {}
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is not None:
             fetcher.close()
