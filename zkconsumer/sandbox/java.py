@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]
 def _version(executable: Path) -> int | str:
     """The major version, or in words why there is none."""
     try:
+        return _asked(executable, executable.stat().st_mtime_ns)
+    except OSError as error:
+        return f"{executable}: {error.strerror}"
+
+
+@cache
+def _asked(executable: Path, _written_ns: int) -> int | str:
+    """Asks a runtime once in this process, and again when the file is another one."""
+    try:
         answer = subprocess.run(
             [executable, "-version"],
             capture_output=True,
@@ -81,8 +91,6 @@ def _version(executable: Path) -> int | str:
         )
     except subprocess.TimeoutExpired:
         return f"{executable} does not answer"
-    except OSError as error:
-        return f"{executable}: {error.strerror}"
     match = _VERSION.search(answer.stderr + answer.stdout)
     if match is None:
         return f"{executable} -version says no version (exit {answer.returncode})"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from zkconsumer.errors import SandboxError
-from zkconsumer.sandbox import guard, jars
+from zkconsumer.sandbox import classdata, guard, jars
 from zkconsumer.sandbox.java import find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
 from zkconsumer.sandbox.process import Process, Startable, until
@@ -78,6 +78,7 @@ class JavaServer(Startable):
         self._progress = progress
         self._process: Process | None = None
         self._log_start = 0
+        self._recording: Path | None = None
 
     # ---- what a subclass says -------------------------------------------------------------------
 
@@ -173,6 +174,7 @@ class JavaServer(Startable):
             str(java.executable),
             f"-Xmx{self._heap_mb}m",
             *_FAST_JVM,
+            *classdata.options(java, self._lock, self.main_class, record=self._recording),
             *self._options(),
             f"-Dlog4j.configuration=file:{log4j}",
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
@@ -209,6 +211,23 @@ class JavaServer(Startable):
         """`stop` and `start`."""
         self.stop()
         self.start()
+
+    def record_classes(self) -> None:
+        """Starts and stops the server once, so that later starts of its kind are quicker.
+
+        Does nothing where that was done before; see `classdata`.
+        """
+        known = classdata.archive(find_java(), self._lock, self.main_class)
+        if known.exists():
+            return
+        try:
+            with classdata.recording(known) as self._recording:
+                with self:
+                    process = self._running()
+                if process.exit_code == -signal.SIGKILL:
+                    self._recording.unlink(missing_ok=True)  # half an archive
+        finally:
+            self._recording = None
 
     def pause(self) -> None:
         """SIGSTOP: the server keeps its connections and answers nothing."""
