@@ -36,7 +36,7 @@ from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 Emit = Callable[[dict[str, Any]], None]
 
 # Seconds between two looks at the status: short against everything that a test waits for.
-LOOK_S = 0.02
+LOOK_S = 0.05
 # How long a `commit` may take, in seconds.
 COMMIT_LIMIT_S = 60.0
 

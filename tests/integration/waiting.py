@@ -9,7 +9,7 @@ from collections.abc import Callable
 # it, it may take twenty times as long.
 LIMIT_S = 60.0
 # Seconds between two looks at a condition.
-LOOK_S = 0.02
+LOOK_S = 0.05
 
 
 def wait_for(
