@@ -181,6 +181,13 @@ class MemberProcess(Program):
     def __init__(self, name: str, request: Request, directory: Path) -> None:
         super().__init__(name, Path(__file__).with_name("member.py"), asdict(request), directory)
 
+    def stacks(self) -> str:
+        """Where its threads are, for the message of a test that waits in vain."""
+        known = len(self.errors())
+        os.kill(self.process.pid, signal.SIGUSR1)
+        wait_for(lambda: len(self.errors()) > known, f"the stacks of {self.name}")
+        return self.errors()[known:]
+
 
 class LocalMember(Observed):
     """A member in the process of the test, which may look into it."""

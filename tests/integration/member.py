@@ -14,13 +14,16 @@ leases are measured with, which is the same in all processes of a machine:
   `jumped`; `left`.
 
 Commands are words on standard input, one a line: `commit`, `metrics`, `jump` with the seconds by
-which the wall clock is set, `leave`. Its end is `leave`.
+which the wall clock is set, `leave`. Its end is `leave`. SIGUSR1 writes the stacks of all threads
+to standard error.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
+import signal
 import sys
 import threading
 import time
@@ -199,6 +202,7 @@ def _write(event: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("zkconsumer").setLevel(logging.DEBUG)
     try:

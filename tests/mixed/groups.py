@@ -222,7 +222,17 @@ class Group:
         wait_for(self.is_settled, what, look_s=LOOK_S)
         self.settled[after] = boottime() - since
         produced = {tp: len(known) for tp, known in self.stage.flow.produced.items()}
-        wait_for(lambda: self._has_committed(produced), f"all consumed, {what}", look_s=LOOK_S)
+        wait_for(
+            lambda: self._has_committed(produced), lambda: f"all consumed, {what}{self._stacks()}",
+            look_s=LOOK_S,
+        )  # fmt: skip
+
+    def _stacks(self) -> str:
+        """Where the threads of ours are, who live."""
+        found = ((name, self.members[name]) for name in sorted(self.live))
+        return "".join(
+            f"\n{name}: {one.stacks()}" for name, one in found if isinstance(one, MemberProcess)
+        )
 
     def _has_committed(self, wanted: Mapping[TopicPartition, int]) -> bool:
         try:
