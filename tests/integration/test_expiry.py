@@ -36,7 +36,8 @@ class Ambush:
     """Expires a member's session the moment it enters a phase, before it does anything there.
 
     It stands where the trace is written, on the member's own deciding thread. A session that
-    ZooKeeper expires has no lease any more, so the ambush ends the lease first.
+    ZooKeeper expires has no lease any more, so the ambush shuts the gate first; and before others
+    have had time to take over, the lease of the machine is over, too.
     """
 
     def __init__(self, crew: Crew, member: LocalMember, phase: Phase, going: Going) -> None:
@@ -64,6 +65,8 @@ class Ambush:
             wait_for(lambda: _is_new(client, identity), "a new session")
         if self._going is Going.OVERTAKEN:
             wait_for(self._is_overtaken, "others to own everything")
+            clock = self._connector._gate.clock
+            wait_for(lambda: not after.lease.holds(clock()), "the lease to end")
         self.sprung.set()
 
     def _is_overtaken(self) -> bool:
