@@ -31,7 +31,8 @@ class Traffic:
         self._producer = Producer(
             {
                 **cluster,
-                "linger.ms": 1,
+                # A few messages go together: a request for each keeps a broker busy.
+                "linger.ms": 20,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
