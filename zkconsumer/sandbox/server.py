@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import classdata, guard, jars
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox.java import Java, find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
 from zkconsumer.sandbox.process import Process, Startable, until
 
@@ -174,7 +174,7 @@ class JavaServer(Startable):
             str(java.executable),
             f"-Xmx{self._heap_mb}m",
             *_FAST_JVM,
-            *classdata.options(java, self._lock, self.main_class, record=self._recording),
+            *classdata.options(self._archive(java), record=self._recording),
             *self._options(),
             f"-Dlog4j.configuration=file:{log4j}",
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
@@ -217,7 +217,7 @@ class JavaServer(Startable):
 
         Does nothing where that was done before; see `classdata`.
         """
-        known = classdata.archive(find_java(), self._lock, self.main_class)
+        known = self._archive(find_java())
         if known.exists():
             return
         try:
@@ -253,6 +253,9 @@ class JavaServer(Startable):
         self._process = None
 
     # ---- inside ---------------------------------------------------------------------------------
+
+    def _archive(self, java: Java) -> Path:
+        return classdata.archive(java, self._lock, self.main_class)
 
     def _spawn_safely(self, command: list[str], class_path: str) -> None:
         """Spawns in a thread of its own.
