@@ -100,6 +100,7 @@ class MemoryFetcher:
     """
 
     ROUND = 50
+    wait_s = 0.0
 
     def __init__(self, *logs: MemoryLog) -> None:
         self.faults: deque[Fault] = deque()

@@ -91,3 +91,27 @@ def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch
     assert len(made) == 1
     assert not reader.reports
     reader.stream.close()
+
+
+class Patient(MemoryFetcher):
+    """Its broker may hold an answer back for an hour."""
+
+    wait_s = 3600.0
+
+
+def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long `fetch.wait.max.ms` silence means less."""
+    monkeypatch.setattr(feed, "SILENT_S", 0.1)
+    log = MemoryLog("patient")
+    reader = Reader(log, connect=lambda: Patient(log))
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    first = reader.stream._feed._ask_due
+
+    def asked() -> bool:
+        reader.stream.poll(timeout_s=0.05)
+        return reader.stream._feed._ask_due != first
+
+    eventually(asked)
+    assert reader.stream._feed._ask_due > first + 3000
+    reader.stream.close()

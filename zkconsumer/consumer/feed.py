@@ -38,7 +38,8 @@ ENDS_S: Final = 5.0
 
 # librdkafka 2.16 was seen to fetch no more, of all its partitions at once and without a word. So
 # often, in seconds, brokers are asked for the logs' ends while nothing comes; when no answer to a
-# fetch has told of an end so long after that, fetching begins anew.
+# fetch has told of an end so long after that, and as long as a broker may hold one back, fetching
+# begins anew.
 SILENT_S: Final = 10.0
 # Of how many partitions, at most: what stands still does so in most of them.
 _ASKED: Final = 100
@@ -180,7 +181,7 @@ class Feed:
             while faults:
                 self._on_fault(faults.popleft())
             if not messages and now >= self._ask_due and self._fetcher is not None:
-                self._ask_due = now + SILENT_S
+                self._ask_due = now + SILENT_S + self._fetcher.wait_s
                 self._see_that_it_comes(self._fetcher)
 
     def _see_that_it_comes(self, fetcher: Fetcher) -> None:

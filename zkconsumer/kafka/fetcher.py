@@ -102,6 +102,10 @@ class Fetcher(Protocol):
     def faults(self) -> deque[Fault]:
         """What went wrong and was not yet taken; the stream pops from the left."""
 
+    @property
+    def wait_s(self) -> float:
+        """How long a broker may hold back the answer to a fetch, in seconds."""
+
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions too, each from its offset; none may be assigned already."""
 
@@ -131,6 +135,7 @@ class KafkaFetcher:
 
     def __init__(self, settings: Settings) -> None:
         self.faults: deque[Fault] = deque()
+        self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
