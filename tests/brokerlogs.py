@@ -35,9 +35,13 @@ def producer(sandbox: Sandbox, **settings: Any) -> Producer:
 def write(
     sandbox: Sandbox, topic: str, messages: Iterable[Keyed], *, partition: int, codec: str
 ) -> None:
-    """Produce to one partition, and wait until all is in its log."""
+    """Produce to one partition, and wait until all is in its log.
+
+    Nothing is sent before the last is there (the flush ends the waiting): of the few that a slow
+    machine gets together in time, librdkafka sends uncompressed what compression would not shrink.
+    """
     failed: list[Any] = []
-    one = producer(sandbox, compression_codec=codec)
+    one = producer(sandbox, compression_codec=codec, linger_ms=1000 * REQUEST_S)
     for key, value in messages:
         one.produce(
             topic, value, key, partition=partition,

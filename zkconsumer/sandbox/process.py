@@ -82,6 +82,15 @@ class Process:
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self._stopped = number == signal.SIGSTOP
 
+    def pause(self) -> None:
+        """SIGSTOP, and waits until it has worked: on a busy machine threads run on for a while."""
+        self.signal(signal.SIGSTOP)
+        if not until(lambda: not self.alive or _stands(self.pid), limit_s=10.0):
+            raise SandboxError(
+                f"process {self.pid} runs on after SIGSTOP",
+                remedy="it hangs in the operating system, look at its disk or its debugger",
+            )
+
     def end(self, *, patience_s: float) -> None:
         """SIGTERM, and SIGKILL after `patience_s` seconds or when interrupted; then it is gone."""
         try:
@@ -103,6 +112,20 @@ class Process:
 
     def _gone_within(self, limit_s: float) -> bool:
         return until(lambda: not self.alive, limit_s=limit_s)
+
+
+def _stands(pid: int) -> bool:
+    """True if every thread of a process is stopped."""
+    if not Path("/proc/self/task").exists():
+        answer = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return answer.stdout.startswith("T")
+    try:
+        stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False  # a thread ended between the two looks
+    return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
 
 
 def launch(

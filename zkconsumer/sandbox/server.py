@@ -230,8 +230,8 @@ class JavaServer(Startable):
             self._recording = None
 
     def pause(self) -> None:
-        """SIGSTOP: the server keeps its connections and answers nothing."""
-        self._running().signal(signal.SIGSTOP)
+        """SIGSTOP: from now on the server keeps its connections and answers nothing."""
+        self._running().pause()
 
     def resume(self) -> None:
         """SIGCONT."""
