@@ -45,6 +45,10 @@ WAIT_S: Final = 0.1
 # were planned, so there is nothing to wait for but a log's last holes and a lagging leader.
 FETCH_WAIT_MS: Final = 10
 
+# A full queue is looked at again after so long (unit: ms). With messages of 1 KB it lasts 5 ms, for
+# which streams wait; that would be too late here.
+QUEUE_BACKOFF_MS: Final = 1
+
 # Seconds in which a leader may say that its log ends before the range does. One that has just been
 # elected knows of less than it has until its followers have asked it again.
 SHORT_LOG_S: Final = 5.0
@@ -85,6 +89,7 @@ def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settin
         **broker_settings(brokers),
         "enable.partition.eof": True,
         "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
     }
 
 
