@@ -17,7 +17,8 @@ ZooKeeper's own log, the end that of the member's status.
 A single time is either below a second or above the JVM's back-off of 2 s: a JVM member that finds
 an owner node in its way gives back what it has claimed, sleeps, and begins anew. What was in the
 way is counted beside the times: JVM members of both groups meet nodes of JVM members, whichever has
-released first. So few repetitions on a busy machine tell little.
+released first. So a median of five is chance: it is one of the two kinds, and jumps from the one to
+the other. `--repeat 30`, and the means beside the medians, tell more.
 """
 
 from __future__ import annotations
@@ -259,11 +260,13 @@ def measure(sandbox: Sandbox, repeat: int, stack: ExitStack) -> list[Result]:
 
 def _results(case: str, *, mixed: list[Change], jvm: list[Change]) -> list[Result]:
     took, alone = (statistics.median(one.settled_s for one in each) for each in (mixed, jvm))
+    mean, mean_alone = (statistics.fmean(one.settled_s for one in each) for each in (mixed, jvm))
     own = statistics.median(one.released_s + one.served_s for one in mixed)
     ours, theirs = (sum(one.in_the_way[i] for one in mixed) for i in (0, 1))
     print(
-        f"  {case}: settled after {took:.3f} s, JVM members alone {alone:.3f} s; owner nodes in the"
-        f" way of JVM members: {ours} of ours and {theirs} of their own, alone"
+        f"  {case}: settled after {took:.3f} s, JVM members alone {alone:.3f} s (means {mean:.3f} s"
+        f" and {mean_alone:.3f} s); owner nodes in the way of JVM members: {ours} of ours and"
+        f" {theirs} of their own, alone"
         f" {sum(one.in_the_way[1] for one in jvm)}",
         file=sys.stderr,
     )
