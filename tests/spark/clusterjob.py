@@ -4,7 +4,8 @@
 
 Its last line is one JSON object: `batch` and `stream`, the messages of each; `retried`, those of a
 batch read whose tasks each failed once, with the number of the try; `executors`, the directories in
-which executors worked; `package`, from where they and the driver took the package.
+which executors worked; `package`, from where they and the driver took the package. Where it was not
+sent to the executors there is `error` alone: what the user is told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 
@@ -38,13 +40,18 @@ def fail_midway(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
 
 def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any]:
     spark = SparkSession.builder.getOrCreate()
-    if way == "shipped":
+    if way != "installed":
         from zkconsumer.spark.source import ZkConsumerSource  # noqa: PLC0415 - as docs/spark.md
 
         spark.dataSource.register(ZkConsumerSource)
     options = {"zookeeper": zookeeper, "subscribe": topic, "startingOffsets": "earliest"}
     options["minPartitions"] = "4"  # few messages would share one task
     rows = spark.read.format("zkconsumer").options(**options).load()
+    if way == "not sent":
+        try:
+            rows.collect()
+        except PySparkException as error:
+            return {"error": str(error)}
     batch = rows.rdd.mapPartitions(where).collect()
     query = (
         spark.readStream.format("zkconsumer").options(**options).load()

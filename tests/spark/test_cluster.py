@@ -80,7 +80,10 @@ def python_without_package(directory: Path) -> Path:
 def run(
     cluster: SparkCluster, directory: Path, request: dict[str, Any], *, python: Path, ship: str
 ) -> dict[str, Any]:
-    """What the job tells, submitted to the cluster with `python` for driver and executors."""
+    """What the job tells, submitted to the cluster with `python` for driver and executors.
+
+    `ship` is the package, for the driver, and for the executors unless it is not to be sent.
+    """
     from zkconsumer.sandbox.spark import environment  # noqa: PLC0415
 
     environ = {**os.environ, **environment(directory), "PYSPARK_PYTHON": str(python)}
@@ -92,7 +95,7 @@ def run(
     command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
     for key, value in cluster.settings.items():
         command += ["--conf", f"{key}={value}"]
-    if ship:
+    if ship and request["way"] != "not sent":
         command += ["--py-files", ship]
     command += [str(JOB), json.dumps(request)]
     done = subprocess.run(
@@ -124,6 +127,19 @@ def test_a_job_on_the_cluster(
     assert all(Path(one).is_relative_to(cluster.directory) for one in told["executors"])
     whence = "zkconsumer.zip" if ship else str(tmp_path / "venv")
     assert all(whence in package for package in told["package"])
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_executors_without_the_package(
+    cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path
+) -> None:
+    """Where only the driver has it, one sentence says where it is not, and what to do."""
+    python = python_without_package(tmp_path / "venv")
+    ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
+    request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": "not sent"}
+    told = run(cluster, tmp_path, request, python=python, ship=ship)["error"]
+    assert f"an executor cannot read: No module named 'zkconsumer' ({python} on " in told
+    assert "Traceback" not in told
 
 
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from zkconsumer.config import TABLE
@@ -20,8 +21,14 @@ from zkconsumer.spark.options import (
     Topics,
 )
 from zkconsumer.spark.positions import AtOffsets, AtTime, AtTimes, Place
+from zkconsumer.spark.schema import SCHEMA
+from zkconsumer.spark.source import ZkConsumerSource
 
 NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
+SECRET = {
+    "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:hidden",
+    "zookeeper.auth.insecure.plaintext": "true",
+}
 MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
 
 
@@ -205,13 +212,27 @@ def test_a_member_cannot_leave_out_commits() -> None:
 
 def test_options_travel_and_keep_secrets() -> None:
     """They pickle as they are; neither repr nor an error shows a credential."""
-    secret = {
-        "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:hidden",
-        "zookeeper.auth.insecure.plaintext": "true",
-    }
-    options = SourceOptions.parse({**NEEDED, **secret}).for_stream()
+    options = SourceOptions.parse({**NEEDED, **SECRET}).for_stream()
     again = pickle.loads(pickle.dumps(options))
     assert again == options
     assert again.config.zookeeper_auth_credential == "me:hidden"
     assert "hidden" not in repr(again)
-    assert "hidden" not in str(refused({**NEEDED, **secret, "zookeeper.auth.credential": "hidden"}))
+    assert "hidden" not in str(refused({**NEEDED, **SECRET, "zookeeper.auth.credential": "hidden"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("reader", NEEDED), ("reader", {**NEEDED, "pushFilters": "true"}),
+        ("streamReader", NEEDED), ("streamReader", MEMBER),
+    ],
+)  # fmt: skip
+def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
+    """Spark sends them the source beside its reader; processes of the driver get all of it."""
+    packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))
+    assert b"hidden" in packed
+    source = cloudpickle.loads(packed)
+    reader = getattr(source, kind)(SCHEMA)
+    sent = cloudpickle.dumps((source, reader))
+    assert b"hidden" not in sent
+    assert cloudpickle.loads(sent)[1]._columns == tuple(SCHEMA.names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
@@ -18,6 +18,7 @@ from zkconsumer.spark.lifecycle import log_to_stderr, one_sentence
 from zkconsumer.spark.logs import ClusterLogs, brokers_of
 from zkconsumer.spark.narrowing import Narrowing
 from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.ranges import OffsetRange
 from zkconsumer.spark.resolving import batch_ranges
 from zkconsumer.spark.tasks import planned, read_task
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Pickled, DataSourceReader):
     """Spark calls `partitions` in a process on the driver, and `read` of a copy in the tasks."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         """`options` completed by `for_batch`; `columns` in the order of the schema."""
         self._options, self._columns = options, tuple(columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For executors: `read` needs no more, and credentials stay where they are."""
+        return {"_columns": self._columns}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises as `batch_ranges`; an empty plan is no error."""

@@ -33,6 +33,7 @@ from zkconsumer.spark.lifecycle import begin, log_to_stderr, one_sentence
 from zkconsumer.spark.logs import TOPICS_S, ClusterLogs, ShortLogs, brokers_of
 from zkconsumer.spark.mirror import BackgroundMirror, Mirror
 from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.planning import advance
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset, to_offset
 from zkconsumer.spark.tasks import planned, read_task
@@ -48,7 +49,7 @@ _TOLD = 10  # of many ranges, so many are logged
 Positions = dict[TopicPartition, int]
 
 
-class DirectStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the driver's source process; `read` alone runs on executors.
 
     `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.

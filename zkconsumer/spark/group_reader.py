@@ -36,6 +36,7 @@ from zkconsumer.spark.lifecycle import one_sentence
 from zkconsumer.spark.logs import ClusterLogs, brokers_of
 from zkconsumer.spark.membership import MARGIN_S, Membership
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.placing import Logs, Placing, Positions
 from zkconsumer.spark.planning import advance
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset, to_offset
@@ -63,7 +64,7 @@ _WAITS: Final = (RebalanceBlockedError, UnsupportedPeerError)
 """What a query waits for, as the log has said: others let go, or leave."""
 
 
-class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the driver's source process; `read` alone runs on executors.
 
     `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.

@@ -25,15 +25,21 @@ from zkconsumer.spark.direct_reader import DirectStreamReader
 from zkconsumer.spark.group_reader import GroupStreamReader
 from zkconsumer.spark.lifecycle import one_sentence
 from zkconsumer.spark.options import Mode, SourceOptions
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.schema import SCHEMA, columns_of
 
 
-class ZkConsumerSource(DataSource):
+class ZkConsumerSource(Pickled, DataSource):
     """Topics of Kafka through a legacy group: batches, and streams in both modes."""
 
     @one_sentence()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._parsed = SourceOptions.parse(options)
+        self._has_reader = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """From process to process on the driver all; with a reader to executors, who need none."""
+        return {} if self._has_reader else self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -44,9 +50,11 @@ class ZkConsumerSource(DataSource):
 
     @one_sentence()
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._has_reader = True
         return batch_reader(self._parsed.for_batch(), columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._has_reader = True
         try:
             options, columns = self._parsed.for_stream(), columns_of(schema)
         except ZkConsumerError as error:

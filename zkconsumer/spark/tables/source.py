@@ -28,6 +28,7 @@ from zkconsumer.admin.images import OFFSETS, OWNERS, read_group_names, read_grou
 from zkconsumer.core import paths
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.spark.lifecycle import end_on_sigterm, log_to_stderr, one_sentence
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import Key, State
@@ -43,7 +44,7 @@ WAIT_S: Final = 0.1
 """Spark asks for news every 10 ms; an answer that there is none takes so long, to spare a core."""
 
 
-class GroupsSource(DataSource):
+class GroupsSource(Pickled, DataSource):
     """What Spark finds by its name; options and tables are described in docs/spark.md."""
 
     @classmethod
@@ -89,7 +90,7 @@ class Share(InputPartition):
     pieces: Sequence[Piece]
 
 
-class TableReader(DataSourceReader):
+class TableReader(Pickled, DataSourceReader):
     """The driver deals the groups out, and each task reads its own over one connection."""
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
@@ -131,7 +132,7 @@ class Between(InputPartition):
     end: Mapping[str, Any]
 
 
-class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads owners or offsets from time to time; a batch is what differs from the last reading.
 
     Several changes of one znode between two readings are one row, of the first `old` to the last
