@@ -365,12 +365,12 @@ def test_nothing_to_assign(strategy: Strategy, group: Subscriptions) -> None:
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
-    """10,000 partitions over 200 threads: what grows with their product would take minutes."""
+    """The work does not grow with the square of the partitions: that would be some ten seconds."""
     group = {f"g_{n}": {f"t{n % 2}": 4} | ({"t0": 4, "t1": 4} if n % 3 else {}) for n in range(50)}
     cluster = {"t0": range(5000), "t1": range(5000)}
     start = time.thread_time()
     result = assign(strategy, subscriptions=group, partitions=cluster)
-    assert time.thread_time() - start < 10
+    assert time.thread_time() - start < 5
     assert len(result) == 10_000
 
 
