@@ -18,7 +18,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.exporter import COUNTERS, GAUGES, LABELS
 from zkconsumer.errors import ConfigError
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.ports import free_port, is_free
 
 MAPPING = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 # Of a consumer, 0.8.2 to 1.1.1, by their types.
@@ -190,8 +190,7 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
                 connector.create_message_streams({topic: 1})
                 eventually(lambda: list(registry.collect()))
     assert list(registry.collect()) == before
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", port))
+    assert is_free(port)
 
 
 def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:

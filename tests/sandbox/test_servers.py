@@ -15,6 +15,7 @@ from zkconsumer.sandbox import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
     classdata,
+    ports,
     topics,
 )
 from zkconsumer.sandbox.java import find_java
@@ -99,6 +100,19 @@ def test_port_in_use(tmp_path: Path) -> None:
         with pytest.raises(SandboxError, match=rf"port {port} for ZooKeeper is in use.*another"):
             server.start()
     assert not server.alive
+
+
+def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other sandbox gets it, though nothing listens there yet; whoever got it may, and again."""
+    port = free_port()
+    monkeypatch.setattr(ports, "_RANGE", range(port, port + 1))
+    with pytest.raises(SandboxError, match="no free port"):
+        free_port()
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)) as server:
+            assert server.getsockname()[1] == port
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
