@@ -36,12 +36,12 @@ def free_port() -> int:
     """
     for _ in range(_TRIES):
         port = random.choice(_RANGE)
-        if _is_held(port) if sys.platform == "linux" else is_free(port):
+        if _hold(port) if sys.platform == "linux" else is_free(port):
             return port
     raise SandboxError(f"no free port in {_RANGE.start} to {_RANGE.stop - 1}")
 
 
-def _is_held(port: int) -> bool:
+def _hold(port: int) -> bool:
     """Hold the port against `free_port` anywhere on this machine; False if somebody else has it.
 
     Servers set SO_REUSEADDR, and may listen where nobody does who set it, too. Linux alone allows
