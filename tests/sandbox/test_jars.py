@@ -80,6 +80,16 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [*first]
 
 
+def test_what_another_process_brought_stays(tmp_path: Path) -> None:
+    """The second of two processes that bring a jar leaves the first one's in its place."""
+    [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
+    before = path.stat()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    jars._bring_one(SMALL, tmp_path, scratch)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A jar with another hash than the lock's is refused, and does not reach the cache."""
     monkeypatch.setattr(jars, "_TRIES", 1)

@@ -117,13 +117,18 @@ def resolve_jars(
     """As `resolve`, for jars that stand in no lock file of this package."""
     jars = tuple(jars)
     cache = directory or cache_directory()
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        intact = list(pool.map(lambda jar: _is_intact(cache / jar.file_name, jar.sha256), jars))
-    missing = [jar for jar, ok in zip(jars, intact, strict=True) if not ok]
-    if missing:
-        _bring(missing, cache, title=title, progress=progress)
+    with _filling:
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            intact = list(pool.map(lambda jar: _is_intact(cache / jar.file_name, jar.sha256), jars))
+        missing = [jar for jar, ok in zip(jars, intact, strict=True) if not ok]
+        if missing:
+            _bring(missing, cache, title=title, progress=progress)
     return tuple(cache / jar.file_name for jar in jars)
 
+
+# One thread of a process brings jars at a time: another may lack the same ones, and what
+# `_SystemTrust` does is done to the whole process.
+_filling = threading.Lock()
 
 # Files whose hash was right in this process: (path, size, modification time in ns).
 _verified: set[tuple[Path, int, int]] = set()
@@ -212,7 +217,7 @@ def _bring_one(jar: Jar, cache: Path, scratch: Path) -> None:
             got = _download(jar, private)
             found = _digest(got)
             if found == jar.sha256:
-                os.replace(got, cache / jar.file_name)
+                _place(got, cache / jar.file_name, jar.sha256)
                 return
             failure = SandboxError(
                 f"{jar.coordinate} came with SHA-256 {found}, the lock says {jar.sha256}",
@@ -229,6 +234,16 @@ def _bring_one(jar: Jar, cache: Path, scratch: Path) -> None:
             _log.debug("%s, attempt %d of %d", failure, attempt, _TRIES)
             time.sleep(2.0 ** (attempt - 1))
     raise failure
+
+
+def _place(got: Path, target: Path, sha256: str) -> None:
+    """A good jar that another process has brought meanwhile stays as it is: a class-data archive
+    that was recorded with it is refused by the JVM when the file's time is another."""
+    try:
+        os.link(got, target)
+    except OSError:  # it is there; or this file system has no links
+        if not _is_intact(target, sha256):
+            os.replace(got, target)
 
 
 def _download(jar: Jar, private: Path) -> Path:
