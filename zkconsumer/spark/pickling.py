@@ -12,8 +12,10 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from zkconsumer.spark.acknowledging import acknowledge
 
-def unpickled(packed: bytes) -> object:
+
+def unpickled(packed: bytes) -> Any:
     """The object that `Pickled` has packed.
 
     It runs where the package may not be, so it imports what it needs itself. The variable keeps
@@ -36,8 +38,8 @@ def unpickled(packed: bytes) -> object:
             "install zkconsumer[spark] there, let PYSPARK_PYTHON name where it is, or send the "
             "package with the job"
         ) from None
-    made = object.__new__(kind)
-    made.__dict__.update(state)
+    made: Any = object.__new__(kind)
+    made.__setstate__(state)
     return made
 
 
@@ -49,6 +51,11 @@ class Pickled:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called in a task after Spark's command has come, and before its partition has."""
+        self.__dict__.update(state)
+        acknowledge()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpickled, (pickle.dumps((type(self), self.__getstate__())),)

@@ -1,0 +1,39 @@
+"""What is done where Spark unpickles our part of a task."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+
+import pytest
+
+from zkconsumer.spark.pickling import Pickled
+
+
+class Part(Pickled):
+    """The least that can be sent."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no TCP_QUICKACK")
+def test_its_arrival_is_acknowledged() -> None:
+    """A task's TCP connections acknowledge at once; other files and sockets are left alone."""
+    packed = pickle.dumps(Part("x"))
+    local, remote = socket.socketpair(socket.AF_UNIX)
+    with socket.create_server(("127.0.0.1", 0)) as server, local, remote:
+        with socket.create_connection(server.getsockname()) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
+            assert pickle.loads(packed).word == "x"
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        local.send(b"x")
+        assert remote.recv(1) == b"x"
+
+
+def test_it_travels_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a system has no TCP_QUICKACK, nothing is done, and nothing fails."""
+    monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
+    assert pickle.loads(pickle.dumps(Part("x"))).word == "x"
