@@ -75,8 +75,6 @@ class JvmConnector:
             "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
             "-Xrs",  # signals are Python's
             "-Djava.net.preferIPv4Stack=true",
-            # Its own warnings; standard output is ours.
-            "-Xlog:disable", "-Xlog:all=warning:stderr",
             f"-Dlog4j.configuration=file:{self._request['log4j']}", *self._request["options"],
             jvmpath=self._request["libjvm"], classpath=self._request["jars"], convertStrings=True,
         )  # fmt: skip

@@ -95,7 +95,10 @@ def run(
     command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
     for key, value in cluster.settings.items():
         command += ["--conf", f"{key}={value}"]
-    if ship and request["way"] != "not sent":
+    if request["way"] == "not sent":
+        # One executor, and one try: the error is the same.
+        command += ["--conf", "spark.cores.max=1", "--conf", "spark.task.maxFailures=1"]
+    elif ship:
         command += ["--py-files", ship]
     command += [str(JOB), json.dumps(request)]
     done = subprocess.run(

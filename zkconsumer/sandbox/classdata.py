@@ -17,6 +17,9 @@ from pathlib import Path
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.java import Java
 
+# What a JVM has to say of an archive that it cannot use, among others; standard output is not ours.
+_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+
 
 def archive(java: Java, lock: str, program: str) -> Path:
     """Where the archive of such a program lies, made or not: beside the jars."""
@@ -29,8 +32,8 @@ def archive(java: Java, lock: str, program: str) -> Path:
 def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
     """The JVM's options: to make the archive `record`, else to start with `known` if it exists."""
     if record is not None:
-        return (f"-XX:ArchiveClassesAtExit={record}",)
-    return (f"-XX:SharedArchiveFile={known}",) if known.exists() else ()
+        return (f"-XX:ArchiveClassesAtExit={record}", *_TO_STDERR)
+    return (f"-XX:SharedArchiveFile={known}", *_TO_STDERR) if known.exists() else ()
 
 
 @contextmanager

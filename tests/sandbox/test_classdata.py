@@ -1,0 +1,32 @@
+"""Archives of the classes that a JVM has loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from zkconsumer.sandbox import classdata, jars
+from zkconsumer.sandbox.java import find_java
+
+# Tells ZooKeeper's version on standard output, and needs nothing but its jar.
+MAIN = "org.apache.zookeeper.Version"
+
+
+def test_complaints_are_not_for_standard_output(tmp_path: Path) -> None:
+    """A JVM goes without an archive of a jar that has changed, and says so on standard error."""
+    jar, known = tmp_path / "some.jar", tmp_path / "known.jsa"
+    found = jars.resolve("kafka-1.1.1")
+    shutil.copy(next(one for one in found if "zookeeper.zookeeper" in one.name), jar)
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [find_java().executable, *options, "-cp", jar, MAIN]
+        return subprocess.run(command, capture_output=True, text=True, check=True)
+
+    with classdata.recording(known) as fresh:
+        recorded = run(*classdata.options(known, record=fresh))
+    os.utime(jar, (1, 1))
+    mapped = run(*classdata.options(known, record=None))
+    assert recorded.stdout == mapped.stdout == run().stdout
+    assert ("warning" in mapped.stderr) == known.exists()
