@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,19 +70,12 @@ def provide_engine(stack: ExitStack, *, required: bool) -> str | None:
 
 def record_classes() -> None:
     """Have the suite's hundreds of JVMs start with archives of the classes that they load."""
-    temporary = TemporaryDirectory(prefix="zkconsumer-classes-")
-    with temporary as directory, ThreadPoolExecutor(2) as pool:
+    with TemporaryDirectory(prefix="zkconsumer-classes-") as directory:
         zookeeper = ZooKeeperServer(f"{directory}/zookeeper")
         zookeeper.record_classes()
-        with zookeeper:
+        with zookeeper, jvmmember.recording(zookeeper.connect, Path(directory)):
             broker = BrokerServer(f"{directory}/broker", zookeeper_connect=zookeeper.connect)
-            recording = [pool.submit(broker.record_classes)]
-            recording += [
-                pool.submit(jvmmember.record_classes, release, zookeeper.connect, Path(directory))
-                for release in jvmmember.RELEASES
-            ]
-            for one in recording:
-                one.result()
+            broker.record_classes()
 
 
 def run(*command: str) -> int:

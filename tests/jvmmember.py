@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +72,25 @@ def archive(release: str) -> Path:
     return Path(sys.prefix, "classes", known.name)
 
 
-def record_classes(release: str, zookeeper: str, directory: Path) -> None:
-    """Let a member come and go, so that later ones of the release start with half the work."""
-    if archive(release).exists():
-        return
-    with classdata.recording(archive(release)) as fresh:
-        member = JvmMember(
-            release, zookeeper, "recording", name=release, directory=directory,
-            topics=["recorded"], record=fresh,
-        )  # fmt: skip
-        try:
+@contextmanager
+def recording(zookeeper: str, directory: Path) -> Iterator[None]:
+    """Members come and go, so that later ones start with half the work: one of each release that
+    has no archive yet. They start at once, and are waited for at the end."""
+    with ExitStack() as stack:
+        members = []
+        for release in RELEASES:
+            if not archive(release).exists():
+                fresh = stack.enter_context(classdata.recording(archive(release)))
+                member = JvmMember(
+                    release, zookeeper, f"recording-{release}", name=release, directory=directory,
+                    topics=["recorded"], record=fresh,
+                )  # fmt: skip
+                stack.callback(member.end)
+                members.append(member)
+        yield
+        for member in members:
             member.wait("session")
             member.leave()
-        finally:
-            member.end()
 
 
 class JvmMember(Program):
