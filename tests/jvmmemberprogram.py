@@ -74,6 +74,7 @@ class JvmConnector:
         jpype.startJVM(
             "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
             "-Xrs",  # signals are Python's
+            "-XX:+DisableAttachMechanism",  # with -Xrs, a killed JVM leaves a socket in /tmp
             "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j.configuration=file:{self._request['log4j']}", *self._request["options"],
             jvmpath=self._request["libjvm"], classpath=self._request["jars"], convertStrings=True,
