@@ -52,6 +52,8 @@ def test_a_member_joins_over_tls(
         if auth:
             rules, _ = member.connector._session._client.get_acls(paths.ids(group))
             assert ("sasl", USER) in [(one.id.scheme, one.id.id) for one in rules]
+            # Whoever comes with the same certificate may do the same.
+            assert {one.id.scheme for one in rules} == {"sasl", "x509"}
     finally:
         member.close()
 
