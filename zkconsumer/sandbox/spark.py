@@ -86,7 +86,11 @@ def session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional extra, needed only here
 
     os.environ.update(environment(directory))
+    # A JVM does not look at TMPDIR, and one that is killed leaves libraries that it has unpacked.
+    temporary = directory / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     chosen = {
+        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={temporary.absolute()}"',
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
