@@ -202,6 +202,19 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
     assert one(member.commit(3), cmd.CommitOffsets).plan.writes[T0] == (5, 4)
 
 
+def test_a_reset_during_a_commit_moves_nobody_else_back() -> None:
+    """Somebody's offset ahead of ours, told to be left standing, is not written over after all."""
+    member = asking()
+    member.commit(1)
+    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.delivered |= {T0: 5}
+    done = member.answer_commit(found(T0, value=50, version=9))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_LEFT
+    member.answer_commit()
+    plan = one(member.commit(2), cmd.CommitOffsets).plan
+    assert (T0 in plan.writes, plan.checks[T0]) == (False, 9)
+
+
 def test_edits_are_noticed_without_new_positions() -> None:
     """The timer's commit, and the user's, check the versions even when no position has changed."""
     member = asking()

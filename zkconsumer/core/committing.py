@@ -170,7 +170,8 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         marked=outcome.marked,
         kafka=outcome.kafka,
     )
-    for tp in state.rewound:
+    # What was found ahead of us was no old position of ours: told to be left, it is left.
+    for tp in state.rewound.difference(findings.left):
         ledger = offsets.reset(ledger, tp)
     asked = _without(_without(running.request, findings.edited), dict.fromkeys(state.rewound))
     state = replace(state, ledger=ledger, commit=None, rewound=frozenset())
