@@ -39,9 +39,11 @@ def write(
 
     Nothing is sent before the last is there (the flush ends the waiting): of the few that a slow
     machine gets together in time, librdkafka sends uncompressed what compression would not shrink.
+    The leader is known before the first: messages that wait for it come to it one by one.
     """
     failed: list[Any] = []
     one = producer(sandbox, compression_codec=codec, linger_ms=1000 * REQUEST_S)
+    one.list_topics(topic, REQUEST_S)
     for key, value in messages:
         one.produce(
             topic, value, key, partition=partition,
