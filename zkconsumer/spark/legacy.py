@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.spark.finishing import ranges_of
+from zkconsumer.spark.loading import load
 
 TopicAndPartition = TopicPartition
 Decoder = Callable[[Column], Column]
@@ -78,7 +79,7 @@ def create_stream(
         "mode": "group",
         "subscribe": ",".join(f"{topic}:{threads}" for topic, threads in topics.items()),
     }
-    rows = spark.readStream.format("zkconsumer").options(**options).load()
+    rows = load(spark.readStream.format("zkconsumer").options(**options))
     return _decoded(rows, key_decoder, value_decoder)
 
 
@@ -122,7 +123,7 @@ def create_direct_stream(
             "subscribe": ",".join(topics),
             "startingOffsets": "earliest" if smallest else "latest",
         }
-    rows = spark.readStream.format("zkconsumer").options(**options).load()
+    rows = load(spark.readStream.format("zkconsumer").options(**options))
     return _decoded(rows, key_decoder, value_decoder)
 
 
@@ -152,7 +153,7 @@ def create_rdd(
         "startingOffsets": _json(starts),
         "endingOffsets": _json(ends),
     }
-    rows = spark.read.format("zkconsumer").options(**options).load()
+    rows = load(spark.read.format("zkconsumer").options(**options))
     return _decoded(rows, key_decoder, value_decoder)
 
 

@@ -17,6 +17,7 @@ from typing import Literal, Required, TypedDict, Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
+from zkconsumer.spark.loading import load
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables.options import Table
 from zkconsumer.spark.tables.rows import COLUMNS
@@ -94,12 +95,12 @@ def offset_changes(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
 def _table(spark: SparkSession, table: Table, asked: Asked) -> DataFrame:
     parallelism = asked.get("parallelism") or spark.sparkContext.defaultParallelism
     options = _options(table, {**asked, "parallelism": parallelism})
-    return spark.read.format(FORMAT).schema(_schema(table, asked)).options(**options).load()
+    return load(spark.read.format(FORMAT).schema(_schema(table, asked)).options(**options))
 
 
 def _stream(spark: SparkSession, table: Table, asked: Asked) -> DataFrame:
     options = _options(table, asked)
-    return spark.readStream.format(FORMAT).schema(_schema(table, asked)).options(**options).load()
+    return load(spark.readStream.format(FORMAT).schema(_schema(table, asked)).options(**options))
 
 
 def _options(table: Table, asked: Asked) -> dict[str, str]:
