@@ -52,6 +52,7 @@ class Stream(Generic[K, V]):
         self._stream = stream
         self._worker = _Worker(f"{stream.thread_id}-{stream.topic or 'filter'}")
         self._waiting: Future[bool] | None = None  # outlives those that wait for it
+        self._over: asyncio.Future[bool] | None = None  # the same, in the loop that asked last
         self._asked = False
         self._iterator: AsyncGenerator[Message[K, V], None] | None = None
 
@@ -137,10 +138,12 @@ class Stream(Generic[K, V]):
         if self._waiting is None:
             self._waiting = self._worker.submit(lambda: self._stream.wait(None, BUFFER_MESSAGES))
         if not self._waiting.done():
-            over = asyncio.wrap_future(self._waiting)
-            over.add_done_callback(_look_at)
-            await asyncio.wait([over])  # which leaves it alone when it is cancelled itself
-        waited, self._waiting = self._waiting, None
+            # One for all who ask, however often: nothing is as short-lived as their patience.
+            if self._over is None or self._over.get_loop() is not asyncio.get_running_loop():
+                self._over = asyncio.wrap_future(self._waiting)
+                self._over.add_done_callback(_look_at)
+            await asyncio.wait([self._over])  # which leaves it alone when it is cancelled itself
+        waited, self._waiting, self._over = self._waiting, None, None
         return waited.result()
 
     def stop(self) -> None:

@@ -161,6 +161,24 @@ def test_a_poll_without_patience_gets_what_is_there(reader: Both) -> None:
     run(main())
 
 
+def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
+    """An idle stream may be polled for days: nothing is kept of a poll that is over."""
+    reader.grant(1, 0)
+
+    def futures() -> int:
+        gc.collect()
+        return sum(isinstance(one, asyncio.Future) for one in gc.get_objects())
+
+    async def main() -> None:
+        assert not await reader.aio.poll(timeout_s=0.0)
+        before = futures()
+        for _ in range(100):
+            assert not await reader.aio.poll(timeout_s=0.0)
+        assert futures() == before
+
+    run(main())
+
+
 def test_the_time_out_can_be_repeated(log: Log) -> None:
     """ConsumerTimeoutError again and again, and then a message."""
     reader = Both(log, timeout_s=0.05)
