@@ -45,8 +45,8 @@ WAIT_S: Final = 0.1
 # were planned, so there is nothing to wait for but a log's last holes and a lagging leader.
 FETCH_WAIT_MS: Final = 10
 
-# A full queue is looked at again after so long (unit: ms). With messages of 1 KB it lasts 5 ms, for
-# which streams wait; that would be too late here.
+# A full queue is looked at again after so long (unit: ms). With messages of 1 KB it lasts 5 ms; and
+# a task does nothing but read, so that it is not full for long, as a stream's may be.
 QUEUE_BACKOFF_MS: Final = 1
 
 # Seconds in which a leader may say that its log ends before the range does. One that has just been
