@@ -26,9 +26,10 @@ from zkconsumer.zk.session import ZooKeeperSession
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Replies for an operation under way."""
+    """Replies for an operation under way, and the session in which it began."""
 
     op: int
+    session_id: int
     running: Generator[Batch | OffsetRequest, Sequence[Reply], Any]
     replies: Sequence[Reply]
 
@@ -66,7 +67,7 @@ class Executor:
     def start(self, command: commands.Command, session_id: int) -> None:
         """Begin what a command asks for; its end comes out of `resume` later."""
         op, running = operation(command, self._member(session_id), self._clock())
-        self._send(op, running, next(running))
+        self._send(op, session_id, running, next(running))
 
     def resume(self, resume: Resume) -> Event | None:
         """Go on with an operation; the event of its end, if it has ended."""
@@ -77,13 +78,20 @@ class Executor:
             batch = resume.running.send(resume.replies)
         except StopIteration as end:
             return self._ended(resume.op, end.value)
-        self._send(resume.op, resume.running, batch)
+        self._send(resume.op, resume.session_id, resume.running, batch)
         return None
 
-    def _send(self, op: int, running: Any, batch: Batch | OffsetRequest) -> None:
+    def _send(
+        self, op: int, session_id: int, running: Any, batch: Batch | OffsetRequest
+    ) -> None:
         def done(replies: Sequence[Reply]) -> None:
-            self._post(Resume(op, running, replies))
+            self._post(Resume(op, session_id, running, replies))
 
+        if self._session.is_over(session_id):
+            # What began in one session does not go on in the next: there the check of our id znode
+            # may find the next registration, and a commit of before would be let through.
+            done([Reply(Code.BROKEN)])
+            return
         if isinstance(batch, OffsetRequest):
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"
             self._ask_kafka(batch, done)

@@ -225,6 +225,11 @@ class ZooKeeperSession:
         self._client.stop()
         self._client.close()
 
+    def is_over(self, session_id: int) -> bool:
+        """Has this session ended, or another taken its place? Known before `on_state` tells it."""
+        # Not `client_id`, which is None while there is no connection, though the session may live.
+        return bool(self._client._session_id != session_id)
+
     def submit(
         self,
         batch: Sequence[Sent],

@@ -1,0 +1,83 @@
+"""Operations driven over a real session, as the coordinator drives them."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import replace
+
+from crew import expire, wait_for
+from zkdriver import LIMIT_S, Client, tps
+
+from zkconsumer.core.commands import CommitOffsets
+from zkconsumer.core.events import Committed, Event, Finished, Interrupted
+from zkconsumer.core.offsets import CommitPlan
+from zkconsumer.core.state import Settings
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk.executor import Executor, Resume
+
+(T0,) = tps(0)
+FIRST_COMMIT = CommitOffsets(7, CommitPlan({T0: (5, None)}, {}))
+
+
+class Driver:
+    """An executor, and the inbox that a coordinator would look into."""
+
+    def __init__(self, client: Client) -> None:
+        self.inbox: queue.SimpleQueue[Resume] = queue.SimpleQueue()
+        settings = Settings(client.group, client.me.consumer, {"t": 1})
+        self.executor = Executor(
+            client.session, settings, post=self.inbox.put, clock=time.monotonic
+        )
+
+    def end(self) -> Event:
+        """Go on with the one operation until it has ended."""
+        while (event := self.executor.resume(self.inbox.get(timeout=LIMIT_S))) is None:
+            pass
+        return event
+
+
+def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
+    """A first commit makes what is above its znodes, and then writes."""
+    driver = Driver(client)
+    driver.executor.start(FIRST_COMMIT, client.me.session)
+    ended = driver.end()
+    assert isinstance(ended, Finished)
+    assert (ended.op, type(ended.outcome)) == (7, Committed)
+    assert client.peer.get(client.offset(T0))[0] == b"5"
+    assert driver.executor.requests > 1
+
+
+def test_an_operation_does_not_go_on_in_the_next_session(
+    client: Client, zookeeper: ZooKeeperServer
+) -> None:
+    """A commit between two batches at an expiry: in the next session its check would hold again."""
+    driver = Driver(client)
+    driver.executor.start(FIRST_COMMIT, client.me.session)
+    between = driver.inbox.get(timeout=LIMIT_S)
+    kazoo = client.session._client
+    expire(zookeeper.connect, kazoo.client_id)
+    before = client.me.session
+    wait_for(lambda: kazoo.connected and kazoo.client_id[0] != before, "a new session")
+    client.me = replace(client.me, session=kazoo.client_id[0])
+    client.register()
+    driver.inbox.put(between)
+    ended = driver.end()
+    assert isinstance(ended, Finished)
+    assert (ended.op, ended.outcome) == (7, Interrupted())
+    assert client.peer.exists(client.offset(T0)) is None
+
+
+def test_nothing_begins_in_a_session_that_is_over(
+    client: Client, zookeeper: ZooKeeperServer
+) -> None:
+    """A command that comes late is interrupted, whatever the client's new session could do."""
+    driver = Driver(client)
+    kazoo = client.session._client
+    expire(zookeeper.connect, kazoo.client_id)
+    wait_for(lambda: client.session.is_over(client.me.session), "the session to be over")
+    driver.executor.start(FIRST_COMMIT, client.me.session)
+    ended = driver.end()
+    assert isinstance(ended, Finished)
+    assert ended.outcome == Interrupted()
+    assert driver.executor.requests == 0
