@@ -80,7 +80,7 @@ class Client:
 
     def register(self) -> Registered:
         outcome = self.run(operations.register(self.me, 1_400_000_000_000))
-        assert isinstance(outcome, Registered)
+        assert isinstance(outcome, Registered), outcome
         return outcome
 
     # ---- what others do and see ------------------------------------------------------------------
