@@ -20,9 +20,10 @@ from mixed.scenario import ALL_OURS, MESSAGES, Outcome
 STALE_COMMITS = 2
 # In a scenario two members are killed, and one is stopped. What each was given since its last
 # commit comes again; when in the interval it happened is chance. It is more than an interval has
-# where a busy machine held the member up: what has waited is then given out at once.
+# where much came at once: what a partition or topic that is new to the group held already (335
+# messages in the last 0.2 s of a member that was killed then).
 STOPPED = 3
-HELD_UP_S = 0.8
+BACKLOG_S = 0.8
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_nothing_is_repeated_between_ours(outcome: Outcome) -> None:
 
 def test_no_more_is_repeated_than_among_jvm_members(outcome: Outcome) -> None:
     """As few messages come twice as in the other group; the moment of a signal is chance."""
-    since_commit_s = SETTINGS["auto_commit_interval_s"] + HELD_UP_S
+    since_commit_s = SETTINGS["auto_commit_interval_s"] + BACKLOG_S
     chance = STOPPED * since_commit_s * outcome.messages / outcome.duration_s
     repeated, of_jvm = outcome.mixed.repeated, outcome.jvm.repeated
     assert repeated.total() <= of_jvm.total() + chance, (repeated, of_jvm)
