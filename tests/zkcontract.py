@@ -188,7 +188,13 @@ class Session:
         """
         before = self.id
         for _ in range(TAKE_OVERS):
-            other = KazooClient(self._address, client_id=self._client.client_id)
+            # The session's own client may take it back while this one connects: kazoo's default is
+            # to try twice.
+            other = KazooClient(
+                self._address,
+                client_id=self._client.client_id,
+                connection_retry={"max_tries": -1, "delay": 0.02, "max_delay": 0.2},
+            )
             other.start(LIMIT_S)
             other.stop()
             other.close()

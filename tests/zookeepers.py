@@ -1,4 +1,5 @@
-"""A ZooKeeper in a container of our own image."""
+"""ZooKeeper servers that several rooms share: one in a container of the project's own image, and
+one of each release."""
 
 from __future__ import annotations
 
@@ -12,6 +13,12 @@ import pytest
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+from zkconsumer.sandbox import ZOOKEEPER_RELEASES
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
+
+# The oldest release and the newest one. The default release, between them, runs every test.
+SOME_ZOOKEEPERS = (ZOOKEEPER_RELEASES[0], ZOOKEEPER_RELEASES[-1])
 
 ROOT = Path(__file__).parent.parent
 IMAGE = "zkconsumer:test"
@@ -54,3 +61,21 @@ def container_zookeeper(image: str) -> Iterator[str]:
     )
     with container:
         yield f"{container.get_container_host_ip()}:{container.get_exposed_port(CLIENT_PORT)}"
+
+
+def zookeeper_releases(config: pytest.Config) -> tuple[str, ...]:
+    """Return the releases of ZooKeeper that `--zookeeper` names."""
+    word = config.getoption("--zookeeper")
+    return {"some": SOME_ZOOKEEPERS, "all": ZOOKEEPER_RELEASES}.get(word, (word,))
+
+
+def release_number(release: str) -> tuple[int, ...]:
+    """Return a release as numbers, which compare as releases do."""
+    return tuple(map(int, release.split(".")))
+
+
+@pytest.fixture(scope="session")
+def zookeeper_release(pytestconfig: pytest.Config) -> str:
+    """The release of the ZooKeeper servers that all tests share."""
+    word = str(pytestconfig.getoption("--zookeeper"))
+    return word if word in ZOOKEEPER_RELEASES else DEFAULT_ZOOKEEPER

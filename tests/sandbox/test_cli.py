@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.guard import born
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -113,6 +113,23 @@ def test_half_a_sandbox(command: Command, home: Path) -> None:
     mended = json.loads(_ok(command("up", "--output", "json")))["servers"]
     assert (mended[0], mended[1]["pid"] != whole[1]["pid"]) == (whole[0], True)
     _ok(command("down"))
+
+
+def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
+    """`up --zookeeper-release` starts that release, and so does the next `up` without it."""
+    where = ("--directory", str(tmp_path))
+    release = ("--zookeeper-release", ZOOKEEPER_RELEASES[0])
+    try:
+        for words in (("up", *release), ("up",)):
+            _ok(_zkconsumer(*words, *where))
+            sandbox = Sandbox(tmp_path)
+            assert sandbox.attach()
+            assert f"version: {ZOOKEEPER_RELEASES[0]}-" in sandbox.zookeeper.command("srvr")
+            _ok(_zkconsumer("down", *where))
+    finally:
+        sandbox = Sandbox(tmp_path)
+        sandbox.attach()
+        sandbox.stop()
 
 
 def test_port_in_use(command: Command, zookeeper_port: int) -> None:

@@ -200,6 +200,18 @@ def test_unknown_release(tmp_path: Path) -> None:
         BrokerServer(tmp_path, zookeeper_connect="127.0.0.1:1", release="0.7.2")
 
 
+def test_unknown_zookeeper_release(tmp_path: Path) -> None:
+    """A ZooKeeper release that the sandbox does not have is an error that lists those it has."""
+    with pytest.raises(SandboxError, match=r"3\.3\.6: one of 3\.4\.6, .*3\.8\.4"):
+        ZooKeeperServer(tmp_path, release="3.3.6")
+
+
+def test_zookeeper_3_4_has_no_tls(tmp_path: Path) -> None:
+    """A TLS port is refused for ZooKeeper 3.4, which would start and ignore the setting."""
+    with pytest.raises(SandboxError, match=r"3\.4\.14 has no TLS.*3\.5\.10 or later"):
+        ZooKeeperServer(tmp_path, release="3.4.14", settings={"secureClientPort": 2281})
+
+
 def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     """A 0.8.2.2 broker below a chroot takes topics, partitions and messages as a new one does."""
     client = _session(zookeeper.connect)

@@ -63,7 +63,13 @@ def up(
         int | None, typer.Option(min=1, max=16, show_default="as last time, else 1")
     ] = None,
     release: Annotated[
-        str | None, typer.Option(help="Of the brokers.", show_default="as last time, else 3.9.1")
+        str | None, typer.Option(help="Broker release.", show_default="as last time, else 3.9.1")
+    ] = None,
+    zookeeper_release: Annotated[
+        str | None,
+        typer.Option(
+            help="ZooKeeper release, 3.4.6 to 3.9.6.", show_default="as last time, else 3.8.4"
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -73,9 +79,10 @@ def up(
     """
     home = _home(directory)
     with _alone(home):
-        choices = _choices(home) | {
-            name: value for name, value in (("brokers", brokers), ("release", release)) if value
-        }
+        chosen = {
+            "brokers": brokers, "release": release, "zookeeper_release": zookeeper_release
+        }  # fmt: skip
+        choices = _choices(home) | {name: value for name, value in chosen.items() if value}
         ports = {"zookeeper_port": zookeeper_port, "broker_port": broker_port}
         sandbox = _sandbox(home, choices | ports)
         if sandbox.attach():
@@ -193,12 +200,13 @@ def _home(directory: Path | None) -> Path:
 
 
 def _choices(home: Path) -> dict[str, Any]:
-    """What `up` was told the last time: number and release of the brokers."""
+    """Return what the last `up` was given: the brokers' number, the servers' releases."""
     try:
         choices = json.loads((home / "sandbox.json").read_text())
     except (OSError, ValueError):
         return {}
-    return {name: choices[name] for name in ("brokers", "release") if name in choices}
+    known = ("brokers", "release", "zookeeper_release")
+    return {name: choices[name] for name in known if name in choices}
 
 
 def _sandbox(home: Path, choices: dict[str, Any]) -> Sandbox:

@@ -13,7 +13,7 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox.broker import RELEASES, BrokerServer
 from zkconsumer.sandbox.sandbox import Sandbox
 from zkconsumer.sandbox.topics import PartitionPlacement, Placed
-from zkconsumer.sandbox.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from zkconsumer.sandbox.zookeeper import ZOOKEEPER_RELEASES, ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
     "Sandbox",
@@ -21,6 +21,7 @@ __all__ = [
     "ZooKeeperEnsemble",
     "BrokerServer",
     "RELEASES",
+    "ZOOKEEPER_RELEASES",
     "PartitionPlacement",
     "Placed",
     "SandboxError",

@@ -12,7 +12,7 @@ from zkconsumer.sandbox import guard, jars, topics
 from zkconsumer.sandbox.broker import BrokerServer
 from zkconsumer.sandbox.process import Startable
 from zkconsumer.sandbox.topics import PartitionPlacement, Placed
-from zkconsumer.sandbox.zookeeper import ZooKeeperServer
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER, ZooKeeperServer
 
 
 class Sandbox(Startable):
@@ -30,6 +30,7 @@ class Sandbox(Startable):
         *,
         brokers: int = 1,
         release: str = "3.9.1",
+        zookeeper_release: str = DEFAULT_ZOOKEEPER,
         tick_time_s: float = 0.5,
         zookeeper_port: int | None = None,
         broker_port: int | None = None,
@@ -40,7 +41,8 @@ class Sandbox(Startable):
         Args:
             directory: for configuration, data and logs; kept. None: a temporary one, removed.
             brokers: how many.
-            release: theirs, one of `RELEASES`.
+            release: the brokers' release, one of `RELEASES`.
+            zookeeper_release: ZooKeeper's release, one of `ZOOKEEPER_RELEASES`.
             tick_time_s: ZooKeeper's tick; no session is shorter than two.
             zookeeper_port: a free one if not given.
             broker_port: the first broker's; a free one if not given.
@@ -55,6 +57,7 @@ class Sandbox(Startable):
             self.directory = Path(directory).absolute()
         self.zookeeper = ZooKeeperServer(
             self.directory / "zookeeper",
+            release=zookeeper_release,
             port=zookeeper_port,
             tick_time_s=tick_time_s,
             progress=progress,

@@ -1,4 +1,4 @@
-"""A real ZooKeeper 3.8 server, or several that form an ensemble."""
+"""A real ZooKeeper server of any release from 3.4.6 to 3.9, or several that form an ensemble."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from zkconsumer.sandbox.ports import HOST, free_port
 from zkconsumer.sandbox.process import Startable, until
 from zkconsumer.sandbox.server import START_LIMIT_S, JavaServer
 
-LOCK = "zookeeper-3.8.4"
-# The same with Netty, which serves TLS.
-TLS_LOCK = "zookeeper-3.8.4-tls"
+ZOOKEEPER_RELEASES = ("3.4.6", "3.4.14", "3.5.10", "3.6.4", "3.8.4", "3.9.6")
+"""3.4.6 to 3.4.14 shipped with Kafka 0.8.2 to 2.3, 3.5 with 2.4, 3.6 with 2.7, 3.8 with 3.4 to 3.9.
+3.8.4 is the default. 3.9.6 is the newest."""
+
+DEFAULT_ZOOKEEPER = "3.8.4"
+
+# Only the default release has two locks: its jars for TLS (Netty) are fetched when TLS is used.
+# The locks of the other releases since 3.5 hold Netty. ZooKeeper 3.4 has no TLS for clients.
+_TLS_LOCKS = {"3.8.4": "zookeeper-3.8.4-tls"}
 
 # The longest session a server grants, in milliseconds: ten times the JVM consumer's default.
 _MAX_SESSION_MS = 60_000
@@ -49,6 +55,7 @@ class ZooKeeperServer(JavaServer):
         self,
         directory: str | os.PathLike[str],
         *,
+        release: str = DEFAULT_ZOOKEEPER,
         port: int | None = None,
         tick_time_s: float = 0.5,
         heap_mb: int = 192,
@@ -61,24 +68,29 @@ class ZooKeeperServer(JavaServer):
         """
         Args:
             directory: holds configuration, data and log; made if it is not there.
+            release: one of `ZOOKEEPER_RELEASES`.
             port: for clients; a free one is chosen if not given.
             tick_time_s: the unit in which sessions expire, 0.1 s at least.
             heap_mb: the JVM's heap in MB.
             server_id: the number within `ensemble`.
             ensemble: the peers by number, this server among them; None: it stands alone.
             settings: further lines of `zoo.cfg`, or other values for its own; with a
-                `secureClientPort` the server gets the jars for TLS.
+                `secureClientPort` the server gets the jars for TLS, which needs release 3.5.
             properties: system properties of the JVM, such as its JAAS file.
             progress: is told, line by line, what takes long.
+
+        Raises:
+            SandboxError: an unknown release, a tick out of range, or TLS on a release before 3.5.
         """
         if not 0.1 <= tick_time_s <= 60:
             raise SandboxError(f"a tick of {tick_time_s} s", remedy="choose one from 0.1 s to 60 s")
         name = f"ZooKeeper {server_id}" if ensemble else "ZooKeeper"
         self._settings = dict(settings or {})
-        lock = TLS_LOCK if "secureClientPort" in self._settings else LOCK
+        lock = _lock(release, tls="secureClientPort" in self._settings)
         super().__init__(
             directory, name=name, lock=lock, heap_mb=heap_mb, port=port, progress=progress
         )
+        self.release = release
         self.tick_time_s = tick_time_s
         self.server_id = server_id
         self._ensemble = dict(ensemble or {})
@@ -114,6 +126,8 @@ class ZooKeeperServer(JavaServer):
             "-Dzookeeper.forceSync=no",
             # Peers on the loopback interface answer at once or not at all; the default is 5 s.
             "-Dzookeeper.cnxTimeout=500",
+            # ZooKeeper 3.4 registers log4j's MBeans, which reload4j does not have.
+            "-Dzookeeper.jmx.log4j.disable=true",
             *(f"-D{name}={value}" for name, value in self._properties.items()),
         )
 
@@ -147,6 +161,20 @@ class ZooKeeperServer(JavaServer):
         return bool(self.mode)
 
 
+def _lock(release: str, *, tls: bool) -> str:
+    """Return the name of the lock that lists a release's jars."""
+    if release not in ZOOKEEPER_RELEASES:
+        raise SandboxError(
+            f"no ZooKeeper of release {release}", remedy=f"one of {', '.join(ZOOKEEPER_RELEASES)}"
+        )
+    if tls and release.startswith("3.4."):
+        raise SandboxError(
+            f"ZooKeeper {release} has no TLS for clients", where="secureClientPort",
+            remedy="use release 3.5.10 or later",
+        )  # fmt: skip
+    return _TLS_LOCKS.get(release, f"zookeeper-{release}") if tls else f"zookeeper-{release}"
+
+
 class ZooKeeperEnsemble(Startable):
     """Several servers with one leader."""
 
@@ -155,6 +183,7 @@ class ZooKeeperEnsemble(Startable):
         directory: str | os.PathLike[str],
         *,
         size: int = 3,
+        release: str = DEFAULT_ZOOKEEPER,
         tick_time_s: float = 0.5,
         heap_mb: int = 128,
         progress: jars.Progress = jars.to_stderr,
@@ -163,7 +192,7 @@ class ZooKeeperEnsemble(Startable):
         Args:
             directory: holds a directory per server.
             size: how many; 3 survive the loss of one.
-            tick_time_s, heap_mb, progress: as for `ZooKeeperServer`.
+            release, tick_time_s, heap_mb, progress: as for `ZooKeeperServer`.
         """
         peers = {number: Peer(free_port(), free_port()) for number in range(1, size + 1)}
         self.servers = tuple(
@@ -171,6 +200,7 @@ class ZooKeeperEnsemble(Startable):
                 Path(directory) / f"zookeeper-{number}",
                 server_id=number,
                 ensemble=peers,
+                release=release,
                 tick_time_s=tick_time_s,
                 heap_mb=heap_mb,
                 progress=progress,

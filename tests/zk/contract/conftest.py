@@ -8,17 +8,47 @@ from contextlib import ExitStack
 import pytest
 from simcontract import SimServer
 from zkcontract import Server
+from zookeepers import release_number, zookeeper_releases
+
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
+
+# What the tests run on by default: the simulated server is modelled on the default release.
+DEFAULT = ("simulated", "sandbox", "container")
 
 
-@pytest.fixture(params=["simulated", "sandbox", "container"])
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "since(release): ZooKeeper behaves so from that release on")
+    config.addinivalue_line("markers", "until(release): ZooKeeper behaves so before that release")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test runs on the default release and the ones of `--zookeeper`, by its marks."""
+    if "server" not in metafunc.fixturenames:
+        return
+    others = (one for one in zookeeper_releases(metafunc.config) if one != DEFAULT_ZOOKEEPER)
+    kinds = [kind for kind in (*DEFAULT, *others) if _holds(metafunc.definition, kind)]
+    metafunc.parametrize("server", kinds, indirect=True)
+
+
+def _holds(test: pytest.Item, kind: str) -> bool:
+    """Whether the sentence of a test is about this server."""
+    release = release_number(DEFAULT_ZOOKEEPER if kind in DEFAULT else kind)
+    since, until = test.get_closest_marker("since"), test.get_closest_marker("until")
+    return (since is None or release >= release_number(since.args[0])) and (
+        until is None or release < release_number(until.args[0])
+    )
+
+
+@pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server | SimServer]:
     """The simulated server, or a real one, with an empty directory for this test."""
     if request.param == "simulated":
         yield SimServer()
         return
-    if request.param == "sandbox":
-        address = request.getfixturevalue("zookeeper").connect
-    else:
+    if request.param == "container":
         address = request.getfixturevalue("container_zookeeper")
+    else:
+        release = DEFAULT_ZOOKEEPER if request.param == "sandbox" else request.param
+        address = request.getfixturevalue("zookeeper_of")(release).connect
     with ExitStack() as stack:
         yield Server(address, stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from zkcontract import (
     CLOSED,
     CLOSED_TO_READERS,
@@ -27,11 +28,21 @@ def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
     session.set_acl("/group", OPEN)
 
 
+@pytest.mark.since("3.6.0")
 def test_a_locked_parent_denies_the_delete_of_what_is_missing(server: Server) -> None:
     """Without the right to delete, not even NoNode is told."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
     assert refusal(session.delete, "/group/none") == "NoAuth"
+    session.set_acl("/group", OPEN)
+
+
+@pytest.mark.until("3.6.0")
+def test_a_delete_of_what_is_missing_finds_no_node_whatever_the_right(server: Server) -> None:
+    """Before 3.6 the node is looked for first: NoNode, also below a read-only parent."""
+    session = server.session()
+    session.create("/group", acl=READ_ONLY)
+    assert refusal(session.delete, "/group/none") == "NoNode"
     session.set_acl("/group", OPEN)
 
 
@@ -105,18 +116,41 @@ def test_a_rolled_back_delete_leaves_the_rights(server: Server) -> None:
 
 
 def test_a_refused_read_leaves_no_watch_behind(server: Server) -> None:
-    """Who may not read a node hears nothing of it either."""
+    """A client that may not read a node gets no event of it either."""
     session, other = server.session(), server.session()
     session.create("/closed", acl=CLOSED)
-    watches = [Watch(), Watch(), Watch()]
+    watches = [Watch(), Watch()]
     assert refusal(session.get, "/closed", watches[0]) == "NoAuth"
-    assert refusal(session.exists, "/closed", watches[1]) == "NoAuth"
-    assert refusal(session.children, "/closed", watches[2]) == "NoAuth"
+    assert refusal(session.children, "/closed", watches[1]) == "NoAuth"
     other.delete("/closed")
     session.settle()
-    assert [watch.events for watch in watches] == [[], [], []]
+    assert [watch.events for watch in watches] == [[], []]
 
 
+@pytest.mark.since("3.8.3")
+def test_a_refused_exists_leaves_no_watch_behind(server: Server) -> None:
+    """From 3.8.3 on (ZOOKEEPER-2590) `exists` needs READ, and leaves no watch when refused."""
+    session, other = server.session(), server.session()
+    session.create("/closed", acl=CLOSED)
+    watch = Watch()
+    assert refusal(session.exists, "/closed", watch) == "NoAuth"
+    other.delete("/closed")
+    session.settle()
+    assert watch.events == []
+
+
+@pytest.mark.until("3.8.3")
+def test_exists_watches_what_may_not_be_read(server: Server) -> None:
+    """Before 3.8.3 `exists` needs no right: its stat is returned, and its watch fires."""
+    session, other = server.session(), server.session()
+    session.create("/closed", acl=CLOSED)
+    watch = Watch()
+    assert session.exists("/closed", watch) is not None
+    other.delete("/closed")
+    assert watch.wait() == ("DELETED", "/closed")
+
+
+@pytest.mark.since("3.8.4")
 def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
     """A watch set before the node was closed is over with the change, and says nothing (3.8.4)."""
     session, other = server.session(), server.session()
@@ -135,6 +169,21 @@ def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
     session.settle()
     assert [watch.events for watch in watches] == [[], [], []]
     other.delete("/new")
+
+
+@pytest.mark.until("3.8.4")
+def test_who_may_not_read_is_told_of_a_change_all_the_same(server: Server) -> None:
+    """Before 3.8.4 a watch set before the node was closed fires."""
+    session, other = server.session(), server.session()
+    session.multi(create("/a"), create("/a/b"))
+    watches = [Watch(), Watch()]
+    session.get("/a", watches[0])
+    session.children("/a", watches[1])
+    session.set_acl("/a", CLOSED_TO_READERS)
+    other.set("/a", b"1")
+    other.delete("/a/b")
+    assert [watch.wait() for watch in watches] == [("CHANGED", "/a"), ("CHILD", "/a")]
+    session.set_acl("/a", OPEN)
 
 
 def test_a_session_ends_whatever_the_rights(server: Server) -> None:

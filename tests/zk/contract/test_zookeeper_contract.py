@@ -469,8 +469,9 @@ def test_a_denied_element_refuses_the_multi(server: Server) -> None:
     assert session.get("/offset")[0] == b"1"
 
 
+@pytest.mark.since("3.8.3")
 def test_existence_is_hidden_where_reading_is_denied(server: Server) -> None:
-    """Not even `exists` works without the right to read (3.8.4; up to 3.6 it did)."""
+    """From 3.8.3 on not even `exists` works without the right to read."""
     session = server.session()
     session.create("/closed", acl=CLOSED)
     for look in (session.exists, session.get, session.children):

@@ -1,0 +1,17 @@
+"""Three servers of each release, of which the leader dies or stands still."""
+
+from __future__ import annotations
+
+from integration.test_restarts import (
+    ensemble_bootstrap,
+    ensemble_crew,
+    test_the_leader_of_an_ensemble_is_frozen,
+    test_the_leader_of_an_ensemble_is_killed,
+)
+
+__all__ = [
+    "ensemble_bootstrap",
+    "ensemble_crew",
+    "test_the_leader_of_an_ensemble_is_frozen",
+    "test_the_leader_of_an_ensemble_is_killed",
+]
