@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import HOST, free_port
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 USER, PASSWORD = "alice", "canary-sasl-1f7d"
 KEY_PASSWORD = "canary-key-93ab"
@@ -76,7 +78,10 @@ class Authority:
 class SecureZooKeeper:
     """A context manager; `connect` is the TLS port, `plain` the server with its plain port."""
 
-    def __init__(self, directory: Path, *, host: str = HOST) -> None:
+    def __init__(
+        self, directory: Path, *, host: str = HOST, release: str = DEFAULT_ZOOKEEPER,
+        properties: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
         self.authority = Authority(directory, "authority")
         self.stranger = Authority(directory, "stranger")
         server = self.authority.issue("server", host=host)
@@ -92,6 +97,7 @@ class SecureZooKeeper:
         self.connect = f"{HOST}:{port}"
         self.plain = ZooKeeperServer(
             directory / "server",
+            release=release,
             tick_time_s=0.1,
             settings={
                 "secureClientPort": port,
@@ -103,7 +109,11 @@ class SecureZooKeeper:
                 "ssl.hostnameVerification": "false",
                 "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             },
-            properties={"java.security.auth.login.config": jaas},
+            # From 3.9 on a server takes SASL DIGEST-MD5 only without FIPS mode.
+            properties={
+                "java.security.auth.login.config": jaas, "zookeeper.fips-mode": "false",
+                **(properties or {}),
+            },
         )
 
     @property

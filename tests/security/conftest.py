@@ -11,6 +11,7 @@ from members import Group, group_on
 from secureserver import SecureZooKeeper
 
 from zkconsumer.sandbox import BrokerServer, Sandbox
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 
 @pytest.fixture
@@ -21,9 +22,13 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 
 @pytest.fixture(scope="session")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureZooKeeper]:
+def secure(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
+) -> Iterator[SecureZooKeeper]:
     """A ZooKeeper that wants certificates from its clients, with a broker beside it."""
-    with SecureZooKeeper(tmp_path_factory.mktemp("secure")) as server:
+    # ZooKeeper 3.4 has no TLS for clients.
+    release = DEFAULT_ZOOKEEPER if zookeeper_release.startswith("3.4.") else zookeeper_release
+    with SecureZooKeeper(tmp_path_factory.mktemp("secure"), release=release) as server:
         yield server
 
 

@@ -13,8 +13,10 @@ from secureserver import PASSWORD, USER, SecureZooKeeper
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError
-from zkconsumer.sandbox import BrokerServer
+from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.observer import Observer
 
 SASL = {
     "zookeeper_auth_scheme": "sasl",
@@ -99,12 +101,45 @@ def test_plain_text_to_the_tls_port_is_refused(secure: SecureZooKeeper) -> None:
         ConsumerConnector(plain)
 
 
+PLAIN = [
+    ("3.4.6", r"ZooKeeper 3\.4\.6, which has no TLS for clients .*upgrade ZooKeeper to 3\.5"),
+    ("3.8.4", r"ZooKeeper 3\.8\.4, whose port there speaks plain text .*secureClientPort"),
+]
+
+
+@pytest.mark.parametrize(("release", "said"), PLAIN, ids=[release for release, _ in PLAIN])
+def test_tls_to_a_plain_port_names_the_server_s_release(
+    zookeeper_of: Callable[[str], ZooKeeperServer], release: str, said: str
+) -> None:
+    """TLS against ZooKeeper 3.4 or a plain port is a ConfigError that says so, in every client."""
+    config = ConsumerConfig(
+        group_id="g", zookeeper_connect=zookeeper_of(release).connect, zookeeper_ssl_enable=True,
+        zookeeper_connection_timeout_s=1.0,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=said):
+        ConsumerConnector(config)
+    with pytest.raises(ConfigError, match=said):
+        Observer(config.zookeeper_connect, "g", config=config, timeout_s=1.0).__enter__()
+    with pytest.raises(ConfigError, match=said), Connection(config):
+        pass
+
+
 def test_a_wrong_sasl_password_is_named_at_the_start(secure: SecureZooKeeper) -> None:
     """A SASL password that the server does not know is an error at once, without the password."""
     wrong = {**SASL, "zookeeper_auth_credential": f"{USER}:canary-wrong"}
     with pytest.raises(AccessDeniedError) as caught:
         ConsumerConnector(_config(secure, "g", **wrong))
     assert "canary" not in str(caught.value)
+
+
+def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> None:
+    """ZooKeeper 3.9 refuses every DIGEST-MD5 login by default: the error names the mode."""
+    fips = {"zookeeper.fips-mode": "true"}
+    with (
+        SecureZooKeeper(tmp_path, release="3.9.6", properties=fips) as secure,
+        pytest.raises(AccessDeniedError, match=r"zookeeper\.fips-mode=false"),
+    ):
+        ConsumerConnector(_config(secure, "g", **SASL, zookeeper_connection_timeout_s=20.0))
 
 
 @pytest.mark.parametrize("change", [

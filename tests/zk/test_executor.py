@@ -20,6 +20,11 @@ from zkconsumer.zk.executor import Executor, Resume
 FIRST_COMMIT = CommitOffsets(7, CommitPlan({T0: (5, None)}, {}))
 
 
+def awaited(op: int) -> bool:
+    """The machine awaits every operation."""
+    return True
+
+
 class Driver:
     """An executor, and the inbox that a coordinator would look into."""
 
@@ -32,7 +37,7 @@ class Driver:
 
     def end(self) -> Event:
         """Go on with the one operation until it has ended."""
-        while (event := self.executor.resume(self.inbox.get(timeout=LIMIT_S))) is None:
+        while (event := self.executor.resume(self.inbox.get(timeout=LIMIT_S), awaited)) is None:
             pass
         return event
 

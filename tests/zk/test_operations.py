@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from kazoo.client import KazooClient
 from zkdriver import CLOSED, READ_ONLY, Client, peer_of, tps
 
@@ -104,6 +105,42 @@ def test_without_rights_registering_is_denied(client: Client) -> None:
     assert isinstance(outcome, Denied)
     assert outcome.where == client.me.path
     assert "access control" in outcome.reason
+
+
+# ---- nudging ------------------------------------------------------------------------------------
+
+
+def test_a_nudge_replaces_the_id_znode(client: Client) -> None:
+    """The id znode is created again for the same session, with the same subscription."""
+    before = client.peer.exists(client.me.path)
+    assert isinstance(client.run(ops.nudge(client.me, 1_400_000_000_000)), Registered)
+    after = client.peer.exists(client.me.path)
+    assert after.czxid > before.czxid
+    assert after.ephemeralOwner == client.me.session
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_nudge_leaves_the_registration_of_another_session(client: Client, batch: int) -> None:
+    """The id znode of another session stays, also if it replaces this session's after the read."""
+
+    def replace() -> None:
+        client.peer.delete(client.me.path)
+        client.peer.create(client.me.path, b"{}", ephemeral=True)
+        client.peer.set(client.me.path, b"{ }")
+
+    outcome = client.run(ops.nudge(client.me, 1), before={batch: replace})
+    assert outcome == MemberNodeGone()
+    assert client.peer.get(client.me.path)[0] == b"{ }"
+
+
+def test_a_nudge_without_rights_is_denied(client: Client) -> None:
+    """A nudge that ZooKeeper refuses changes nothing and names the znode."""
+    before = client.peer.exists(client.me.path)
+    client.peer.set_acls(paths.ids(client.group), READ_ONLY)
+    outcome = client.run(ops.nudge(client.me, 1))
+    assert isinstance(outcome, Denied)
+    assert outcome.where == client.me.path
+    assert client.peer.exists(client.me.path).czxid == before.czxid
 
 
 # ---- reading ------------------------------------------------------------------------------------

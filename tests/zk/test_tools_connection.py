@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,20 +76,23 @@ def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) 
         assert found["/7"] == ["ü"]
 
 
-def test_a_server_that_takes_single_reads_only(tmp_path: Path) -> None:
-    """ZooKeeper 3.4 is read as any other; also when it comes after one that takes many at once."""
-    server = ZooKeeperServer(
-        tmp_path, tick_time_s=0.1, properties={"zookeeper.jmx.log4j.disable": "true"}
-    )
-    server._lock = "kafka-1.1.1"  # with ZooKeeper 3.4.10
-    paths = [f"/{n}" for n in range(4 * AT_ONCE)]
-    with server, Connection(_config(server)) as connection:
-        assert connection._session.server_release() == (3, 4, 10)
-        assert connection.write([Create(path) for path in paths]).code is Code.OK
+@pytest.mark.parametrize("release", ["3.4.6", "3.5.10"])
+def test_a_server_that_takes_single_reads_only(
+    zookeeper_of: Callable[[str], ZooKeeperServer], unique: Callable[[str], str], release: str
+) -> None:
+    """A server before 3.6 is read znode by znode, also when it follows one that takes many."""
+    server, root = zookeeper_of(release), f"/{unique('single')}"
+    paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
+    with Connection(_config(server)) as connection:
+        assert connection._session.server_release() == tuple(map(int, release.split(".")))
+        assert not connection._session._sender.takes_many
+        assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
         assert list(connection.read([*paths, "/none"])) == paths
-        # As a newer server had said, before the connection moved.
+        # As a newer server had said, before the connection moved: the server refuses the request
+        # and closes the connection.
         connection._session._sender.takes_many = True
         assert list(connection.read([*paths, "/none"])) == paths
+        assert not connection._session._sender.takes_many
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:

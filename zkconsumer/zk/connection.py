@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.zk.requests import (
     Children,
@@ -25,7 +25,7 @@ from zkconsumer.zk.requests import (
     SyncLeader,
     Write,
 )
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 Read = Get | Exists | Children | SyncLeader | Rights
 
@@ -46,10 +46,16 @@ class Connection:
     Raises on entering what `ZooKeeperSession.start` raises.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConnectionConfig) -> None:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
-        self._session = ZooKeeperSession(config, on_state=_unheeded, on_watch=_unheeded)
+        self._death: ClientDeath | None = None
+        self._session = ZooKeeperSession(
+            config, on_state=_unheeded, on_watch=_unheeded, on_death=self._died
+        )
+
+    def _died(self, death: ClientDeath) -> None:
+        self._death = death
 
     def __enter__(self) -> Self:
         self._session.start()
@@ -140,7 +146,7 @@ class Connection:
             deadline = time.monotonic() + self._limit_s
             replies = list(self._ask(batch))
             while broken := [i for i, reply in enumerate(replies) if reply.code is Code.BROKEN]:
-                if time.monotonic() > deadline:
+                if self._death is not None or time.monotonic() > deadline:
                     raise self._lost()
                 time.sleep(_RETRY_S)
                 again = self._ask([batch[i] for i in broken])
@@ -175,7 +181,9 @@ class Connection:
         except Empty:
             raise self._lost() from None
 
-    def _lost(self) -> ZooKeeperUnreachableError:
+    def _lost(self) -> ZkConsumerError:
+        if self._death is not None:
+            return self._session.death_error(self._death)
         return ZooKeeperUnreachableError(
             f"the connection to ZooKeeper was lost, and not back within {self._limit_s:g} s",
             where=self.config.zookeeper_hosts,

@@ -1,17 +1,16 @@
-"""Runs the machine's ZooKeeper commands: drives operations over a session, and says how they end.
+"""Run the machine's ZooKeeper commands as operations over a session, and report how each one ends.
 
-Everything happens on the coordinator's thread, except that replies and watches are put into its
-inbox by kazoo's threads: `Resume` and `WatchFired` come back through `Executor.resume` and
-`meaning`.
+The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
+coordinator's inbox as `Resume` and `WatchFired`; the coordinator hands these to `Executor.resume`
+and `meaning`. Nothing in here imports kazoo: the simulator runs the same executor over a simulated
+session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from kazoo.protocol.states import EventType
+from typing import Any, Protocol
 
 from zkconsumer.core import commands, events, paths
 from zkconsumer.core.events import Event, Interrupted, Outcome, Synced, Trigger
@@ -20,97 +19,173 @@ from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Settings
 from zkconsumer.zk import claiming, committing, diagnosing, operations, viewing
 from zkconsumer.zk.operations import Member
-from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Operation, Reply, SyncLeader
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.zk.requests import (
+    WATCH_CREATED,
+    WATCH_DELETED,
+    Batch,
+    Code,
+    OffsetRequest,
+    Operation,
+    Reply,
+    SyncLeader,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Replies for an operation under way, and the session in which it began."""
+    """The replies to the batch that the operation with this ticket sent last."""
 
-    op: int
-    session_id: int
-    running: Generator[Batch | OffsetRequest, Sequence[Reply], Any]
+    ticket: int
     replies: Sequence[Reply]
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFired:
-    """A one-shot watch fired."""
+    """A one-shot watch fired; `kind` is one of the names of ZooKeeper's event types."""
 
     kind: str
     path: str
 
 
-AskKafka = Callable[[OffsetRequest, Callable[[Sequence[Reply]], None]], None]
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The callback that posts the replies to one batch. Any thread may call it, once."""
+
+    ticket: int
+    post: Callable[[Resume], None]
+
+    def __call__(self, replies: Sequence[Reply]) -> None:
+        self.post(Resume(self.ticket, replies))
+
+
+class Session(Protocol):
+    """The part of `ZooKeeperSession` that the executor uses."""
+
+    def is_over(self, session_id: int) -> bool: ...
+    def submit(self, batch: Batch, done: Done) -> None: ...
+
+
+class AskKafka(Protocol):
+    """Sends a request for offsets, and calls `done` with its one reply on another thread."""
+
+    def __call__(self, request: OffsetRequest, done: Done) -> None: ...
+
+
+class Steps(Protocol):
+    """An operation under way: an `Operation`, or the simulator's copyable form of one."""
+
+    def __next__(self) -> Batch | OffsetRequest: ...
+    def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest: ...
+    def close(self) -> None: ...
+
+
+Begin = Callable[[commands.Command, Member, float], tuple[int, Steps]]
+"""Makes the operation of a command, and the number under which the machine awaits its outcome."""
+
+
+@dataclass(slots=True)
+class Running:
+    """An operation that waits for the replies to one batch.
+
+    `op` is the number under which the machine awaits the outcome, or 0 if nothing awaits it.
+    `session_id` is the session in which the operation began.
+    """
+
+    op: int
+    session_id: int
+    steps: Steps
 
 
 class Executor:
-    """Operations by number; `post` puts something into the coordinator's inbox from any thread.
+    """Runs operations; not thread-safe.
 
-    `ask_kafka` sends a request for offsets, and hands its reply over on a thread of its own.
+    Attributes:
+        running: the operations under way, by ticket. Several may have the number 0, so each
+            operation has a ticket of its own.
+        requests: how many requests have been sent to ZooKeeper.
     """
 
     def __init__(
         self,
-        session: ZooKeeperSession,
+        session: Session,
         settings: Settings,
         *,
         post: Callable[[Resume], None],
         clock: Callable[[], float],
         ask_kafka: AskKafka | None = None,
+        begin: Begin | None = None,
     ) -> None:
+        """
+        Args:
+            session: sends the batches.
+            post: puts a `Resume` into the coordinator's inbox; any thread may call it.
+            clock: the lease's clock, in seconds.
+            ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
+            begin: makes operations; None for `operation`.
+        """
         self._session, self._settings = session, settings
         self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
+        self._begin = begin or operation
+        self.running: dict[int, Running] = {}
+        self.last_ticket = 0
         self.requests = 0
 
     def start(self, command: commands.Command, session_id: int) -> None:
-        """Begin what a command asks for; its end comes out of `resume` later."""
-        op, running = operation(command, self._member(session_id), self._clock())
-        self._send(op, session_id, running, next(running))
+        """Begin the operation of a command; `resume` returns its outcome later."""
+        me = Member.of(self._settings, session_id)
+        op, steps = self._begin(command, me, self._clock())
+        self.last_ticket += 1
+        self.running[self.last_ticket] = running = Running(op, session_id, steps)
+        self._send(self.last_ticket, running, next(steps))
 
-    def resume(self, resume: Resume) -> Event | None:
-        """Go on with an operation; the event of its end, if it has ended."""
+    def resume(self, resume: Resume, awaits: Callable[[int], bool]) -> Event | None:
+        """Continue an operation with its replies.
+
+        Args:
+            resume: the replies.
+            awaits: tells whether the machine still awaits the operation with this number.
+
+        Returns:
+            The event of the operation's end; None if it has not ended, or nothing awaits it.
+        """
+        running = self.running[resume.ticket]
+        if not awaits(running.op):
+            return self._end(resume.ticket, None)
         if any(reply.code is Code.BROKEN for reply in resume.replies):
-            resume.running.close()
-            return self._ended(resume.op, Interrupted())
+            return self._end(resume.ticket, Interrupted())
         try:
-            batch = resume.running.send(resume.replies)
+            batch = running.steps.send(resume.replies)
         except StopIteration as end:
-            return self._ended(resume.op, end.value)
-        self._send(resume.op, resume.session_id, resume.running, batch)
+            return self._end(resume.ticket, end.value)
+        self._send(resume.ticket, running, batch)
         return None
 
-    def _send(
-        self, op: int, session_id: int, running: Any, batch: Batch | OffsetRequest
-    ) -> None:
-        def done(replies: Sequence[Reply]) -> None:
-            self._post(Resume(op, session_id, running, replies))
-
-        if self._session.is_over(session_id):
-            # What began in one session does not go on in the next: there the check of our id znode
-            # may find the next registration, and a commit of before would be let through.
+    def _send(self, ticket: int, running: Running, batch: Batch | OffsetRequest) -> None:
+        done = Done(ticket, self._post)
+        if self._session.is_over(running.session_id):
+            # An operation must not continue in the next session: 1. a commit waits for a reply;
+            # 2. its session expires, and the member registers again in a new session; 3. the
+            # commit's check of the id znode finds the new registration, and the stale commit
+            # succeeds.
             done([Reply(Code.BROKEN)])
-            return
-        if isinstance(batch, OffsetRequest):
+        elif isinstance(batch, OffsetRequest):
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"
             self._ask_kafka(batch, done)
-            return
-        self.requests += len(batch)
-        self._session.submit(batch, done)
+        else:
+            self.requests += len(batch)
+            self._session.submit(batch, done)
 
-    def _ended(self, op: int, outcome: Any) -> Event | None:
+    def _end(self, ticket: int, outcome: Any) -> Event | None:
+        running = self.running.pop(ticket)
+        running.steps.close()
         now = self._clock()
         if isinstance(outcome, Outcome):
-            return events.Finished(now=now, op=op, outcome=outcome)
+            return events.Finished(now=now, op=running.op, outcome=outcome)
         return outcome(now) if callable(outcome) else None
-
-    def _member(self, session_id: int) -> Member:
-        return Member.of(self._settings, session_id)
 
 
 def operation(command: commands.Command, me: Member, now: float) -> tuple[int, Operation]:
-    """The operation that does what a command asks for, and its number (0: nobody waits for it)."""
+    """Return the operation of a command, and its number; 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
@@ -156,13 +231,13 @@ def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:
 
 
 def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
-    """What a fired watch means to the member; None for what it need not know."""
+    """Return the event that a fired watch means to the member; None if it means nothing."""
     at = paths.locate(fired.path)
-    deleted = fired.kind == EventType.DELETED
+    deleted = fired.kind == WATCH_DELETED
     match at.kind:
         case Kind.IDS:
             return events.Triggered(now=now, trigger=Trigger.MEMBERS)
-        case Kind.MEMBER if at.name == settings.consumer and fired.kind != EventType.CREATED:
+        case Kind.MEMBER if at.name == settings.consumer and fired.kind != WATCH_CREATED:
             return events.Triggered(now=now, trigger=Trigger.OWN_MEMBER_NODE)
         case Kind.TOPIC if deleted:
             return events.TopicDeleted(now=now, topic=at.name)
@@ -172,7 +247,7 @@ def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
             return events.Triggered(now=now, trigger=Trigger.TOPICS)
         case Kind.BROKER_IDS:
             return events.Triggered(now=now, trigger=Trigger.BROKERS)
-        case Kind.OWNER if fired.kind != EventType.CREATED:
+        case Kind.OWNER if fired.kind != WATCH_CREATED:
             partition = TopicPartition(at.name, at.partition)
             return events.OwnerNodeChanged(now=now, partition=partition)
         case Kind.OWNERS_OF:

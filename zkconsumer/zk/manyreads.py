@@ -11,6 +11,7 @@ client sends after each reconnect (`ZooDefs.OpCode.setWatches`).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeGuard
@@ -39,6 +40,12 @@ _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _ANY_ZXID = 2**63 - 1  # whenever the znode was last changed, its watch is armed
+
+
+def release_in(answer: str) -> tuple[int, ...]:
+    """Return the release that a server's answer to `srvr` names, as (3, 8, 4); empty if none."""
+    found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", answer)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 class ManyReads:

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config import ConnectionConfig
 from zkconsumer.config_connect import split_connect
 from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ChrootMissingError, ZooKeeperUnreachableError
@@ -43,8 +43,9 @@ class Observer:
         auth: scheme and credential, such as ("digest", "user:password").
         config: whose authentication and TLS count, in place of `auth`.
 
-    Raises ConfigError, InvalidNameError, and on entering ZooKeeperUnreachableError or
-    ChrootMissingError. While the connection is away later on, `changes` waits; the others raise
+    Raises ConfigError, InvalidNameError, and on entering ZooKeeperUnreachableError,
+    ChrootMissingError, or ConfigError when TLS is configured and the server's port speaks plain
+    text. While the connection is away later on, `changes` waits; the others raise
     ZooKeeperUnreachableError.
     """
 
@@ -56,7 +57,7 @@ class Observer:
         follow: Collection[Part] = ALL,
         timeout_s: float = 6.0,
         auth: tuple[str, str] | None = None,
-        config: ConsumerConfig | None = None,
+        config: ConnectionConfig | None = None,
     ) -> None:
         hosts, self._chroot = split_connect(connect)
         self._hosts = hosts
@@ -71,8 +72,9 @@ class Observer:
             **(client_options(config) if config else {"auth_data": [auth] if auth else None}),
         )
         context = tls_context(config) if config else None
-        if context:
-            sockets, handler = TlsSockets(context), cast(Any, self._client.handler)
+        self._tls = sockets = TlsSockets(context) if context else None
+        if sockets:
+            handler = cast(Any, self._client.handler)
             handler.create_connection = lambda address, *, timeout=timeout_s, **more: sockets.open(
                 address, hostname=more.get("hostname"), timeout=timeout
             )
@@ -82,8 +84,11 @@ class Observer:
         self._client.start_async().wait(self._timeout_s)
         if not self._client.connected:
             self.close()
+            if self._tls:
+                self._tls.refuse_plain_port()
+            fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
             raise ZooKeeperUnreachableError(
-                f"no answer from ZooKeeper within {self._timeout_s:g} s",
+                f"no answer from ZooKeeper within {self._timeout_s:g} s{fault}",
                 where=self._hosts,
                 remedy="check the address, and that the server runs",
             )

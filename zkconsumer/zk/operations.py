@@ -33,7 +33,7 @@ from zkconsumer.core.registrations import (
 )
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.state import Settings
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.errors import MalformedZnodeError, displayed
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Batch, Code, Reply
 
@@ -153,10 +153,20 @@ def list_owners(member: Member, topics: Sequence[str]) -> Running:
 
 
 def nudge(member: Member, wall_ms: int) -> Running:
-    """Register anew in one transaction: every member sees the list of members change."""
+    """Delete this session's id znode and create it again, in one transaction.
+
+    The list of members changes twice, so every member of the group rebalances. The znode is read
+    first: if it belongs to another session, that session's registration must stay. The version in
+    the delete covers the time between the read and the transaction.
+    """
+    (seen,) = yield [rq.Exists(member.path)]
+    if seen.code is not Code.OK:
+        return Denied(member.path, reason(seen))
+    if seen.value is None or seen.value.owner != member.session:
+        return MemberNodeGone()
     create = rq.Create(member.path, _payload(member, wall_ms), ephemeral=True)
-    (reply,) = yield [rq.Multi((rq.Delete(member.path), create))]
-    if reply.code is Code.NO_NODE:
+    (reply,) = yield [rq.Multi((rq.Delete(member.path, seen.value.version), create))]
+    if reply.code in (Code.NO_NODE, Code.BAD_VERSION):
         return MemberNodeGone()
     return Registered(0) if reply.code is Code.OK else Denied(member.path, reason(reply))
 
@@ -200,7 +210,7 @@ def read_owners(
             if stat.owner == member.session and found == thread:
                 held[tp] = Ownership(thread, stat.czxid)
             else:
-                other[tp] = Blocker(found, stat.owner)
+                other[tp] = Blocker(displayed(found), stat.owner)
     return held, other
 
 

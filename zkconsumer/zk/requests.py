@@ -168,6 +168,9 @@ class NotStored(NamedTuple):
     unavailable: dict[TopicPartition, str]
 
 
+WATCH_CREATED, WATCH_DELETED = "CREATED", "DELETED"
+"""Types of watch events, by the names that kazoo's `EventType` gives them."""
+
 OffsetRequest = FetchOffsets | StoreOffsets
 """One request to Kafka, which is sent alone and gets one reply."""
 

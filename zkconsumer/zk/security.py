@@ -11,6 +11,7 @@ import hashlib
 import logging
 import socket
 import ssl
+import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,9 +19,10 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL, Permissions
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config import ConnectionConfig
 from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ConfigError
+from zkconsumer.zk import manyreads
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +30,16 @@ _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permiss
 # What ZooKeeper 3.6 and later say in place of a hash to who may not administer the znode.
 _HIDDEN = "x"
 
+TLS_SINCE = (3, 5)
+"""The first release of ZooKeeper that offers TLS to its clients."""
 
-def client_options(config: ConsumerConfig) -> dict[str, Any]:
+# Seconds and bytes that the answer to `srvr` may take, which has some 300 bytes. A port that speaks
+# TLS does not answer it, so that the error of the handshake is reported this much later.
+_PLAIN_ANSWER_S = 2.0
+_PLAIN_ANSWER_BYTES = 16 * 1024
+
+
+def client_options(config: ConnectionConfig) -> dict[str, Any]:
     """The keyword arguments of KazooClient for authentication, and for the ACL of new znodes.
 
     Raises ConfigError when SASL is asked for and pure-sasl is not installed.
@@ -56,7 +66,7 @@ def client_options(config: ConsumerConfig) -> dict[str, Any]:
     return options
 
 
-def tls_context(config: ConsumerConfig) -> ssl.SSLContext | None:
+def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
     """What TLS trusts and shows, or None without TLS.
 
     Raises ConfigError, with the file's name, for a file that cannot be read or is no PEM.
@@ -97,11 +107,12 @@ def _load(name: str, file: str, load: Any) -> None:
 
 
 class TlsSockets:
-    """Opens encrypted connections for kazoo; `fault` says why the last one was refused."""
+    """Opens encrypted connections for kazoo; `fault` says why the last handshake failed."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._names: dict[str, str] = {}
+        self._failed: tuple[str, int] | None = None
         self.fault = ""
 
     def open(self, address: tuple[str, int], *, hostname: Any, timeout: float) -> ssl.SSLSocket:
@@ -114,19 +125,62 @@ class TlsSockets:
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secure = self._context.wrap_socket(plain, server_hostname=name)
-        except ssl.SSLError as error:
+        except OSError as error:  # also a server that resets the connection, or never answers
             plain.close()
-            self.fault = getattr(error, "verify_message", "") or error.reason or str(error)
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", None)
+            self.fault, self._failed = reason or str(error) or type(error).__name__, address
             raise
         except BaseException:
             plain.close()
             raise
-        self.fault = ""
+        self.fault, self._failed = "", None
         return secure
 
+    def refuse_plain_port(self) -> None:
+        """Ask the server of the last failed handshake, in plain text, whether its port has no TLS.
 
-def check_credential(client: KazooClient, config: ConsumerConfig) -> None:
-    """Compare a digest credential with the ACLs of the group's znodes, as far as they exist.
+        A plain port reads the handshake as a request of impossible length and closes the
+        connection, which names no reason. Its answer to `srvr` does: every release answers that
+        question, whatever is on its whitelist, and the question holds no secret.
+
+        Raises ConfigError: the port speaks plain text. The error names the server's release.
+        """
+        if self._failed is None:
+            return
+        release = manyreads.release_in(_ask_plainly(self._failed))
+        if not release:
+            return
+        named = f"{self._failed[0]}:{self._failed[1]} is ZooKeeper {'.'.join(map(str, release))}"
+        if release < TLS_SINCE:
+            raise ConfigError(
+                f"TLS is configured, and the server at {named}, which has no TLS for clients",
+                where="zookeeper.ssl.enable",
+                remedy="upgrade ZooKeeper to 3.5 or later, or set zookeeper.ssl.enable=false",
+            )
+        raise ConfigError(
+            f"TLS is configured, and the server at {named}, whose port there speaks plain text",
+            where="zookeeper.connect",
+            remedy="name the server's secureClientPort, or set zookeeper.ssl.enable=false",
+        )
+
+
+def _ask_plainly(address: tuple[str, int]) -> str:
+    """Return the answer to `srvr` without TLS; empty when none comes within the limit."""
+    said, deadline = b"", time.monotonic() + _PLAIN_ANSWER_S
+    try:
+        with socket.create_connection(address, _PLAIN_ANSWER_S) as connection:
+            connection.sendall(b"srvr")
+            while len(said) < _PLAIN_ANSWER_BYTES and time.monotonic() < deadline:
+                if not (chunk := connection.recv(4096)):
+                    break
+                said += chunk
+    except OSError:
+        return ""
+    return said.decode(errors="replace")
+
+
+def check_credential(client: KazooClient, config: ConnectionConfig, group: str) -> None:
+    """Compare a digest credential with the ACLs of a group's znodes, as far as they exist.
 
     ZooKeeper takes any digest password, and only refuses what its owner may do later; but the ACLs
     of what was created under our user name show whether ours is the same.
@@ -135,7 +189,6 @@ def check_credential(client: KazooClient, config: ConsumerConfig) -> None:
     """
     if config.zookeeper_auth_scheme != "digest" and config.zookeeper_acl != "creator":
         return
-    group = config.group_id
     rooms = (paths.ids(group), paths.owners(group), paths.offsets(group))
     open_rooms = []
     for path in (rooms[0].rpartition("/")[0], *rooms):
@@ -156,7 +209,7 @@ def check_credential(client: KazooClient, config: ConsumerConfig) -> None:
         )
 
 
-def _compare(config: ConsumerConfig, path: str, identities: list[str]) -> None:
+def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None:
     credential = str(config.zookeeper_auth_credential)
     user = credential.partition(":")[0]
     # ZooKeeper's own scheme (DigestAuthenticationProvider): it protects nothing here.
@@ -169,7 +222,7 @@ def _compare(config: ConsumerConfig, path: str, identities: list[str]) -> None:
             raise _denied(config, path)
 
 
-def _denied(config: ConsumerConfig, path: str) -> AccessDeniedError:
+def _denied(config: ConnectionConfig, path: str) -> AccessDeniedError:
     user = str(config.zookeeper_auth_credential).partition(":")[0]
     return AccessDeniedError(
         f"ZooKeeper does not know user {user!r} by this password here, or gives it no right",

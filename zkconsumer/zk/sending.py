@@ -51,6 +51,7 @@ _CODES: dict[type[Exception], Code] = {
     kz.ConnectionClosedError: Code.BROKEN,
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
+    kz.AuthFailedError: Code.BROKEN,  # what waits when the server refuses a reconnect
 }
 _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
 

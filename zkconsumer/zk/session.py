@@ -9,23 +9,23 @@ reads everything again.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
-from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config import ConnectionConfig, ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.model import Session
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
     ConfigError,
+    ZkConsumerError,
     ZooKeeperUnreachableError,
 )
 from zkconsumer.zk import manyreads
@@ -46,49 +46,126 @@ ATTEMPT_MIN_S = 1.0
 before the session ends; a second at least, which a busy server may need. kazoo lets it take all of
 the timeout: one server that accepts and is not ready yet, or that is cut off, costs the session."""
 
+STOP_S = 3.0
+"""Seconds that the end of a session may take. On a healthy server it takes milliseconds. Where the
+server is silent, or its host name is being resolved, the session ends on the server by itself after
+the session timeout."""
+
+
+class ClientDeath(NamedTuple):
+    """Why kazoo's connection loop has ended for good: no call on this client will ever be answered.
+
+    `refused` says that the server refused the credential, or may have: it hung up on the login.
+    """
+
+    reason: str
+    refused: bool
+
+
 OnState = Callable[[Session | None], None]
+OnDeath = Callable[[ClientDeath], None]
 OnWatch = Callable[[EventType, str], None]
 
 
 class ZooKeeperSession:
     """A session that reconnects by itself, and is replaced by a new one when it expires.
 
-    `on_state` gets the session at every connection, and None when the connection is gone;
-    `on_watch` gets each fired watch. Both are called on kazoo's threads and must only enqueue.
+    `on_state` gets the session at every authenticated connection, and None when the connection is
+    gone; `on_watch` gets each fired watch. `on_death` gets the reason when kazoo's client has ended
+    for good, which `recreate` mends. All are called on kazoo's threads and must only enqueue.
     """
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        config: ConnectionConfig,
         *,
         on_state: OnState,
         on_watch: OnWatch,
+        on_death: OnDeath = lambda death: None,
     ) -> None:
-        self._on_state, self._fired = on_state, on_watch
+        self._on_state, self._fired, self._on_death = on_state, on_watch, on_death
         self._config = config
         self._hosts, self._chroot = config.zookeeper_hosts, config.zookeeper_chroot
         context = tls_context(config)
         self._tls = TlsSockets(context) if context else None
-        self._client = KazooClient(
+        self._timeout_s = config.zookeeper_session_timeout_s
+        # The session's number and password, with which a new client goes on with it.
+        self._identity: tuple[int, bytes] | None = None
+        self._fault: BaseException | None = None  # what ended the last attempt to connect
+        self._death: ClientDeath | None = None
+        self._decided = threading.Event()  # the first connection stands, or the client has died
+        self._lock = threading.Lock()
+        self._has_started = self._is_stopping = False
+        self.is_ending = False  # `stop` has not waited for the end of kazoo's threads
+        self._client = self._new_client()
+        self._sender = Sender(self._client, self._watch)
+
+    def _new_client(self) -> KazooClient:
+        config = self._config
+        client = KazooClient(
             hosts=config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_s,
+            client_id=self._identity,
             handler=BulkHandler(),
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             **client_options(config),
         )
-        self._timeout_s = config.zookeeper_session_timeout_s
-        self._attend_attempts(max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
-        self._refused = False
-        self._client.add_listener(self._state_changed)
-        self._sender = Sender(self._client, self._watch)
+        self._attend_attempts(client, max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
+        self._attend_loop(client)
+        client.add_listener(lambda state: self._state_changed(client, state))
+        return client
 
-    def _attend_attempts(self, limit_s: float) -> None:
+    def _attend_loop(self, client: KazooClient) -> None:
+        """Tell when a connection stands, and when the connection loop has ended for good.
+
+        kazoo says "connected" before it authenticates. Its loop ends when the server refuses the
+        credential, and on every exception that kazoo does not expect, such as one of a SASL
+        library whose Kerberos ticket has expired; kazoo reports that as it reports an expiry.
+        """
+        connection: Any = client._connection
+        connect, zk_loop = connection._connect, connection.zk_loop
+
+        def connecting(*args: Any) -> Any:
+            self._fault = None
+            try:
+                result = connect(*args)
+            except BaseException as error:
+                self._fault = error
+                raise
+            identity = client.client_id
+            if identity is not None:
+                self._identity = identity
+                self._on_state(Session(identity[0], self._timeout_s))
+                self._decided.set()
+            return result
+
+        def looping() -> None:
+            try:
+                zk_loop()
+            except Exception as error:  # noqa: BLE001  # it becomes an event
+                self._fault = error
+            self._loop_ended(client)
+
+        connection._connect, connection.zk_loop = connecting, looping
+
+    def _loop_ended(self, client: KazooClient) -> None:
+        if self._is_stopping or client is not self._client:
+            return
+        with self._lock:
+            self._death = _death_of(self._fault)
+            has_started = self._has_started
+        logger.debug("the ZooKeeper client has died: %s", self._death.reason)
+        self._decided.set()
+        if has_started:
+            self._on_death(self._death)
+
+    def _attend_attempts(self, client: KazooClient, limit_s: float) -> None:
         """Bound each attempt to connect, and learn the negotiated timeout, which kazoo keeps.
 
         Everything between the opening of a socket and the first request passes these two calls.
         """
-        connection: Any = self._client._connection
-        handler: Any = self._client.handler
+        connection: Any = client._connection
+        handler: Any = client.handler
         invoke, create_connection = connection._invoke, handler.create_connection
         tls = self._tls
 
@@ -107,13 +184,10 @@ class ZooKeeperSession:
 
         connection._invoke, handler.create_connection = listening, opening
 
-    def _state_changed(self, state: str) -> None:
-        connected = state == KazooState.CONNECTED
-        if self._client.client_state == KeeperState.AUTH_FAILED:
-            self._refused = True  # kazoo's own state says "closed" an instant later
-            logger.error("ZooKeeper refused our credential; this session does not come back")
-        number = self._client.client_id[0] if connected else 0
-        self._on_state(Session(number, self._timeout_s) if connected else None)
+    def _state_changed(self, client: KazooClient, state: str) -> None:
+        # Of a connection that stands `_attend_loop` tells, after the authentication.
+        if client is self._client and state != KazooState.CONNECTED:
+            self._on_state(None)
 
     def _watch(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:  # a disconnect clears all watches; Suspended says that
@@ -126,28 +200,37 @@ class ZooKeeperSession:
             ZooKeeperUnreachableError: no session within `zookeeper.connection.timeout.ms`.
             ChrootMissingError: the chroot does not exist.
             AccessDeniedError: the credential is refused, or the group's znodes are another's.
-            ConfigError: the negotiated session timeout is under three server ticks.
+            ConfigError: the negotiated session timeout is under three server ticks, or TLS is
+                configured and the server's port speaks plain text.
         """
+        try:
+            self._connect_and_check()
+            with self._lock:  # `_loop_ended` looks at the same two fields
+                self._has_started = self._death is None
+            if self._death is not None:
+                raise self.death_error(self._death)
+        except BaseException:
+            self.stop() if self._client.connected else self._begin_to_stop()
+            raise
+
+    def _connect_and_check(self) -> None:
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         limit_s = self._config.zookeeper_connection_timeout_s
         # Not start(), which warns on standard error of a missing chroot before we can name it.
-        self._client.start_async().wait(limit_s)
+        self._client.start_async()
+        self._decided.wait(limit_s)
+        if self._death is not None:
+            raise self.death_error(self._death)
         if not self._client.connected:
-            # A server that accepts and says nothing would hold `stop` for a session timeout.
-            threading.Thread(target=self.stop, name="zookeeper-give-up", daemon=True).start()
-            if self._refused:
-                raise _refused(where)
+            if self._tls:
+                self._tls.refuse_plain_port()
             fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
             raise ZooKeeperUnreachableError(
                 f"no ZooKeeper session within {limit_s:g} s{fault}", where=where,
                 remedy="check the addresses and that the servers are up, or raise "
                 "zookeeper.connection.timeout.ms",
             )
-        try:
-            self._check_server(where)
-        except BaseException:
-            self.stop()
-            raise
+        self._check_server(where)
 
     def _check_server(self, where: str) -> None:
         # The connection may break right after it was made: as long as there is time, again.
@@ -157,11 +240,12 @@ class ZooKeeperSession:
         )
         try:
             missing = patiently(self._client.exists, "/") is None
-            if not missing:
-                patiently(check_credential, self._client, self._config)
+            if not missing and isinstance(self._config, ConsumerConfig):
+                group = self._config.group_id
+                patiently(check_credential, self._client, self._config, group)
         except kz.KazooException as error:
-            if self._refused:
-                raise _refused(where) from error
+            if self._death is not None:
+                raise self.death_error(self._death) from error
             raise ZooKeeperUnreachableError(
                 f"the connection broke at once ({type(error).__name__})", where=where,
                 remedy="check that the server is up and lets us in, or try again",
@@ -173,6 +257,12 @@ class ZooKeeperSession:
             )
         self._sender.takes_many = self.server_release() >= manyreads.SINCE
         tick_s = self._tick_time_s()
+        if not tick_s:
+            logger.warning(
+                "%s does not tell its tickTime, so that the session timeout of %g s is not checked:"
+                " it must be at least three ticks; add conf to 4lw.commands.whitelist, or compare"
+                " with the servers' zoo.cfg", self._hosts, self._timeout_s,
+            )
         if tick_s and self._timeout_s < 3 * tick_s:
             raise ConfigError(
                 f"the session timeout of {self._timeout_s:g} s is under three ticks of the server "
@@ -191,8 +281,7 @@ class ZooKeeperSession:
 
         It does with its settings as they come; ZooKeeper calls the question `srvr`.
         """
-        found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", "\n".join(self._ask("srvr")))
-        return tuple(map(int, found.groups())) if found else ()
+        return manyreads.release_in("\n".join(self._ask("srvr")))
 
     def _ask(self, word: str) -> list[str]:
         """What the server answers to one of its four-letter words."""
@@ -220,10 +309,57 @@ class ZooKeeperSession:
                 remedy="try again",
             ) from error
 
+    def death_error(self, death: ClientDeath) -> ZkConsumerError:
+        """The error that says why there is no client any more, for whoever waits for one."""
+        where = f"zookeeper.connect={self._config.zookeeper_connect}"
+        if death.refused:
+            remedy = "check zookeeper.auth.scheme and zookeeper.auth.credential"
+            config, mechanism = self._config, self._config.zookeeper_sasl_mechanism
+            if (config.zookeeper_auth_scheme, mechanism) == ("sasl", "DIGEST-MD5"):
+                # ZooKeeper 3.9 runs in FIPS mode by default, and then offers no DIGEST-MD5.
+                remedy += "; from 3.9 on a server needs zookeeper.fips-mode=false for DIGEST-MD5"
+            return AccessDeniedError(
+                f"ZooKeeper refused our credential: {death.reason}", where=where, remedy=remedy
+            )
+        return ZooKeeperUnreachableError(
+            f"the ZooKeeper client failed: {death.reason}", where=where,
+            remedy="check the credential (a Kerberos ticket may have expired) and the servers",
+        )
+
+    def recreate(self) -> None:
+        """Replace a client that has died by a new one; returns at once.
+
+        The new client goes on with the old session, if that has not expired meanwhile: then the
+        znodes of the session are still there.
+        """
+        dead, self._death = self._client, None
+        client = self._new_client()
+        sender = Sender(client, self._watch)
+        sender.takes_many = self._sender.takes_many
+        self._client, self._sender = client, sender
+        client.start_async()
+        _in_background(lambda: _stopped(dead))
+
     def stop(self) -> None:
-        """End the session: its ephemeral znodes vanish at once."""
-        self._client.stop()
-        self._client.close()
+        """End the session, so that its ephemeral znodes vanish at once; waits at most `STOP_S`.
+
+        kazoo waits for its own threads without a limit: a server that says nothing holds them for
+        a session timeout, the resolving of a host name for as long as the system tries. So they
+        are waited for on a thread of its own, which ends when they do.
+        """
+        ending = self._begin_to_stop()
+        ending.join(STOP_S)
+        self.is_ending = ending.is_alive()
+        if self.is_ending:
+            logger.warning(
+                "the connection to ZooKeeper (%s) has not ended within %g s; the session ends on "
+                "the server after its timeout of %g s", self._hosts, STOP_S, self._timeout_s,
+            )
+
+    def _begin_to_stop(self) -> threading.Thread:
+        self._is_stopping = True
+        client = self._client
+        return _in_background(lambda: _stopped(client))
 
     def is_over(self, session_id: int) -> bool:
         """Has this session ended, or another taken its place? Known before `on_state` tells it."""
@@ -245,8 +381,24 @@ class ZooKeeperSession:
             done(())
 
 
-def _refused(where: str) -> AccessDeniedError:
-    return AccessDeniedError(
-        "ZooKeeper refused our credential", where=where,
-        remedy="check zookeeper.auth.scheme and zookeeper.auth.credential",
-    )
+def _death_of(error: BaseException | None) -> ClientDeath:
+    """kazoo's exception in words; those that it raises for a refusal have no text of their own."""
+    cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if (
+        error is not None and error.__cause__ is not None
+    ) else ""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ") if error else "it was stopped"
+    return ClientDeath(f"{text}{cause}", isinstance(error, kz.AuthFailedError))
+
+
+def _stopped(client: KazooClient) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception:
+        logger.debug("while a ZooKeeper client ended", exc_info=True)
+
+
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="zookeeper-end", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,159 @@
+"""Text that other clients wrote, at every place that displays it: escaped, and cut."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from memberdriver import ME, Member, view
+from members import Group, eventually
+
+from zkconsumer.consumer.feed import ReportKind, StreamReport
+from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.journal import Journal, SafeLogger
+from zkconsumer.consumer.notices import NoticeLog, TroubleLog, error_for, held_by
+from zkconsumer.consumer.status import status_of
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events as ev
+from zkconsumer.core import paths, records
+from zkconsumer.core.machine import step
+from zkconsumer.core.model import Blocker, TopicPartition
+from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, displayed
+from zkconsumer.trace.page import page
+
+LARGE = 900_000
+HOSTILE = {
+    "line end": "x\n2026-01-01 CRITICAL forged",
+    "carriage return": "x\rforged",
+    "colour": "x\x1b[31m\x1b]0;title\x07",
+    "turned round": "x\u202egpj.exe",
+    "invisible": "x\u200b\u2066y\u2028z",
+    "NUL": "x\x00y",
+    "C1": "x\x9b31m",
+    "surrogate": "x\ud800",
+    "large": "x" * LARGE,
+}
+IN_A_PATH = {name: text for name, text in HOSTILE.items() if name in ("turned round", "invisible")}
+"""ZooKeeper refuses the others in the name of a znode."""
+
+
+def assert_harmless(text: str, limit: int = 50_000) -> None:
+    """Nothing that a terminal acts upon, no forged line, and not the whole of a large text."""
+    assert text.isprintable(), ascii(text[:300])
+    assert len(text) <= limit
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_displayed_is_printable_and_short(text: str) -> None:
+    """Every hostile character is escaped, and the rest of a long text is counted."""
+    assert_harmless(displayed(text), 10 * MAX_DISPLAYED)
+    error = ZkConsumerError(text, where=text, remedy=text)
+    for part in (error.what, error.where, error.remedy, str(error), *error.args):
+        assert_harmless(part, 4 * MAX_ERROR_TEXT)
+    assert displayed("g_häuser-0") == "g_häuser-0"
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Owners, ids, topics, threads, offsets, hosts and metadata in the log, errors and status."""
+    caplog.set_level(logging.DEBUG)
+    member = Member(retries=1, backoff_s=0.1)
+    journal = Journal(ME).observe
+    log = NoticeLog(SafeLogger(logging.getLogger("member")), ME, lambda: member.now)
+    seen: list[str] = []
+
+    def happens(event: ev.Event) -> None:
+        before = member.state
+        member.state, commands = step(before, event)
+        journal(before, event, member.state, commands)
+        for notice in (one for one in commands if isinstance(one, cmd.Notice)):
+            error = error_for(notice)
+            log.write(notice, error)
+            seen.append(str(error))
+        status = status_of(member.state, LeaseGate())
+        seen.extend([status.waiting_for, held_by(member.state), *status.blocked.values()])
+        seen.extend([*status.malformed_peers, *status.malformed_peers.values()])
+
+    def ends(outcome: ev.Outcome) -> None:
+        assert member.state.op is not None
+        happens(ev.Finished(now=member.now, op=member.state.op, outcome=outcome))
+
+    member.register()
+    topics = {"t": 2, text: 1}
+    hostile = view([ME, text], topics, malformed={f"{text}2": text})
+    ends(ev.ViewRead(hostile))
+    wanted = sorted(member.state.wanted)
+    threads = dict.fromkeys(wanted, Blocker(displayed(text), 7))
+    ends(ev.Claimed({}, threads, {}))
+    member.now += 5
+    happens(ev.Tick(now=member.now))
+    ends(ev.ViewRead(view([ME], {"t": 2}, wildcards={text: text})))
+    for kind in cmd.NoticeKind:
+        notice = cmd.Notice(kind, text, text, text)
+        log.write(notice, error_for(notice))
+        seen.append(str(error_for(notice)))
+    happens(ev.TopicDeleted(now=member.now, topic=text))
+    happens(ev.Triggered(now=member.now, trigger=ev.Trigger.TOPIC, subject=text))
+    troubles = TroubleLog(SafeLogger(logging.getLogger("streams")), lambda: 0.0)
+    for kind in ReportKind:
+        troubles.add(StreamReport(kind, text, text, TopicPartition(text, 0)))
+    for line in (record.getMessage() for record in caplog.records):
+        assert line.isprintable(), ascii(line[:300])
+    for line in seen:
+        assert_harmless(line)
+    assert any("held by" in line for line in seen)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_the_page_of_a_trace_is_harmless(text: str) -> None:
+    """Paths, owners and notes of a trace cannot break out of the page, nor turn its text round."""
+    tag = f"<script>alert(1)</script>{text}"
+    entries = [
+        {"t": 0.0, "note": tag},
+        {"t": 1.0, "member": tag, "writes": [["+", f"/consumers/g/owners/{tag}/0", tag]]},
+        {"t": 2.0, "member": tag, "watch": tag, "path": tag},
+        {"t": 3.0, "member": tag, "phase": "closed", "text": tag},
+    ]
+    found = page(tag, entries, [tag], root="/consumers/g")
+    assert "<script" not in found
+    for line in found.splitlines():
+        assert line.isprintable(), ascii(line[:300])
+    assert len(found) < LARGE
+
+
+def test_hostile_znodes_reach_no_terminal(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member and the tools meet hostile znodes on a real server: every line is harmless."""
+    caplog.set_level(logging.DEBUG, "zkconsumer")
+    admin, name = group.admin, group.name
+    sound = records.encode_registration(Registration({group.topic: 1}, Pattern.STATIC, 1))
+    for number, text in enumerate(HOSTILE.values()):
+        payload = text.encode(errors="surrogatepass")
+        if number < 4:
+            admin.create(group.owner(number), payload, ephemeral=True, makepath=True)
+            admin.create(group.offset(number), payload, makepath=True)
+        admin.create(paths.owner(name, TopicPartition("other", number)), payload, makepath=True)
+        admin.create(paths.offset(name, TopicPartition("other", number)), payload, makepath=True)
+        admin.create(paths.member(name, f"{name}_{number}"), payload, makepath=True)
+    for text in IN_A_PATH.values():
+        admin.create(paths.member(name, f"{name}_{text}"), sound, ephemeral=True, makepath=True)
+        admin.create(paths.member(name, f"z_{text}"), b"\x1b[31m", ephemeral=True, makepath=True)
+    one = group.join(rebalance_max_retries=1, rebalance_backoff_s=0.1)
+    eventually(lambda: one.counted.get("malformed_peer", 0) >= len(HOSTILE))
+    eventually(lambda: one.status.blocked)
+    status = one.status
+    for text in (*status.blocked.values(), *status.malformed_peers, status.waiting_for):
+        assert_harmless(text)
+    server = group.sandbox.zookeeper_connect
+    for record in caplog.records:
+        if record.name.startswith("zkconsumer"):
+            assert_harmless(record.getMessage())
+    for words in (["owners"], ["doctor"], ["members"], ["verify"]):
+        asked = [sys.executable, "-m", "zkconsumer", *words, "--zookeeper", server, "--group", name]
+        found = subprocess.run(asked, capture_output=True, check=False, timeout=300)
+        for line in (found.stdout + found.stderr).decode().split("\n"):
+            assert_harmless(line, 2 * LARGE)
