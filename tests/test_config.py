@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zkconsumer
-from zkconsumer.config import NO_EFFECT, TABLE, ConsumerConfig
+from zkconsumer.config import NO_EFFECT, TABLE, ConnectionConfig, ConsumerConfig
 from zkconsumer.config_connect import split_connect
 from zkconsumer.config_files import parse_properties
 from zkconsumer.config_page import configuration_page
@@ -100,6 +100,29 @@ def test_defaults_that_another_setting_decides() -> None:
     config = config_of(zookeeper_session_timeout_ms="4000", zookeeper_sync_time_ms="200")
     assert (config.zookeeper_connection_timeout_s, config.rebalance_backoff_s) == (4.0, 0.2)
     assert replace(config, client_id="c").client_id == "c"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zookeeper.sync.time.ms", "rebalance.backoff.ms", "refresh.leader.backoff.ms",
+        "offsets.channel.backoff.ms",
+    ],
+)
+def test_a_pause_has_a_lower_bound(name: str) -> None:
+    """The JVM's pauses under 50 ms are accepted and count as 50 ms, in files and in Python."""
+    attribute = name.replace(".", "_").removesuffix("_ms") + "_s"
+    least = [config_of(**{name.replace(".", "_"): text}) for text in ("0", "49", "50")]
+    least.append(replace(least[0], **{attribute: 0.0}))
+    assert [getattr(one, attribute) for one in least] == [0.05] * 4
+    assert getattr(config_of(**{name.replace(".", "_"): "51"}), attribute) == 0.051
+    with pytest.raises(ConfigError, match="allowed: whole milliseconds"):
+        config_of(**{name.replace(".", "_"): "-1"})
+
+
+def test_the_default_back_off_has_a_lower_bound() -> None:
+    """`zookeeper.sync.time.ms=0` leaves a back-off of 50 ms as the default of the rebalance."""
+    assert config_of(zookeeper_sync_time_ms="0").rebalance_backoff_s == 0.05
 
 
 def test_keyword_arguments_equal_properties() -> None:
@@ -296,15 +319,15 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
 def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """At INFO, in the JVM's words; what has no effect says so; what is secret is not shown."""
     set_ = {
-        "num.consumer.fetchers": "2", "auto.offset.reset": "smallest", "mirror.x": "1",
+        "fetch.max.bytes": "2", "auto.offset.reset": "smallest", "mirror.x": "1",
         "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:geheim",
         "zookeeper.ssl.enable": "true",
     }
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, set_)
     assert "Property auto.offset.reset is overridden to smallest" in caplog.messages
-    (fetchers,) = [one for one in caplog.messages if "num.consumer.fetchers" in one]
-    assert "No effect here" in fetchers
+    (unused,) = [one for one in caplog.messages if "fetch.max.bytes" in one]
+    assert "No effect here" in unused
     assert any(one.startswith("Property mirror.x has no effect here") for one in caplog.messages)
     assert "geheim" not in caplog.text
 
@@ -377,3 +400,25 @@ def test_a_bad_connect_string(connect: str) -> None:
 def test_the_page_is_the_table() -> None:
     """docs/configuration.md is what `python -m zkconsumer.config_page` writes."""
     assert PAGE.read_text() == configuration_page()
+
+
+def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptureFixture) -> None:
+    """A consumer's file gives ConnectionConfig its connection, and no warning about the rest."""
+    source = {"zookeeper.connect": "h:1/c", "group.id": "g", "auto.offset.reset": "smallest"}
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
+        found = ConnectionConfig.from_properties(source)
+    assert (found.zookeeper_connect, found.zookeeper_chroot) == ("h:1/c", "/c")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Property zookeeper.connect is overridden to h:1/c"
+    ]
+
+
+def test_a_connection_becomes_a_consumer_of_a_group() -> None:
+    """`for_group` keeps the connection; a consumer's settings keep all but the group."""
+    connection = ConnectionConfig(zookeeper_connect="h:1", zookeeper_session_timeout_s=9.0)
+    one = connection.for_group("g")
+    assert (one.group_id, one.zookeeper_session_timeout_s, one.client_id) == ("g", 9.0, "g")
+    consumer = ConsumerConfig(zookeeper_connect="h:1", group_id="g", auto_offset_reset="smallest")
+    assert consumer.for_group("h") == replace(consumer, group_id="h")
+    with pytest.raises(ConfigError):
+        connection.for_group("a/b")

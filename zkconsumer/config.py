@@ -1,7 +1,8 @@
 """The settings of a consumer: the JVM's property names, typed and validated.
 
 The fields of `ConsumerConfig` are the one table: property name, attribute, type, default, what is
-allowed, effect. `zkconsumer.config_page` writes docs/configuration.md from it.
+allowed, effect. `zkconsumer.config_page` writes docs/configuration.md from it. Tools that concern
+no group use the base class, `ConnectionConfig`.
 Rules and defaults: `kafka.consumer.ConsumerConfig` and `kafka.utils.VerifiableProperties`,
 Kafka 0.9 to 1.1.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
@@ -35,6 +36,7 @@ from zkconsumer.config_kinds import (
     Flag,
     Millis,
     MillisOrNever,
+    Pause,
     Setting,
     Text,
     Whole,
@@ -56,17 +58,14 @@ _NONE = "No effect here"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig:
-    """The settings of one consumer; immutable.
+class ConnectionConfig:
+    """Where ZooKeeper is, and how a client logs in; immutable.
 
     Keyword arguments have the property's name in snake_case; durations are float seconds and end
     in `_s`. A default that another setting decides is resolved at construction. Raises ConfigError
     with name, value and what is allowed (JVM: InvalidConfigException, IllegalArgumentException).
     """
 
-    group_id: str = setting(
-        "group.id", GROUP, REQUIRED, "The group to be a member of."
-    )
     zookeeper_connect: str = setting(
         "zookeeper.connect", HOSTS, REQUIRED,
         "ZooKeeper servers, and the chroot, which must exist: it is never created.",
@@ -78,9 +77,6 @@ class ConsumerConfig:
     zookeeper_connection_timeout_s: float = setting(
         "zookeeper.connection.timeout.ms", Millis(1), Decided("zookeeper.session.timeout.ms"),
         "How long to wait for the first connection.",
-    )
-    zookeeper_sync_time_s: float = setting(
-        "zookeeper.sync.time.ms", Millis(0), 2.0, "Only the default of rebalance.backoff.ms."
     )
     zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
         "zookeeper.auth.scheme", Choice(("digest", "sasl")), None,
@@ -132,6 +128,93 @@ class ConsumerConfig:
         "zookeeper.acl", Choice(("open", "creator")), "open",
         "Ours. Who may change the owner and offset nodes we create; needs zookeeper.auth.scheme.",
     )
+    def __post_init__(self) -> None:
+        for row in settings_of(type(self)):
+            value = getattr(self, row.attribute)
+            if value is not None or row.attribute in REQUIRED_ATTRIBUTES:
+                object.__setattr__(self, row.attribute, _checked(row, value))
+        for attribute, value in self._derived().items():
+            if getattr(self, attribute) is None:
+                object.__setattr__(self, attribute, value)
+        self._check_together()
+
+    def _derived(self) -> dict[str, Any]:
+        """Attribute -> the value that other settings give it when it is not set."""
+        return {"zookeeper_connection_timeout_s": self.zookeeper_session_timeout_s}
+
+    def _check_together(self) -> None:
+        split_connect(self.zookeeper_connect)
+        check_security(self)
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """The servers of `zookeeper_connect`, without the chroot: `h1:2181,h2:2181`."""
+        return split_connect(self.zookeeper_connect)[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        """The chroot of `zookeeper_connect`: `/kafka`, or empty."""
+        return split_connect(self.zookeeper_connect)[1]
+
+    @classmethod
+    def from_properties(
+        cls, *sources: str | PathLike[str] | Mapping[str, str], **overrides: Any
+    ) -> Self:
+        """The settings of a JVM consumer's file, or of a mapping of property names to text.
+
+        Later sources win over earlier ones; `overrides` are keyword arguments of the class and win
+        over all sources. An unknown name gives a warning with the nearest known name.
+        `ConnectionConfig` ignores the properties of a consumer. Raises ConfigError with name,
+        value, file and line, and what is allowed.
+        """
+        table = settings_of(cls)
+        own = {row.attribute for row in table}
+        values: dict[str, object] = {}
+        places: dict[str, str] = {}
+        for source in sources:
+            for name, text, place in _entries(source):
+                row = _BY_NAME.get(name)
+                if row is None:
+                    _warn_unknown(name, place)
+                    continue
+                if row.attribute not in own:
+                    continue
+                values[row.attribute] = _parsed(row, text, place)
+                _tell(row, text)
+                places[name] = place
+        values.update(overrides)
+        places |= {row.name: row.name for row in table if row.attribute in overrides}
+        for row in table:
+            if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
+                raise ConfigError(
+                    f"missing required property {row.name}", where=_names(sources), remedy="set it"
+                )
+        try:
+            return cls(**cast(Any, values))
+        except ConfigError as error:
+            place = places.get(error.where, error.where)
+            raise ConfigError(error.what, where=place, remedy=error.remedy) from None
+
+
+    def for_group(self, group_id: str) -> ConsumerConfig:
+        """The settings of a consumer of this group over the same connection.
+
+        Every other setting has its default. Raises ConfigError for a group name that is not valid.
+        """
+        names = [row.attribute for row in settings_of(ConnectionConfig)]
+        return ConsumerConfig(group_id=group_id, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ConnectionConfig):
+    """The settings of one consumer; immutable. As `ConnectionConfig`, with the member's own."""
+
+    group_id: str = setting(
+        "group.id", GROUP, REQUIRED, "The group to be a member of."
+    )
+    zookeeper_sync_time_s: float = setting(
+        "zookeeper.sync.time.ms", Pause(), 2.0, "Only the default of rebalance.backoff.ms."
+    )
     consumer_id: str | None = setting(
         "consumer.id", ID_SUFFIX, None,
         "Suffix of the consumer id; by default host, time and a random part. For tests.",
@@ -152,7 +235,8 @@ class ConsumerConfig:
         "Bytes to ask for per partition and request; grows for a larger message (JVM: never).",
     )
     num_consumer_fetchers: int = setting(
-        "num.consumer.fetchers", Whole(1), 1, f"{_NONE}: each stream fetches for itself."
+        "num.consumer.fetchers", Whole(1), 1,
+        "Broker clients of a connector with more than four streams; it has two at least.",
     )
     auto_commit_enable: bool = setting(
         "auto.commit.enable", Flag(), True,
@@ -170,7 +254,7 @@ class ConsumerConfig:
         "Attempts before the blocker is reported; we go on trying (JVM: gives up).",
     )
     rebalance_backoff_s: float = setting(
-        "rebalance.backoff.ms", Millis(0), Decided("zookeeper.sync.time.ms"),
+        "rebalance.backoff.ms", Pause(), Decided("zookeeper.sync.time.ms"),
         "Longest wait between two attempts to claim a partition that is held.",
     )
     rebalance_mode: Literal["incremental", "eager"] = setting(
@@ -192,7 +276,7 @@ class ConsumerConfig:
         " nodes of a settled group show (see [releases.md](releases.md)).",
     )
     refresh_leader_backoff_s: float = setting(
-        "refresh.leader.backoff.ms", Millis(0), 0.2,
+        "refresh.leader.backoff.ms", Pause(), 0.2,
         "Pause after a failed fetch or look-up of a leader.",
     )
     fetch_min_bytes: int = setting(
@@ -226,7 +310,7 @@ class ConsumerConfig:
         "With offsets.storage=kafka: commit to ZooKeeper as well, and begin at the larger of both.",
     )
     offsets_channel_backoff_s: float = setting(
-        "offsets.channel.backoff.ms", Millis(0), 1.0,
+        "offsets.channel.backoff.ms", Pause(), 1.0,
         "With offsets.storage=kafka: pause before the brokers are asked again.",
     )
     offsets_channel_socket_timeout_s: float = setting(
@@ -254,24 +338,15 @@ class ConsumerConfig:
         "Ours. Write one JSON line per event of the group to this file.",
     )
 
-    def __post_init__(self) -> None:
-        for row in TABLE:
-            value = getattr(self, row.attribute)
-            if value is not None or row.attribute in REQUIRED_ATTRIBUTES:
-                object.__setattr__(self, row.attribute, _checked(row, value))
-        decided = {
-            "zookeeper_connection_timeout_s": self.zookeeper_session_timeout_s,
+    def _derived(self) -> dict[str, Any]:
+        return super()._derived() | {
             "client_id": self.group_id,
             "rebalance_backoff_s": self.zookeeper_sync_time_s,
             "dual_commit_enabled": self.offsets_storage == "kafka",
         }
-        for attribute, value in decided.items():
-            if getattr(self, attribute) is None:
-                object.__setattr__(self, attribute, value)
-        self._check_together()
 
     def _check_together(self) -> None:
-        split_connect(self.zookeeper_connect)
+        super()._check_together()
         if self.socket_timeout_s < self.fetch_wait_max_s:
             raise ConfigError(
                 "socket.timeout.ms is below fetch.wait.max.ms, so that fetches would time out",
@@ -286,51 +361,10 @@ class ConsumerConfig:
                 where="partition.assignment.strategy",
                 remedy="range, or another peers.release",
             )
-        check_security(self)
 
-    @property
-    def zookeeper_hosts(self) -> str:
-        """The servers of `zookeeper_connect`, without the chroot: `h1:2181,h2:2181`."""
-        return split_connect(self.zookeeper_connect)[0]
-
-    @property
-    def zookeeper_chroot(self) -> str:
-        """The chroot of `zookeeper_connect`: `/kafka`, or empty."""
-        return split_connect(self.zookeeper_connect)[1]
-
-    @classmethod
-    def from_properties(
-        cls, *sources: str | PathLike[str] | Mapping[str, str], **overrides: Any
-    ) -> Self:
-        """The settings of a JVM consumer's own file, or of a mapping of property names to text.
-
-        Of several sources the later ones win; `overrides` are keyword arguments of the class and
-        win over all. Unknown names give a warning with the nearest known one. Raises ConfigError
-        with name, value, file and line, and what is allowed.
-        """
-        values: dict[str, object] = {}
-        places: dict[str, str] = {}
-        for source in sources:
-            for name, text, place in _entries(source):
-                row = _BY_NAME.get(name)
-                if row is None:
-                    _warn_unknown(name, place)
-                    continue
-                values[row.attribute] = _parsed(row, text, place)
-                _tell(row, text)
-                places[name] = place
-        values.update(overrides)
-        places |= {row.name: row.name for row in TABLE if row.attribute in overrides}
-        for row in TABLE:
-            if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
-                raise ConfigError(
-                    f"missing required property {row.name}", where=_names(sources), remedy="set it"
-                )
-        try:
-            return cls(**cast(Any, values))
-        except ConfigError as error:
-            place = places.get(error.where, error.where)
-            raise ConfigError(error.what, where=place, remedy=error.remedy) from None
+    def for_group(self, group_id: str) -> ConsumerConfig:
+        """The same settings for another group. Raises ConfigError for a name that is not valid."""
+        return replace(self, group_id=group_id)
 
 
 TABLE: Final[tuple[Setting, ...]] = settings_of(ConsumerConfig)

@@ -137,6 +137,24 @@ class Millis:
         return float(value)
 
 
+MIN_PAUSE_S = 0.05
+"""Least pause between two attempts, in seconds. The JVM takes 0, and its loops then run as fast as
+the servers answer. A shorter pause counts as this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Like Millis, for the pause between two attempts: `MIN_PAUSE_S` at least."""
+
+    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms count as {MIN_PAUSE_S * 1000:.0f} ms"
+
+    def from_text(self, text: str) -> float:
+        return _java_int(text) / 1000
+
+    def check(self, value: object) -> float:
+        return max(Millis(0).check(value), MIN_PAUSE_S)
+
+
 @dataclass(frozen=True, slots=True)
 class MillisOrNever:
     """Like Millis, where any negative number in a file means "never", in Python None."""

@@ -9,16 +9,16 @@ from zkconsumer.config_connect import split_connect
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.config import ConnectionConfig
 
 
-def check_security(config: ConsumerConfig) -> None:
+def check_security(config: ConnectionConfig) -> None:
     """Raises ConfigError for settings that contradict each other or that are unsafe together."""
     _check_auth(config)
     _check_tls(config)
 
 
-def _check_auth(config: ConsumerConfig) -> None:
+def _check_auth(config: ConnectionConfig) -> None:
     scheme, credential = config.zookeeper_auth_scheme, config.zookeeper_auth_credential
     needs = scheme == "digest" or (
         scheme == "sasl" and config.zookeeper_sasl_mechanism == "DIGEST-MD5"
@@ -48,7 +48,7 @@ def _check_auth(config: ConsumerConfig) -> None:
             )
 
 
-def _check_tls(config: ConsumerConfig) -> None:
+def _check_tls(config: ConnectionConfig) -> None:
     if not config.zookeeper_ssl_enable:
         idle = {
             "zookeeper.ssl.ca": config.zookeeper_ssl_ca,

@@ -7,11 +7,45 @@ show them apart, and `str(error)` is all of them in one line.
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+MAX_DISPLAYED = 400
+"""Characters of one foreign text in a log line, an error or a status: room for every thread id that
+a consumer makes (a group of 249, host, time and number). The rest is counted."""
+
+MAX_ERROR_TEXT = 10_000
+"""Characters of each part of an error: room for 20 names of 400. The rest is counted."""
+
+_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    """Return `text` with every character escaped that a terminal or a log reader might act upon.
+
+    Escaped are control characters (line ends too), the characters that change the direction of
+    text or are invisible, and surrogates: everything for which `str.isprintable` is false.
+    """
+    return text if text.isprintable() else _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    one = match[0]
+    return one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode()
+
+
+def displayed(text: str, limit: int = MAX_DISPLAYED) -> str:
+    """Return foreign text as it may be displayed: printable, and cut after `limit` characters."""
+    if len(text) <= limit:
+        return printable(text)
+    return f"{printable(text[:limit])}... ({len(text)} characters)"
 
 
 class ZkConsumerError(Exception):
     """Root of the tree.
+
+    All three texts can be displayed as they are: what other clients wrote into ZooKeeper is
+    escaped in them, and is cut after `MAX_ERROR_TEXT` characters.
 
     Attributes:
         what: one sentence without the final full stop.
@@ -20,6 +54,7 @@ class ZkConsumerError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        what, where, remedy = (displayed(text, MAX_ERROR_TEXT) for text in (what, where, remedy))
         super().__init__(what, where, remedy)
         self.what = what
         self.where = where
@@ -154,6 +189,10 @@ class AppliedInPartError(ZkConsumerError):
 
 class SparkSourceError(ZkConsumerError):
     """A query on the Spark source cannot go on, or cannot begin; `where` names the query's part."""
+
+
+class MissingShareError(SparkSourceError):
+    """The group did not give a query with `Trigger.AvailableNow` its share of the partitions."""
 
 
 # ---- the sandbox --------------------------------------------------------------------------------
