@@ -50,6 +50,15 @@ def test_a_text_matches_alone_as_among_others(pattern: str, texts: list[str], at
         assert compile_java(pattern).matches([text], timeout_s=10.0) == [hit]
 
 
+def test_any_character_of_a_topic_name() -> None:
+    r"""`\X` matches one character of a topic name, repeated and beside others, and no boundary."""
+    names = ("a", "ab", "a.b-1_", "", "9")
+    assert _matches(r"\X", *names) == ["a", "9"]
+    assert _matches(r"\X{2}", *names) == ["ab"]
+    assert _matches(r"a\X*", *names) == ["a", "ab", "a.b-1_"]
+    assert _matches(r"\X*+", *names) == list(names)
+
+
 # ---- what is no pattern, and what is refused ----------------------------------------------------
 
 
@@ -73,7 +82,7 @@ def test_errors_of_syntax(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        r"\X", r"\b{g}", r"\N{COLON}", "(?c)a", r"(?i)(a)\1", r"(a\1)", r"(?:\2|(a)(b))+",
+        r"(?<=\X)a", r"\b{g}", r"\N{COLON}", "(?c)a", r"(?i)(a)\1", r"(a\1)", r"(?:\2|(a)(b))+",
         r"(?:(\B)*?)\1", r"(?!(a))\1", "(?<=a+)b", "(?<=a?+b)c", "(?:^a|^|b){2}", "[^a[b]]",
         "[^a&&b]",
         r"\p{IsKawi}", r"\p{InKawi}", r"\p{javaUnicodeIdentifierStart}", r"(?i)\p{Lu}", "(?iu)ß",

@@ -13,7 +13,7 @@ from memberdriver import LATER, SESSION, THREAD, TWO, Member, member_in, of, one
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
 from zkconsumer.core.machine import OUTCOMES, TABLE, IllegalTransitionError, step
-from zkconsumer.core.model import Purpose, RebalanceMode, Session, TopicPartition
+from zkconsumer.core.model import Ownership, Purpose, RebalanceMode, Session, TopicPartition
 from zkconsumer.core.state import Phase
 
 ALL = tuple(Phase)
@@ -126,6 +126,51 @@ def test_the_same_session_reads_back_before_it_delivers() -> None:
     assert member.state.phase is Phase.READING
 
 
+def test_a_dead_client_is_recreated_after_a_back_off() -> None:
+    """Each death without a connection in between doubles the back-off; a connection resets it."""
+    member = member_in(Phase.SETTLED)
+    for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        done = member.send(ev.ClientDied, reason="no ticket", refused=False)
+        assert of(done, cmd.ShutGate)
+        notice = one(done, cmd.Notice)
+        assert (notice.kind, "no ticket" in notice.text) == (cmd.NoticeKind.CLIENT_DIED, True)
+        assert not of(member.wait(wait_s - 0.01), cmd.RecreateClient)
+        assert of(member.wait(0.01), cmd.RecreateClient)
+        assert not of(member.wait(60.0), cmd.RecreateClient)
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+    member.connect()
+    member.drive()
+    assert (member.state.phase, member.state.client_fault) == (Phase.SETTLED, "")
+    member.send(ev.ClientDied, reason="again", refused=False)
+    assert of(member.wait(0.5), cmd.RecreateClient)
+
+
+def test_a_credential_that_is_refused_again_and_again_closes_the_member() -> None:
+    """The fifth refusal in a row ends the member; whoever waits is told before anything else."""
+    member = member_in(Phase.SETTLED)
+    member.delivered[TopicPartition("t", 0)] = 20
+    member.send(ev.Suspended)
+    member.commit(request=7)
+    for _ in range(4):
+        done = member.send(ev.ClientDied, reason="wrong password", refused=True)
+        assert not of(done, cmd.GiveUp)
+        member.wait(60.0)
+    done = member.send(ev.ClientDied, reason="wrong password", refused=True)
+    assert member.state.phase is Phase.CLOSED
+    assert done[0] == cmd.GiveUp("wrong password", refused=True)
+    answer = one(done, cmd.AnswerCommit)
+    assert (answer.request, "wrong password" in str(answer.failures)) == (7, True)
+    assert done[-2:] == (cmd.ShutGate(), cmd.CloseSession())
+
+
+def test_a_leaver_does_not_wait_for_another_client() -> None:
+    """The client dies while the last commit is under way: the member closes and says so."""
+    member = member_in(Phase.LEAVING)
+    done = member.send(ev.ClientDied, reason="a bug", refused=False)
+    assert one(done, cmd.GiveUp).reason == "a bug"
+    assert member.state.phase is Phase.CLOSED
+
+
 def test_a_new_session_owns_nothing() -> None:
     """Expiry: delivery of everything ends, then register and claim afresh, whatever was known."""
     member = member_in(Phase.SETTLED)
@@ -180,6 +225,52 @@ def test_a_taken_consumer_id_is_waited_for() -> None:
     assert one(gone, cmd.Register)
     member.answer(ev.IdTaken(0xC3))
     assert one(member.wait(2.1), cmd.Register)
+
+
+def test_an_id_taken_after_the_join_releases_everything() -> None:
+    """The member withdraws and releases all it owns, says so, and claims again when it can."""
+    member = member_in(Phase.SETTLED)
+    member.commit(request=7)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    waits = member.answer(ev.IdTaken(0xC3))
+    assert not of(waits, cmd.Release), "released before the commit under way had ended"
+    member.answer_commit()
+    member.wait(2.1)
+    done = member.answer(ev.IdTaken(0xC3))
+    assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
+    assert one(done, cmd.Release).partitions == tps(0, 1, 2, 3)
+    said = [notice for notice in of(done, cmd.Notice) if notice.where == "t-0, t-1, t-2, t-3"]
+    assert [notice.kind for notice in said] == [cmd.NoticeKind.OWNERSHIP_LOST]
+    assert (member.state.owned, member.state.serving) == ({}, frozenset())
+    member.answer(ev.Released({}))
+    again = member.wait(2.1)
+    assert one(again, cmd.Register)
+    assert not of(member.answer(ev.IdTaken(0xC3)), cmd.Release), "nothing is left to release"
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    member.drive()
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
+    """What cannot be released is asked for again, and is claimed anew when the id is free."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    member.answer(ev.IdTaken(0xC3))
+    t3 = TopicPartition("t", 3)
+    denied = of(member.answer(ev.Released({t3: "no rights"})), cmd.Notice)
+    assert [(notice.kind, notice.where) for notice in denied] == [(cmd.NoticeKind.DENIED, "t-3")]
+    member.wait(2.1)
+    assert one(member.answer(ev.IdTaken(0xC3)), cmd.Release).partitions == {t3}
+    member.send(ev.Suspended)
+    member.connect(SESSION)
+    member.answer(ev.Registered(2))
+    assert member.last(cmd.Verify).partitions == {t3: THREAD}
+    member.answer(ev.Verified({t3: Ownership(THREAD, 99)}, {}))
+    before = len(member.log)
+    member.read()
+    assert one(member.log[before:], cmd.Release).partitions == {t3}, "the token would be reused"
+    member.drive()
+    assert member.state.serving == tps(0, 1, 2, 3)
 
 
 def test_a_persistent_id_node_is_named_as_such() -> None:
@@ -339,6 +430,7 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("topic deleted"), st.just(0)),
     st.tuples(st.just("ready"), st.sets(NUMBERS)),
     st.tuples(st.just("suspend"), st.just(0)),
+    st.tuples(st.just("client dies"), st.just(0)),
     st.tuples(st.just("connect"), st.sampled_from((SESSION, LATER))),
     st.tuples(st.just("time"), st.floats(0.0, 20.0)),
     st.tuples(st.just("commit"), st.integers(0, 50)),
@@ -376,6 +468,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
     "topic deleted": lambda m, _: m.send(ev.TopicDeleted, topic="t"),
     "ready": lambda m, numbers: m.send(ev.ReleaseReady, partitions=tps(*numbers)),
     "suspend": lambda m, _: m.send(ev.Suspended),
+    "client dies": lambda m, _: m.send(ev.ClientDied, reason="a bug", refused=False),
     "connect": lambda m, session: m.send(ev.Connected, session=session, wall_ms=1),
     "time": _time,
     "commit": _commit,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from memberdriver import LATER, TWO, Member, member_in, of, one, tps
+from memberdriver import LATER, SESSION, TWO, Member, member_in, of, one, tps
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
-from zkconsumer.core.committing import MAX_TRIES
+from zkconsumer.core.committing import MAX_TRIES, MAX_WAITING
 from zkconsumer.core.model import (
     OffsetAndMetadata,
     Position,
@@ -59,7 +59,7 @@ def test_the_automatic_commit_does_not_go_back() -> None:
 
 
 def test_one_commit_at_a_time_in_order() -> None:
-    """Commits that come while one is under way wait, and then follow in their order."""
+    """Explicit commits that come while one is under way wait, and are then stored as one."""
     member = asking()
     member.commit(1)
     assert not of(member.commit(2), cmd.CommitOffsets)
@@ -67,10 +67,75 @@ def test_one_commit_at_a_time_in_order() -> None:
     assert not of(member.commit(3), cmd.CommitOffsets)
     done = member.answer_commit()
     assert one(done, cmd.AnswerCommit).request == 1
-    assert one(done, cmd.CommitOffsets).plan.checks.keys() == tps(0, 1, 2, 3)
-    done = member.answer_commit()
-    assert one(done, cmd.AnswerCommit).request == 2
     assert one(done, cmd.CommitOffsets).plan.writes == {T0: (30, 4)}
+    done = member.answer_commit()
+    assert [each.request for each in of(done, cmd.AnswerCommit)] == [2, 3]
+
+
+def test_explicit_commits_in_an_outage_are_one() -> None:
+    """60 commits keep one map of positions, store it once, and all get their answers."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Suspended)
+    for request in range(1, 61):
+        member.delivered[T0] = 100 + request
+        member.commit(request)
+    assert len(member.state.commits) == 1
+    member.send(ev.Connected, session=SESSION, wall_ms=1)
+    member.answer_sync()
+    member.verify()
+    assert member.last(cmd.CommitOffsets).plan.writes[T0][0] == 160
+    answered = of(member.answer_commit(), cmd.AnswerCommit)
+    assert sorted(one.request for one in answered) == list(range(1, 61))
+    assert not any(one.failures for one in answered)
+    assert not member.state.commits
+
+
+def test_a_commit_that_timed_out_is_dropped() -> None:
+    """Nothing is stored for callers that gave up; a caller that still waits keeps the commit."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Suspended)
+    member.delivered[T0] = 101
+    for request in (1, 2):
+        member.commit(request)
+    member.send(ev.CommitTimedOut, request=1)
+    (waiting,) = member.state.commits
+    assert (waiting.request, waiting.also) == (2, ())
+    member.send(ev.CommitTimedOut, request=2)
+    assert not member.state.commits
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
+    """The later of two given offsets is stored, and a commit of another kind keeps its place."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Suspended)
+    for request, offset in ((1, 50), (2, 40)):
+        at = Position(member.state.owned[T0].epoch, offset)
+        member.send(
+            ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request
+        )
+    member.commit(3)
+    assert [(one.request, one.also) for one in member.state.commits] == [(2, (1,)), (3, ())]
+    assert member.state.commits[0].positions[T0].offset == 40
+    member.send(ev.CommitTimedOut, request=late)
+    assert [one.request for one in member.state.commits] == {1: [2, 3], 2: [1, 3], 3: [2]}[late]
+
+
+def test_the_number_of_waiting_commits_is_bounded() -> None:
+    """A program that alternates two kinds of commits in an outage is refused beyond the limit."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Suspended)
+    at = Position(member.state.owned[T0].epoch, 50)
+    answers: list[cmd.AnswerCommit] = []
+    for request in range(1, 2 * MAX_WAITING, 2):
+        answers += of(member.commit(request), cmd.AnswerCommit)
+        done = member.send(
+            ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request + 1
+        )
+        answers += of(done, cmd.AnswerCommit)
+    assert len(member.state.commits) == MAX_WAITING
+    assert [one.request for one in answers] == list(range(MAX_WAITING + 1, 2 * MAX_WAITING, 2))
+    assert all("wait already" in one.failures[T0] for one in answers)
 
 
 def test_a_hand_over_goes_first() -> None:

@@ -12,6 +12,7 @@ from zkconsumer.core.model import (
     UNNAMED,
     Blocker,
     Ownership,
+    Purpose,
     RebalanceMode,
     StoredOffset,
     TopicPartition,
@@ -19,7 +20,7 @@ from zkconsumer.core.model import (
 from zkconsumer.core.rebalance import MAX_PUT_OFF, RECHECK_S
 from zkconsumer.core.records import Pattern
 from zkconsumer.core.releases import profile
-from zkconsumer.core.state import Phase
+from zkconsumer.core.state import Phase, replace
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
 FIRST = "g_a"
@@ -91,6 +92,18 @@ def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
     done = member.wait(0.2)
     assert one(done, cmd.CollectPositions).partitions == tps(2, 3)
     assert {v[0] for v in one(done, cmd.CommitOffsets).plan.writes.values()} == {15}
+
+
+def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
+    """Both are due in one tick: the partitions are released only after the hand-over's commit."""
+    member = member_in(Phase.STOPPING, grace_s=1.0)
+    member.state = replace(member.state, auto_commit_at=member.state.grace_at)
+    done = member.wait(1.1)
+    purposes = [command.purpose for command in of(done, cmd.CollectPositions)]
+    assert purposes == [Purpose.AUTO, Purpose.RELEASE]
+    assert not of(done, cmd.Release)
+    assert one(done, cmd.CommitOffsets).plan.writes.keys() == tps(2, 3)
+    assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
 
 
 def test_a_release_goes_on_when_the_last_message_is_finished() -> None:

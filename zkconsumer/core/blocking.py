@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from zkconsumer.core.commands import Command, Diagnose, Notice, NoticeKind
 from zkconsumer.core.events import Diagnosed
-from zkconsumer.core.model import UNNAMED
+from zkconsumer.core.model import UNNAMED, TopicPartition
 from zkconsumer.core.state import State, Step, replace
+from zkconsumer.errors import displayed
 
 MAX_NAMED = 20
 """How many partitions one report names; a log line is read by people, the rest is counted."""
+
+
+def listed(partitions: Iterable[TopicPartition]) -> str:
+    """Name at most `MAX_NAMED` partitions, and count the others."""
+    names = [displayed(str(tp)) for tp in sorted(partitions)]
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def report(state: State, now: float) -> Step:
@@ -23,12 +33,9 @@ def report(state: State, now: float) -> Step:
     holders = sorted({(who.thread, who.session) for who in named.values()})
     names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
     persistent = any(not session for _, session in holders)
-    partitions = [str(tp) for tp in sorted(named)]
-    more = len(partitions) - MAX_NAMED
-    where = ", ".join(partitions[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
     notice = Notice(
         NoticeKind.BLOCKED,
-        where,
+        listed(named),
         f"held by {names} for {now - since:.0f} s",
         "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
         if persistent
@@ -55,7 +62,7 @@ def diagnosed(state: State, event: Diagnosed) -> Step:
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,
-            f"ids/{consumer}",
+            f"ids/{displayed(consumer)}",
             reason,
             "give all members one partition.assignment.strategy and exclude.internal.topics;"
             " set peers.release to the release of the JVM members; see zkconsumer assign",

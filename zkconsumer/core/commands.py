@@ -156,6 +156,19 @@ class AnswerCommit(Command):
     failures: Mapping[TopicPartition, str]
 
 
+@dataclass(frozen=True, slots=True)
+class RecreateClient(Command):
+    """Replace the ZooKeeper client, which has died, by a new one that continues its session."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp(Command):
+    """Fail every stream and every waiting call: the ZooKeeper client cannot be brought back."""
+
+    reason: str
+    refused: bool
+
+
 class NoticeKind(Enum):
     """The kinds of notice; the values are the names of the counters."""
 
@@ -182,6 +195,7 @@ class NoticeKind(Enum):
     DISAGREEMENT = "disagreement"
     LISTENER_FAILED = "listener_failed"
     LISTENER_LATE = "listener_late"
+    CLIENT_DIED = "client_died"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,11 @@ from zkconsumer.core.state import CommitRequest, InFlight, Phase, State, Step, r
 MAX_TRIES = 8
 """How often one commit starts over because somebody else keeps writing; then it has failed."""
 
-MIN_BACKOFF_S = 0.05
-"""Least pause before Kafka is asked again: the JVM's loops without one at `…backoff.ms`=0."""
+
+MAX_WAITING = 16
+"""Commits that wait at the same time. Neighbours of one kind are one commit, so that a program
+reaches this only where it alternates `commit_offsets()` and `commit_offsets(offsets)` during an
+outage. Further commits then fail at once."""
 
 
 ASKED = frozenset({Purpose.EXPLICIT, Purpose.GIVEN})
@@ -37,9 +40,42 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
         return state, ()
     if asked.purpose in URGENT:
         state = replace(state, commits=(asked, *state.commits), commits_at=None)
+        return pump(state, now)
+    before, last = state.commits[:-1], state.commits[-1:]
+    if last and last[0].purpose is asked.purpose:
+        queue = (*before, _together(last[0], asked))
+    elif asked.purpose in ASKED and len(state.commits) >= MAX_WAITING:
+        reason = f"{MAX_WAITING} commits wait already, for ZooKeeper or for Kafka"
+        return state, (AnswerCommit(asked.request, dict.fromkeys(asked.positions, reason)),)
     else:
-        state = replace(state, commits=(*state.commits, asked))
-    return pump(state, now)
+        queue = (*state.commits, asked)
+    return pump(replace(state, commits=queue), now)
+
+
+def _together(first: CommitRequest, then: CommitRequest) -> CommitRequest:
+    """Two waiting commits as one that stores what the second would leave after the first.
+
+    A loop that commits during an outage therefore keeps one map of positions, and stores it once.
+    """
+    metadata = {tp: text for tp, text in first.metadata.items() if tp not in then.positions}
+    return then._replace(
+        positions={**first.positions, **then.positions},
+        metadata={**metadata, **then.metadata},
+        retries=max(first.retries, then.retries),
+        also=(*first.also, first.request),
+    )
+
+
+def timed_out(state: State, request: int) -> State:
+    """Drop a waiting commit whose callers have all given up; one under way cannot be recalled."""
+    queue = []
+    for one in state.commits:
+        left = [number for number in (*one.also, one.request) if number != request]
+        if one.purpose not in ASKED:
+            queue.append(one)
+        elif left:
+            queue.append(one._replace(request=left[-1], also=tuple(left[:-1])))
+    return replace(state, commits=tuple(queue))
 
 
 def pending(state: State, purpose: Purpose) -> bool:
@@ -141,10 +177,27 @@ def interrupted(state: State) -> State:
     return replace(
         state,
         ledger=offsets.doubt(state.ledger, state.commit.plan),
-        commits=(_without(state.commit.request, dict.fromkeys(state.rewound)), *state.commits),
+        commits=_first(
+            _without(state.commit.request, dict.fromkeys(state.rewound)), state.commits
+        ),
         commit=None,
         rewound=frozenset(),
     )
+
+
+def _first(
+    asked: CommitRequest, waiting: tuple[CommitRequest, ...]
+) -> tuple[CommitRequest, ...]:
+    """Return the queue with a commit that is sent again: first, but behind a hand-over's.
+
+    1. An automatic commit is sent; 2. a hand-over queues its own; 3. the first gets no reply, or
+    Kafka refuses it. In front of the hand-over's commit, its retry would wait for the hand-over,
+    which waits for its own commit; or the release would begin when the retry has ended.
+    """
+    if asked.purpose in URGENT:
+        return (asked, *waiting)
+    urgent = tuple(one for one in waiting if one.purpose in URGENT)
+    return (*urgent, asked, *(one for one in waiting if one.purpose not in URGENT))
 
 
 def abandon(state: State, reason: str) -> Step:
@@ -185,7 +238,7 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         return then((state, commands + more), lambda s: pump(s, now))
     if outcome.unavailable and asked.retries:
         state, notice = _again_later(state, asked, outcome.unavailable, now)
-        return state, (*commands, notice)
+        return then((state, (*commands, notice)), lambda s: pump(s, now))
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
     failures |= _unstored(state, asked, {*outcome.versions, *outcome.kafka})
     state = _unready(state, asked, failures)
@@ -206,8 +259,9 @@ def _again_later(
         NoticeKind.COMMIT_RETRIED, f"{tp}{more}",
         f"{asked.purpose.value} commit: {reason}; tried again, at most {asked.retries} times more",
     )
-    queue = (asked._replace(retries=asked.retries - 1), *state.commits)
-    commits_at = now + max(state.settings.channel_backoff_s, MIN_BACKOFF_S)
+    queue = _first(asked._replace(retries=asked.retries - 1), state.commits)
+    urgent = bool(queue) and queue[0].purpose in URGENT
+    commits_at = None if urgent else now + state.settings.channel_backoff_s
     return replace(state, commits=queue, commits_at=commits_at), notice
 
 
@@ -273,7 +327,7 @@ def _answer(
 ) -> tuple[Command, ...]:
     answer: tuple[Command, ...] = ()
     if asked.purpose in ASKED:
-        answer = (AnswerCommit(asked.request, failures),)
+        answer = tuple(AnswerCommit(number, failures) for number in (*asked.also, asked.request))
     notices = tuple(
         Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")
         for tp, reason in sorted(failures.items())

@@ -178,6 +178,17 @@ class Suspended(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDied(Event):
+    """The ZooKeeper client has ended for good: no `Connected` follows unless it is recreated.
+
+    `refused` says that the server refused the credential, or may have; `reason` is for people.
+    """
+
+    reason: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
     """Time has passed; sent when `machine.next_deadline` is reached."""
 
@@ -231,6 +242,13 @@ class PositionsCollected(Event):
     request: int = 0
     metadata: Mapping[TopicPartition, str] = field(default_factory=dict)
     retries: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTimedOut(Event):
+    """Nothing waits any more for the answer to explicit commit number `request`."""
+
+    request: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

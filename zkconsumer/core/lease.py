@@ -6,7 +6,12 @@ expires the session. So a `sync` sent at `t` grants a lease until `t` + 2/3 of t
 The third that is left covers the time in which a follower forwards the session's touches to the
 leader, which is why a timeout under three server ticks is refused at the start.
 
-All times are seconds of one clock that does not stop in suspend (CLOCK_BOOTTIME, if there is one).
+`sync` asks no quorum. A leader that is cut off from its quorum answers for up to `syncLimit` + 1
+ticks, while another leader expires the session: docs/differences.md ("What a lease guarantees")
+says when the third suffices for that, too.
+
+All times are seconds of one clock that does not stop while the machine sleeps; see
+`consumer.gate.lease_clock`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from zkconsumer.core import rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind, StartFetching
-from zkconsumer.core.committing import MIN_BACKOFF_S
 from zkconsumer.core.events import OffsetsLoaded, StoreUnavailable
 from zkconsumer.core.model import Storage, TopicPartition
 from zkconsumer.core.offsets import take_up
@@ -62,7 +61,6 @@ def not_loaded(state: State, outcome: StoreUnavailable, now: float) -> Step:
     """Kafka does not tell where to begin: what is claimed waits, and the group is still heeded."""
     reason = f"Kafka does not tell the group's offsets: {outcome.reason}"
     notice = Notice(NoticeKind.OFFSETS_UNAVAILABLE, "offsets.storage=kafka", reason)
-    pause_s = max(state.settings.channel_backoff_s, MIN_BACKOFF_S)
     waiting_for = state.waiting_for or reason
     state = replace(state, phase=Phase.WAITING, op=None, waiting_for=waiting_for)
-    return replace(state, retry_at=now + pause_s), (notice,)
+    return replace(state, retry_at=now + state.settings.channel_backoff_s), (notice,)

@@ -61,6 +61,7 @@ def step(state: State, event: Event) -> Step:
 def next_deadline(state: State) -> float:
     """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
     times = [state.grace_at, state.auto_commit_at, state.commits_at, state.leave_at]
+    times.append(state.recreate_at)
     if state.phase is Phase.SETTLED:
         times.append(state.peers_at)
     if state.connected:
@@ -102,7 +103,15 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
         retries = 0 if event.purpose in committing.URGENT else state.settings.commit_retries
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = committing.request(state, asked, event.now)
+    if event.purpose not in committing.URGENT:
+        # One tick may end the grace and start an automatic commit. That commit's positions come
+        # first, and the phase must still wait for those of the hand-over.
+        return result
     return then(result, lambda s: rebalance.after_commit(s, event.now))
+
+
+def _commit_timed_out(state: State, event: events.CommitTimedOut) -> Step:
+    return committing.timed_out(state, event.request), ()
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
@@ -114,7 +123,7 @@ def _position_reset(state: State, event: events.PositionReset) -> Step:
 
 def _tick(state: State, event: events.Tick) -> Step:
     """Whatever is due is done, the lease first."""
-    result: Step = (state, ())
+    result = connection.recreate_due(state, event.now)
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: connection.renew(s, event.now))
     result = then(result, lambda s: _auto_commit(s, event.now))
@@ -240,6 +249,7 @@ Handler = Callable[[State, Any], Step]
 TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.Connected): _connected,
     (None, events.Suspended): connection.suspended,
+    (None, events.ClientDied): connection.client_died,
     (None, events.Tick): _tick,
     (None, events.Triggered): triggers.triggered,
     (None, events.OwnerNodeChanged): triggers.owner_node_changed,
@@ -247,6 +257,7 @@ TABLE: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.TopicDeleted): triggers.topic_deleted,
     (None, events.ReleaseReady): _release_ready,
     (None, events.PositionsCollected): _positions_collected,
+    (None, events.CommitTimedOut): _commit_timed_out,
     (None, events.PositionReset): _position_reset,
     (None, events.Diagnosed): blocking.diagnosed,
     (None, events.CloseRequested): _close_requested,
@@ -260,6 +271,7 @@ OutcomeHandler = Callable[[State, Any, float], Step]
 OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.REGISTERING, events.Registered): connection.registered,
     (Phase.REGISTERING, events.IdTaken): connection.id_taken,
+    (Phase.REGISTERING, events.Released): connection.released,
     (Phase.RECOVERING, events.Verified): connection.recovered,
     (Phase.READING, events.ViewRead): reading.view_read,
     (Phase.BEFORE_RELEASE, events.ListenerReturned): _listened,
@@ -270,7 +282,8 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.LOADING, events.StoreUnavailable): loading.not_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
     (Phase.SETTLED, events.OwnersListed): peers.looked,
-    (Phase.SETTLED, events.Registered): lambda s, _, __: (replace(s, op=None), ()),
+    # After a nudge: reading the group arms the watch on the new id znode.
+    (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read(s),
     (None, events.MemberNodeGone): connection.member_node_gone,
     (None, events.Denied): _denied,
 }

@@ -12,6 +12,7 @@ from zkconsumer.core.commands import Command, Diagnose, ListOwners, Notice, Noti
 from zkconsumer.core.events import OwnersListed
 from zkconsumer.core.state import State, Step, own_topics, replace, start_op
 from zkconsumer.core.view import assignment_of_others
+from zkconsumer.errors import displayed
 
 
 def look(state: State) -> Step:
@@ -39,7 +40,7 @@ def looked(state: State, outcome: OwnersListed, now: float) -> Step:
         Notice(
             NoticeKind.IDLE_PEER,
             str(tp),
-            f"assigned to {thread}, which is registered but does not claim it",
+            f"assigned to {displayed(thread)}, which is registered but does not claim it",
             "restart that consumer; peers.nudge=true makes the whole group rebalance once a minute",
         )
         for tp, thread in sorted(idle.items())
@@ -53,6 +54,7 @@ def looked(state: State, outcome: OwnersListed, now: float) -> Step:
     if now < state.nudged_at + nudge_s:
         return replace(state, peers_at=state.nudged_at + nudge_s), notices + diagnose
     state, op = start_op(replace(state, nudged_at=now))
+    state = replace(state, nudge_op=op)
     return state, (*notices, *diagnose, Nudge(op, state.wall_ms))
 
 

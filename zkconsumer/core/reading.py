@@ -11,7 +11,7 @@ from zkconsumer.core.model import RebalanceMode, ThreadId, TopicPartition
 from zkconsumer.core.records import Pattern
 from zkconsumer.core.state import State, Step, own_topics, replace, then
 from zkconsumer.core.view import GroupView, assignment, recreated, undecidable
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, displayed
 
 
 def view_read(state: State, outcome: ViewRead, now: float) -> Step:
@@ -36,7 +36,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     if not view.brokers:
         wanted, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
     elif reason:
-        wanted, waiting_for = held, f"{subject}: {reason}"
+        wanted, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
     else:
         wanted, waiting_for = _our_part(state, view, held)
     # Eager stops the world for a change, not for each look at what it waits for.
@@ -107,7 +107,7 @@ def _new_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]
     return tuple(
         Notice(
             NoticeKind.MALFORMED_PEER,
-            f"ids/{consumer}",
+            f"ids/{displayed(consumer)}",
             f"this registration fails every JVM member of the group: {reason}",
             "stop that consumer, or delete its id znode",
         )

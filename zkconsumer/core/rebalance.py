@@ -108,7 +108,9 @@ def _refresh_at(state: State, now: float) -> float | None:
 def register(state: State) -> Step:
     """Create our id znode; nothing is delivered until what we own was read back after it."""
     state, commands = _cut_short(state)
-    state = replace(state, registered=False, fenced=True, phase=Phase.REGISTERING, retry_at=None)
+    state = replace(
+        state, registered=False, fenced=True, phase=Phase.REGISTERING, retry_at=None, nudge_op=None
+    )
     state, op = start_op(state)
     return state, (ShutGate(), *commands, Register(op, state.wall_ms))
 
@@ -154,6 +156,9 @@ def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
     state = replace(state, moving=go, ready=frozenset())
     asked = go & state.serving
     if not asked:
+        if committing.pending(state, Purpose.RELEASE):
+            # A connection that broke cut the last hand-over short; its positions are not stored.
+            return pump(replace(state, phase=Phase.COMMITTING, op=None, grace_at=None), now)
         return before_release(state, now)
     state = replace(
         state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s
@@ -237,9 +242,9 @@ def after_commit(state: State, now: float) -> Step:
     return state, ()
 
 
-def close(state: State) -> Step:
+def close(state: State, reason: str = "the connector is shut down") -> Step:
     """The end: what still waits for a commit is told, and the session takes our znodes along."""
-    state, answers = committing.abandon(state, "the connector is shut down")
+    state, answers = committing.abandon(state, reason)
     return replace(state, phase=Phase.CLOSED), (*answers, ShutGate(), CloseSession())
 
 

@@ -33,7 +33,7 @@ class Phase(Enum):
     """Where a member stands; every phase ends with the event that its text names."""
 
     OFFLINE = "offline"  # no connection: Connected
-    REGISTERING = "registering"  # creating our id znode: Registered, IdTaken
+    REGISTERING = "registering"  # creating our id znode: Registered, IdTaken and then Released
     RECOVERING = "recovering"  # reading back what we may own, nothing delivered: Verified
     READING = "reading"  # reading the group: ViewRead
     STOPPING = "stopping"  # the user finishes what moves away: ReleaseReady of all, or the grace
@@ -83,7 +83,8 @@ class Settings:
 class CommitRequest(NamedTuple):
     """`request` numbers an explicit commit, for its answer; 0 for all others.
 
-    `retries` says how often Kafka may be asked again to store it.
+    `retries` says how often Kafka may be asked again to store it. `also` are the numbers of earlier
+    explicit commits that wait together with this one and get the same answer.
     """
 
     purpose: Purpose
@@ -91,6 +92,7 @@ class CommitRequest(NamedTuple):
     request: int = 0
     metadata: Mapping[TopicPartition, str] = {}
     retries: int = 0
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class State:
 
     Attributes:
         fenced: nothing may be delivered or committed until what we own was read back.
+        client_fault: why the ZooKeeper client died last; empty while one works. `client_deaths`
+            counts its deaths since the last connection, `client_refusals` those by a refusal.
+        recreate_at: when the dead client is replaced by a new one.
         owned: owner znodes of ours; `serving` are those among them that a stream fetches.
         doubtful: claims whose reply was lost; read back on reconnect.
         topics: the czxid of every topic ever seen, so that a re-created one is known.
@@ -125,6 +130,7 @@ class State:
         unwatched: what we claimed and have not yet re-read, which arms the watch.
         blocked: who holds what we want, since when, and whether that was reported.
         idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
+        nudge_op: the last nudge whose deletion of the id znode has not been notified yet.
         refresh_at: a settled member reads the group again then, though no watch has fired.
         assignment: who should own what, all members' as far as we know it; for a listener only.
         heard: the last of its calls for this assignment; None: neither.
@@ -141,6 +147,10 @@ class State:
     registered: bool = False
     fenced: bool = True
     wall_ms: int = 0
+    client_fault: str = ""
+    client_deaths: int = 0
+    client_refusals: int = 0
+    recreate_at: float | None = None
     view: GroupView | None = None
     topics: Mapping[str, int] = field(default_factory=dict)
     waiting_for: str = ""
@@ -173,6 +183,7 @@ class State:
     peers_at: float | None = None
     refresh_at: float | None = None
     nudged_at: float = float("-inf")
+    nudge_op: int | None = None
     idle_peers: frozenset[TopicPartition] = frozenset()
     lease: Lease = field(default_factory=Lease)
     ledger: Ledger = field(default_factory=dict)

@@ -12,12 +12,30 @@ RESTING = frozenset({Phase.SETTLED, Phase.WAITING})
 
 def triggered(state: State, event: events.Triggered) -> Step:
     """The group changed: read it now, or when the phase under way has ended."""
+    if event.trigger is Trigger.OWN_MEMBER_NODE and state.nudge_op is not None:
+        return _own_nudge(state)
     if event.trigger is Trigger.OWN_MEMBER_NODE and state.phase is not Phase.REGISTERING:
         notice = Notice(NoticeKind.OWNERSHIP_LOST, "our id znode", "somebody deleted or replaced "
                         "it; nothing is delivered until this member is registered again")
         return then((state, (notice,)), rebalance.register)
     if event.trigger is Trigger.OWN_MEMBER_NODE:
         return rebalance.register(state) if state.op is None else (state, ())
+    state = replace(state, stale=True)
+    return rebalance.read(state) if state.phase in RESTING else (state, ())
+
+
+def _own_nudge(state: State) -> Step:
+    """Attribute one event about the own id znode to this member's nudge.
+
+    1. The nudge deletes and creates the id znode; 2. the watch on the id znode fires; 3. the reply
+    to the nudge arrives, and the member reads the group. If the watch event arrives after step 3,
+    the member reads the group again now. Each reading arms the watch and compares the znode's
+    owner with the session, so another client's deletion that is attributed to the nudge still
+    leads to a new registration.
+    """
+    awaited, state = state.op == state.nudge_op, replace(state, nudge_op=None)
+    if awaited:
+        return state, ()
     state = replace(state, stale=True)
     return rebalance.read(state) if state.phase in RESTING else (state, ())
 

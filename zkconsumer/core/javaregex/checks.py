@@ -10,6 +10,7 @@ from zkconsumer.core.javaregex.nodes import (
     Assertion,
     Atomic,
     Chars,
+    Grapheme,
     Greed,
     Group,
     LineEnd,
@@ -43,7 +44,7 @@ class Extent:
 def extent(node: Node, before: Extent) -> Extent:
     """The extent of what stands before, and the node after it."""
     match node:
-        case Chars():
+        case Chars() | Grapheme():
             return replace(before, longest=_int32(before.longest + 1))
         case LineEnd():
             return replace(before, longest=_int32(before.longest + 2))
@@ -96,7 +97,7 @@ def _int32(number: int) -> int:
 
 def refuse_in_look_behind(node: Node) -> None:
     """UnsupportedFilterError for what Java matches forwards in a look-behind and `regex` back."""
-    if isinstance(node, Atomic | LineEnd) or (
+    if isinstance(node, Atomic | LineEnd | Grapheme) or (
         isinstance(node, Repeat) and node.greed is Greed.POSSESSIVE
     ):
         raise UnsupportedFilterError("a look-behind holds something possessive")
@@ -141,7 +142,7 @@ def out_of_step(node: Node) -> bool:
 
 def _can_be_empty(node: Node) -> bool:
     match node:
-        case Chars() | LineEnd():
+        case Chars() | LineEnd() | Grapheme():
             return False
         case Sequence(items):
             return all(map(_can_be_empty, items))

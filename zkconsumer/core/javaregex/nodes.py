@@ -30,6 +30,11 @@ class LineEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Grapheme:
+    r"""\X: one extended grapheme cluster, which is one character wherever the text is ASCII."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """One after the other."""
 
@@ -96,6 +101,7 @@ Node = (
     Chars
     | Assertion
     | LineEnd
+    | Grapheme
     | Sequence
     | Alternation
     | Group
@@ -133,6 +139,8 @@ def text_of(node: Node, referenced: frozenset[int]) -> str:
             return text
         case LineEnd():
             return f"(?:{_LINE_END})"
+        case Grapheme():
+            return r"(?>(?!\uDFFF)\X)"  # never SEPARATOR
         case Sequence(items):
             return "".join(text_of(item, referenced) for item in items)
         case Alternation(branches):

@@ -16,6 +16,7 @@ from zkconsumer.core.javaregex.nodes import (
     Assertion,
     Atomic,
     Chars,
+    Grapheme,
     Group,
     LineEnd,
     Look,
@@ -125,7 +126,9 @@ class Parser(QuantifierParser):
         self.skip()
         if letter in "123456789":
             return self._numbered(int(letter))
-        if letter == "X" or (letter == "b" and self.peek() == "{"):
+        if letter == "X":
+            return Grapheme()
+        if letter == "b" and self.peek() == "{":
             raise UnsupportedFilterError("releases of Java differ in what one character looks like")
         if letter in ASSERTIONS:
             return Assertion(ASSERTIONS[letter](self.mode))
