@@ -1,15 +1,14 @@
 """A topic's log, in memory and on a real broker, behind one face; and streams that read it.
 
-`MemoryFetcher` stands for `KafkaFetcher` where a test is about streams alone. What it may be
-trusted with is what `tests/kafka/test_fetcher.py` asks of both.
+The simulator's `MemoryFetcher` replaces `KafkaFetcher` where a test is about streams alone.
+tests/kafka/test_fetcher.py runs one contract suite on both.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -20,15 +19,17 @@ from confluent_kafka.admin import AdminClient
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.feed import ReportKind
+from zkconsumer.consumer.feed import IDLE_S, TURN_S, ReportKind
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.stream import Grant, Stream, StreamReport, Which
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker
 from zkconsumer.kafka.brokers import broker_settings
-from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
 from zkconsumer.kafka.settings import Settings, fetch_settings
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sim.logs import MemoryFetcher
 
 # Seconds within which what must happen has happened, also on a busy machine.
 PATIENCE_S = 60.0
@@ -60,6 +61,8 @@ class Log(Protocol):
 
 @dataclass
 class MemoryLog(Log):
+    """One topic in memory; threads that wait for a message are woken when it is appended."""
+
     topic: str
     changed: threading.Condition = field(default_factory=threading.Condition)
     partitions: dict[int, list[Message]] = field(default_factory=dict)
@@ -90,71 +93,33 @@ class MemoryLog(Log):
         self.first[partition] = first
 
     def fetcher(self, *others: MemoryLog) -> Fetcher:
-        return MemoryFetcher(self, *others)
+        return fetcher_of(self, *others)
 
 
-class MemoryFetcher:
-    """Reads `MemoryLog`s in small rounds over their partitions, as a broker client would.
-
-    Logs of several topics must share their `changed`.
-    """
-
-    ROUND = 50
-    wait_s = 0.0
+class MemoryLogs:
+    """Several topics in memory as the one log that a fetcher reads."""
 
     def __init__(self, *logs: MemoryLog) -> None:
-        self.faults: deque[Fault] = deque()
         self._logs = {log.topic: log for log in logs}
-        self._changed = logs[0].changed
-        self._next: dict[TopicPartition, int] = {}
 
-    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        assert not set(offsets) & set(self._next), "assigned already"
-        self._next.update(offsets)
+    def start(self, tp: TopicPartition) -> int:
+        return self._logs[tp.topic].first.get(tp.partition, 0)
 
-    def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        for one in tps:
-            self._next.pop(one, None)
+    def end(self, tp: TopicPartition) -> int:
+        return len(self._logs[tp.topic].partitions.get(tp.partition, ()))
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        found: list[Message] = []
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while not found and not self.faults:
-                self._read(found, max_messages)
-                left = deadline - time.monotonic()
-                if found or self.faults or left <= 0:
-                    break
-                self._changed.wait(left)
-        return found
+    def message(self, tp: TopicPartition, offset: int) -> Message:
+        return self._logs[tp.topic].partitions[tp.partition][offset]
 
-    def _read(self, found: list[Message], max_messages: int) -> None:
-        for tp, offset in list(self._next.items()):
-            source = self._logs[tp.topic]
-            log, first = source.partitions.get(tp.partition, []), source.first.get(tp.partition, 0)
-            if not first <= offset <= len(log):
-                del self._next[tp]
-                self.faults.append(Fault(FaultKind.OUT_OF_RANGE, tp, f"{offset} out of range"))
-                continue
-            some = log[offset : offset + min(self.ROUND, max_messages - len(found))]
-            found += some
-            self._next[tp] = offset + len(some)
 
-    def resolve(
-        self, tps: Iterable[TopicPartition], reset: Reset
-    ) -> dict[TopicPartition, int | str]:
-        return {
-            tp: self._logs[tp.topic].first.get(tp.partition, 0)
-            if reset is Reset.SMALLEST
-            else len(self._logs[tp.topic].partitions.get(tp.partition, []))
-            for tp in tps
-        }
+def fetcher_of(*logs: MemoryLog, kind: type[MemoryFetcher] = MemoryFetcher) -> MemoryFetcher:
+    """A fetcher that waits for messages in real time; the logs must share their `changed`."""
 
-    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self.resolve(tps, Reset.LARGEST)  # type: ignore[return-value]
+    def wait(ready: Callable[[], bool], timeout_s: float) -> None:
+        with logs[0].changed:
+            logs[0].changed.wait_for(ready, timeout_s)
 
-    def close(self) -> None:
-        self._next.clear()
+    return kind(MemoryLogs(*logs), wait)
 
 
 def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> Settings:
@@ -191,6 +156,32 @@ class KafkaLog(Log):
         return KafkaFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
+class NoAlarm:
+    """The alarm of a fetcher that no stream uses."""
+
+    attention = False
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+
+
+@dataclass
+class SharedLog(KafkaLog):
+    """A log on a real broker whose fetchers share their clients."""
+
+    pool: FetcherPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = settings_for(self.sandbox.bootstrap, version=self.version)
+        self.pool = FetcherPool(
+            connect=lambda: KafkaFetcher(settings), max_messages=1000, max_bytes=1 << 20,
+            name=self.topic,
+        )
+
+    def fetcher(self, *others: KafkaLog, alarm: Alarm | None = None) -> SharedFetcher:
+        return self.pool.fetcher(alarm or NoAlarm())
+
+
 class Reader:
     """A stream over a log, with the coordinator's side in the test's hands.
 
@@ -211,6 +202,10 @@ class Reader:
         self.gate = LeaseGate()
         self.gate.open(self.gate.clock() + 3600)
         self.epoch = 100
+        turn_s = TURN_S
+        if connect is None and isinstance(log, SharedLog):
+            # As in a connector: nothing but the alarm ends a wait.
+            connect, turn_s = lambda: log.fetcher(alarm=self.stream.alarm), IDLE_S
         self.stream: Stream[object, object] = Stream(
             topic=None if others else log.topic,
             thread_id="tests_member-0",
@@ -222,6 +217,7 @@ class Reader:
             retry_s=0.05,
             codec=codec or Codec(),
             report=self.reports.append,
+            turn_s=turn_s,
         )
 
     @property

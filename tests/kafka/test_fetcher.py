@@ -6,22 +6,29 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, eventually, settings_for
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, SharedLog, eventually, settings_for
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+@pytest.fixture(params=["memory", "kafka", "shared"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     topic = unique("fetch")
     if request.param == "memory":
-        return MemoryLog(topic)
+        yield MemoryLog(topic)
+        return
     sandbox: Sandbox = request.getfixturevalue("sandbox")
     sandbox.create_topic(topic, partitions=3)
-    return KafkaLog(topic, sandbox)
+    if request.param == "kafka":
+        yield KafkaLog(topic, sandbox)
+        return
+    shared = SharedLog(topic, sandbox)
+    yield shared
+    shared.pool.close()
+    assert not shared.pool.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -142,8 +149,42 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
     log.cut(0, 20)
     log.append(1, ["a"])
     tps = [log.tp(number) for number in range(3)]
-    assert fetcher.resolve(tps, Reset.SMALLEST) == dict(zip(tps, [20, 0, 0], strict=True))
-    assert fetcher.resolve(tps, Reset.LARGEST) == dict(zip(tps, [30, 1, 0], strict=True))
+    for reset, ends in ((Reset.SMALLEST, [20, 0, 0]), (Reset.LARGEST, [30, 1, 0])):
+        answer = fetcher.resolve(tps, reset).result(PATIENCE_S)
+        assert answer == dict(zip(tps, ends, strict=True))
+
+
+def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) -> None:
+    """The end of a partition's log is known once it is fetched, and only while it is assigned."""
+    log.append(0, map(str, range(7)))
+    log.append(1, ["a"])
+    fetcher.assign({log.tp(0): 0})
+    offsets(fetcher, 0, 7)
+    eventually(lambda: fetcher.consume(1, 0.05) or fetcher.ends([log.tp(0)]))
+    assert fetcher.ends([log.tp(0), log.tp(1)]) == {log.tp(0): 7}
+    fetcher.unassign([log.tp(0)])
+    assert fetcher.ends([log.tp(0)]) == {}
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_more_messages_come_than_were_asked_for(
+    log: Log, fetcher: Fetcher, most: int
+) -> None:
+    """`max_messages` bounds the messages of all partitions together, and nothing is lost by it."""
+    for partition in (0, 1):
+        log.append(partition, map(str, range(10)))
+    fetcher.assign({log.tp(0): 0, log.tp(1): 0})
+    seen: dict[int | None, list[int | None]] = {0: [], 1: []}
+
+    def all_seen() -> bool:
+        messages = fetcher.consume(most, 0.05)
+        assert len(messages) <= most
+        for one in messages:
+            seen[one.partition()].append(one.offset())
+        return sum(map(len, seen.values())) >= 20
+
+    eventually(all_seen)
+    assert seen == {0: list(range(10)), 1: list(range(10))}
 
 
 def test_closing_twice_does_nothing(log: Log) -> None:
@@ -167,7 +208,7 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
         assert fetcher.consume(10, 0.05) == []
     assert 1 <= len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FaultKind.PASSING}
-    answers = fetcher.resolve(nowhere, Reset.LARGEST)
+    answers = fetcher.resolve(nowhere, Reset.LARGEST).result(PATIENCE_S)
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
 
@@ -182,7 +223,7 @@ def test_an_unknown_partition_is_waited_for(
     fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
     fetcher.assign({there: 0, later: 0})
     assert [(one.kind, one.tp) for one in fetcher.faults] == [(FaultKind.PASSING, later)]
-    assert isinstance(fetcher.resolve([later], Reset.LARGEST)[later], str)
+    assert isinstance(fetcher.resolve([later], Reset.LARGEST).result(PATIENCE_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)
     assert offsets(fetcher, 1, 1) == [0]
@@ -198,7 +239,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) 
     absent = TopicPartition(unique("absent"), 0)
     tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
     fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
-    ends = fetcher.resolve([*tps, absent], Reset.LARGEST)
+    ends = fetcher.resolve([*tps, absent], Reset.LARGEST).result(PATIENCE_S)
     assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
     assert isinstance(ends[absent], str)
     start = time.monotonic()

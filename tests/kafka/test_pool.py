@@ -1,0 +1,135 @@
+"""What streams that share broker clients may expect of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from topiclogs import MemoryLog, NoAlarm, eventually, fetcher_of
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import FetchError
+from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher
+from zkconsumer.kafka.pool import BATCH, FetcherPool, SharedFetcher
+from zkconsumer.sim.logs import MemoryFetcher
+
+LIMIT = 300  # messages that may wait for one stream
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """A log of two partitions, with 5,000 messages in each."""
+    one = MemoryLog("shared")
+    for partition in (0, 1):
+        one.append(partition, map(str, range(5000)))
+    return one
+
+
+@pytest.fixture
+def made() -> list[MemoryFetcher]:
+    """The clients that a pool has made."""
+    return []
+
+
+@pytest.fixture
+def pool(log: MemoryLog, made: list[MemoryFetcher]) -> Iterator[FetcherPool]:
+    """A pool of one client."""
+    one = pool_of(lambda: made.append(fetcher_of(log)) or made[-1])
+    yield one
+    one.close()
+    assert not one.join(60.0)
+
+
+def pool_of(connect: Callable[[], Fetcher | None]) -> FetcherPool:
+    return FetcherPool(connect=connect, clients=1, max_messages=LIMIT, max_bytes=1 << 20)
+
+
+def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | None]]:
+    """The next `count` messages, or a few more, by partition and offset."""
+    found: list[tuple[int | None, int | None]] = []
+
+    def enough() -> bool:
+        messages = fetcher.consume(50, 0.05)
+        found.extend((one.partition(), one.offset()) for one in messages)
+        return len(found) >= count
+
+    eventually(enough)
+    return found
+
+
+def waiting(fetcher: SharedFetcher) -> int:
+    return sum(len(what) for _, what, _ in fetcher._ready if isinstance(what, list))
+
+
+def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
+    pool: FetcherPool, log: MemoryLog
+) -> None:
+    """A stream that takes nothing fills its queue and no more; it has no gap when it goes on."""
+    slow, fast = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    slow.assign({log.tp(0): 0})
+    fast.assign({log.tp(1): 0})
+    assert read(fast, 5000) == [(1, offset) for offset in range(5000)]
+    eventually(lambda: waiting(slow) > LIMIT)
+    log.append(1, ["one more"])
+    assert read(fast, 1) == [(1, 5000)]
+    assert waiting(slow) <= LIMIT + BATCH
+    assert read(slow, 5000) == [(0, offset) for offset in range(5000)]
+
+
+def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
+    pool: FetcherPool, log: MemoryLog
+) -> None:
+    """The second stream reads from its offset, whenever the first stream unassigns it."""
+    first, second = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    first.assign({log.tp(0): 0})
+    read(first, 1)
+    second.assign({log.tp(0): 100})
+    start = read(second, 50)
+    first.unassign([log.tp(0)])
+    rest = read(second, 4900 - len(start))
+    assert start + rest == [(0, offset) for offset in range(100, 5000)]
+    assert first.consume(50, 0.0) == []
+
+
+def test_a_stream_that_assigns_too_late_takes_nothing_away(
+    pool: FetcherPool, log: MemoryLog
+) -> None:
+    """After the late stream has unassigned the partition the other one goes on without a gap."""
+    late, owner = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
+    owner.assign({log.tp(0): 0})
+    start = read(owner, 50)
+    late.assign({log.tp(0): 0})
+    read(late, 1)
+    late.unassign([log.tp(0)])
+    assert start + read(owner, 5000 - len(start)) == [(0, offset) for offset in range(5000)]
+
+
+def test_a_client_that_is_lost_is_replaced_without_a_gap(
+    pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
+) -> None:
+    """The fetch thread continues with a new client where the lost one ended."""
+    fetcher = pool.fetcher(NoAlarm())
+    fetcher.assign({log.tp(0): 0})
+    start = read(fetcher, 50)
+    made[0].faults.append(Fault(FaultKind.LOST, None, "all brokers have been down"))
+    assert start + read(fetcher, 5000 - len(start)) == [(0, offset) for offset in range(5000)]
+    eventually(lambda: len(made) == 2)
+    assert not fetcher.faults
+
+
+def test_what_prevents_a_client_is_raised_by_each_stream(log: MemoryLog) -> None:
+    """If no client can be made, every stream of the pool gets the reason as a fault."""
+
+    def connect() -> Fetcher:
+        raise FetchError("no broker has a PLAINTEXT endpoint", where="here", remedy="add one")
+
+    pool = pool_of(connect)
+    fetchers = [pool.fetcher(NoAlarm()) for _ in range(2)]
+    for number, fetcher in enumerate(fetchers):
+        fetcher.assign({TopicPartition("shared", number): 0})
+    for fetcher in fetchers:
+        eventually(lambda fetcher=fetcher: fetcher.consume(1, 0.05) or fetcher.faults)
+        assert fetcher.faults[0].kind is FaultKind.PERMANENT
+        assert "PLAINTEXT" in fetcher.faults[0].text
+    pool.close()
+    assert not pool.join(60.0)

@@ -1,0 +1,558 @@
+"""Broker clients that many streams share.
+
+A client of its own for each stream is the fastest design, since no other thread touches the
+messages (see `fetcher`). It costs five threads, eight file descriptors and 2 % of a CPU for every
+sixteen idle streams, so it does not scale to hundreds. A connector with more than `OWN_CLIENTS`
+streams uses a `FetcherPool`: a few clients, each driven by one fetch thread (the JVM has a few
+fetcher threads for all streams, too). Each stream gets a `SharedFetcher`, which implements
+`Fetcher` without touching a client.
+
+    stream's thread --assign, unassign--> queue of commands --> fetch thread --> client
+    stream's thread <--messages, faults-- queue of the stream <-- fetch thread <-- client
+
+**A partition belongs to one client**, by topic and number, whichever stream it is assigned to. So
+when a partition moves between two streams, the same fetch thread ends the old fetch and begins the
+new one, and nothing is fetched twice.
+
+**A message is delivered under the assignment that it was fetched for.** Each assignment of a
+partition is a new `_Route`. The stream's thread sets `live = False` when it unassigns the
+partition, and takes no message of a route that is not live. The fetch thread looks the route up
+after it fetched. It applies commands between two fetches, and after an unassign the client returns
+nothing that it fetched before. So the following order of events is harmless:
+    1. The fetch thread fetches messages of the old assignment.
+    2. The stream's thread unassigns the partition and assigns it at another offset. The old route
+       is not live, the new one waits in the queue of commands.
+    3. The fetch thread hands the messages over: they go to the old route, and are dropped.
+    4. The fetch thread unassigns and assigns the partition. What it fetches now is of the new
+       route.
+
+**A slow stream delays no other stream, and its memory is bounded.** When the queue of a stream is
+full (as much as a client of its own would fetch ahead), the fetch thread stops fetching the
+stream's partitions. It starts again, at the next offset, when the stream has taken half of it.
+
+**A stream sleeps until there is something to do.** The fetch thread sets the stream's event when it
+adds to its queue, and the coordinator sets the same event, so an idle stream costs no wake-ups.
+
+**A client that fails is replaced without the streams.** The route knows the next offset, so the
+fetch thread continues from there with a new client: when all brokers have been down (`LOST_S`),
+when they have moved, and when they have had messages for long and none was fetched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import random
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from confluent_kafka import Message
+
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Fetcher, Reset
+
+logger = logging.getLogger(__name__)
+
+# Most streams of a connector that have a client each. Four idle clients cost half a percent of a
+# CPU; a fifth stream makes all of them share.
+OWN_CLIENTS: Final = 4
+
+# Clients of a pool. A second one keeps half of the partitions flowing while the other waits for a
+# broker that is silent. More gain nothing: all fetch threads share one interpreter lock.
+CLIENTS: Final = 2
+
+# Messages that a fetch thread takes from its client at once; see `consumer.stream`.
+BATCH: Final = 1000
+
+# Longest stay of a fetch thread in a call that cannot be woken (unit: seconds). It applies commands
+# at least so often.
+TURN_S: Final = 0.05
+
+# Longest time that a fetch thread waits for the look-up of a topic before its first fetch (unit:
+# seconds); see `fetcher.LOOKUP_S`. All streams of the client wait with it.
+POOL_LOOKUP_S: Final = 0.2
+
+# Pause of a fetch thread without a client, or without partitions, between two looks (seconds).
+RETRY_S: Final = 0.2
+IDLE_S: Final = 10.0
+
+# Pause after a failure that is raised to all streams of a client, in seconds.
+FAILED_S: Final = 5.0
+
+# How often the ends of the logs are noted, and how often a silent client is compared with what the
+# brokers have, in seconds: as in `consumer.feed`.
+ENDS_S: Final = 5.0
+SILENT_S: Final = 10.0
+_ASKED: Final = 100
+
+
+class Alarm(Protocol):
+    """What ends the wait of a stream's thread."""
+
+    wake: threading.Event
+
+    @property
+    def attention(self) -> bool:
+        """Is there something else to do for the thread? `wake` is set after it becomes true."""
+
+
+class _Route:
+    """One assignment of a partition to a stream."""
+
+    __slots__ = ("below", "end", "fetcher", "live", "next", "tp")
+
+    def __init__(self, fetcher: SharedFetcher, tp: TopicPartition, offset: int) -> None:
+        self.fetcher, self.tp = fetcher, tp
+        self.live = True  # the stream's thread writes it, once, to False
+        self.next = offset  # the fetch thread: the offset after the last that it handed over
+        self.end = -1  # the fetch thread: the log's end, if it is known
+        self.below: _Route | None = None  # the fetch thread: another stream's, which it replaced
+
+
+class SharedFetcher:
+    """The `Fetcher` of a stream that shares its clients; see the module's docstring."""
+
+    wait_s = math.inf  # the pool itself sees to it that messages come
+
+    def __init__(self, pool: FetcherPool, alarm: Alarm) -> None:
+        self.faults: deque[Fault] = deque()
+        self._pool, self._alarm = pool, alarm
+        self._routes: dict[TopicPartition, _Route] = {}
+        # The stream's thread and the fetch threads, for what follows: what was fetched, with its
+        # size in bytes; how much that is; the fetch threads that stopped because it is too much.
+        self._lock = threading.Lock()
+        self._ready: deque[tuple[_Route | None, list[Message] | Fault, int]] = deque()
+        self._messages = self._bytes = 0
+        self._stopped: set[_FetchThread] = set()
+
+    @property
+    def queued(self) -> int:
+        """Messages in the queue of the stream; any thread."""
+        return self._messages
+
+    # ---- the stream's thread ---------------------------------------------------------------------
+
+    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = 0.0) -> None:
+        for tp, offset in offsets.items():
+            route = self._routes[tp] = _Route(self, tp, offset)
+            self._pool.thread_of(tp).post(route)
+
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
+        gone = [route for tp in tps if (route := self._routes.pop(tp, None)) is not None]
+        if not gone:
+            return
+        for route in gone:
+            route.live = False
+            self._pool.thread_of(route.tp).post(route)
+        with self._lock:
+            kept = [one for one in self._ready if one[0] is None or one[0].live]
+            self._ready = deque(kept)
+            self._messages = sum(len(one[1]) for one in kept if isinstance(one[1], list))
+            self._bytes = sum(one[2] for one in kept)
+            self._start_again()
+
+    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+        if not self._ready and timeout_s > 0:
+            # Cleared first and looked at afterwards: whatever comes in between sets it again.
+            self._alarm.wake.clear()
+            if not self._ready and not self._alarm.attention:
+                self._alarm.wake.wait(timeout_s)
+        found: list[Message] = []
+        with self._lock:
+            while self._ready and len(found) < max_messages:
+                route, what, size = self._ready[0]
+                if isinstance(what, Fault):
+                    if found:
+                        break
+                    self._ready.popleft()
+                    self.faults.append(what)
+                    break
+                self._ready.popleft()
+                room = max_messages - len(found)
+                if len(what) > room:
+                    left = what[room:]
+                    what, taken = what[:room], sum(map(len, what[:room]))
+                    self._ready.appendleft((route, left, size - taken))
+                    size = taken
+                found = found + what if found else what
+                self._messages -= len(what)
+                self._bytes -= size
+            self._start_again()
+        return found
+
+    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+        return self._pool.resolve(list(tps), reset)
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        routes = ((tp, self._routes.get(tp)) for tp in tps)
+        return {tp: one.end for tp, one in routes if one is not None and one.end >= 0}
+
+    def close(self) -> None:
+        self.unassign(list(self._routes))
+
+    def _start_again(self) -> None:
+        """Have partitions fetched again, if enough was taken; with the lock."""
+        if self._stopped and self._pool.has_room(2 * self._messages, 2 * self._bytes):
+            for thread in self._stopped:
+                thread.post(self)
+            self._stopped.clear()
+
+    # ---- the fetch threads -----------------------------------------------------------------------
+
+    def add(self, route: _Route, messages: list[Message], thread: _FetchThread) -> bool:
+        """Queue messages of a route; is there room for more? If not, `thread` is told when."""
+        size = sum(map(len, messages))
+        with self._lock:
+            if not route.live:
+                return True
+            self._ready.append((route, messages, size))
+            self._messages += len(messages)
+            self._bytes += size
+            has_room = self._pool.has_room(self._messages, self._bytes)
+            if not has_room:
+                self._stopped.add(thread)
+        self._alarm.wake.set()
+        return has_room
+
+    def fail(self, route: _Route | None, fault: Fault) -> None:
+        """Queue a fault of a route, or of all that the stream fetches."""
+        with self._lock:
+            if route is not None and not route.live:
+                return
+            self._ready.append((route, fault, 0))
+        self._alarm.wake.set()
+
+
+def _runs(messages: list[Message]) -> list[tuple[tuple[str | None, int | None], int]]:
+    """Return topic and partition of each run of messages, and how many there are.
+
+    One run is the usual case where a backlog is read, and costs half as much to see.
+    """
+    topics, numbers = list(map(Message.topic, messages)), list(map(Message.partition, messages))
+    first, number, count = topics[0], numbers[0], len(messages)
+    if numbers.count(number) == count and topics.count(first) == count:
+        return [((first, number), count)]
+    runs = itertools.groupby(zip(topics, numbers, strict=True))
+    return [(key, sum(1 for _ in run)) for key, run in runs]
+
+
+class FetcherPool:
+    """The clients that the streams of a connector share."""
+
+    def __init__(
+        self,
+        *,
+        connect: Callable[[], Fetcher | None],
+        moved: Callable[[], bool] = lambda: False,
+        trouble: Callable[[str], None] = lambda text: None,
+        clients: int = CLIENTS,
+        max_messages: int,
+        max_bytes: int,
+        name: str = "",
+    ) -> None:
+        """
+        Args:
+            connect: makes a client, on a fetch thread; None while no broker is registered.
+            moved: tells whether all brokers have other addresses than at the last `connect`.
+            trouble: takes a text about passing faults of the brokers, on a fetch thread.
+            clients: how many there are at most; each is made when it is first needed.
+            max_messages, max_bytes: what may be fetched ahead for one stream.
+            name: begins the names of the threads.
+        """
+        self.connect, self.moved, self.trouble = connect, moved, trouble
+        self._max_messages, self._max_bytes = max_messages, max_bytes
+        self._threads = [_FetchThread(self, f"{name}-fetch-{one}") for one in range(clients)]
+
+    def fetcher(self, alarm: Alarm) -> SharedFetcher:
+        """Return the fetcher of one stream, whose thread waits for `alarm`."""
+        return SharedFetcher(self, alarm)
+
+    def close(self) -> None:
+        """End the threads soon, and return at once; each of them closes its client."""
+        for thread in self._threads:
+            thread.end()
+
+    def join(self, limit_s: float) -> list[str]:
+        """Wait at most `limit_s` seconds in all; return the names of threads that still run."""
+        limit = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+        return [thread.name for thread in self._threads if thread.is_alive()]
+
+    def thread_of(self, tp: TopicPartition) -> _FetchThread:
+        """Return the thread whose client fetches a partition; it is started when first needed."""
+        return self._threads[(zlib.crc32(tp.topic.encode()) + tp.partition) % len(self._threads)]
+
+    def has_room(self, messages: int, size: int) -> bool:
+        """May more be fetched for a stream that has so many messages and bytes in its queue?"""
+        return messages <= self._max_messages and size <= self._max_bytes
+
+    def resolve(self, tps: list[TopicPartition], reset: Reset) -> Future[Answers]:
+        """See `Fetcher.resolve`."""
+        answer: Future[Answers] = Future()
+        if tps:
+            self.thread_of(tps[0]).post(_Question(tps, reset, answer))
+        else:
+            answer.set_result({})
+        return answer
+
+
+class _Question:
+    """A question for offsets, on its way to a client."""
+
+    __slots__ = ("answer", "reset", "tps")
+
+    def __init__(self, tps: list[TopicPartition], reset: Reset, answer: Future[Answers]) -> None:
+        self.tps, self.reset, self.answer = tps, reset, answer
+
+    def take(self, asked: Future[Answers]) -> None:
+        error = asked.exception()
+        if error is None:
+            self.answer.set_result(asked.result())
+        else:
+            self.answer.set_exception(error)
+
+
+class _FetchThread:
+    """One shared client, and the thread that drives it."""
+
+    def __init__(self, pool: FetcherPool, name: str) -> None:
+        self.name = name
+        self._pool = pool
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._ended = False
+        # From any thread: a route to begin or (not live) to end, a stream that has room again, a
+        # question.
+        self._commands: deque[_Route | SharedFetcher | _Question] = deque()
+        self._wake = threading.Event()
+        # The fetch thread alone:
+        self._client: Fetcher | None = None
+        self._routes: dict[TopicPartition, _Route] = {}  # what is to be fetched
+        self._fetching: dict[TopicPartition, _Route] = {}  # what the client fetches
+        self._full: set[SharedFetcher] = set()
+        self._questions: list[_Question] = []
+        self._ends_due = self._ask_due = 0.0
+        self._asked: dict[TopicPartition, int] = {}
+        self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
+
+    # ---- any thread ------------------------------------------------------------------------------
+
+    def post(self, command: _Route | SharedFetcher | _Question) -> None:
+        """Queue a command; never blocks."""
+        self._commands.append(command)
+        self._wake.set()
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None and not self._ended:
+                    # A daemon: a broker that is silent must not keep the process from ending.
+                    self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                    self._thread.start()
+
+    def end(self) -> None:
+        """End the thread soon."""
+        with self._starting:
+            self._ended = True
+        self._wake.set()
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ended:
+            try:
+                self._turn()
+            except Exception as error:  # the thread's boundary: all its streams raise it
+                logger.debug("%s: starts over", self.name, exc_info=error)
+                what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
+                self._tell_all(Fault(FaultKind.PERMANENT, None, str(what)))
+                questions, self._questions = self._questions, []
+                for one in questions:
+                    one.answer.set_result(dict.fromkeys(one.tps, str(what)))
+                self._start_over()
+                self._pause(FAILED_S)
+        if self._client is not None:
+            self._client.close()
+
+    def _turn(self) -> None:
+        # Cleared before the commands are looked at: one that comes later sets it again.
+        self._wake.clear()
+        changed = self._apply()
+        if self._client is None and (self._routes or self._questions):
+            self._client = self._pool.connect()
+            self._ask_due = time.monotonic() + SILENT_S
+            changed = set(self._routes)
+        client = self._client
+        questions, self._questions = self._questions, []
+        for one in questions:
+            if client is None:
+                one.answer.set_result(dict.fromkeys(one.tps, "no broker is registered"))
+            else:
+                client.resolve(one.tps, one.reset).add_done_callback(one.take)
+        if client is None:
+            self._pause(RETRY_S if self._routes else IDLE_S)
+            return
+        self._place(client, changed)
+        if not self._routes:
+            self._pause(IDLE_S)
+        messages = client.consume(BATCH, TURN_S if self._routes else 0.0)
+        self._hand_over(messages)
+        self._take_faults(client)
+        if self._client is client:
+            self._look_after(client, bool(messages))
+
+    def _pause(self, pause_s: float) -> None:
+        if not self._ended:
+            self._wake.wait(pause_s)
+
+    def _apply(self) -> set[TopicPartition]:
+        """Take the commands; return the partitions that they change."""
+        changed: set[TopicPartition] = set()
+        while self._commands:
+            command = self._commands.popleft()
+            if isinstance(command, _Question):
+                self._questions.append(command)
+            elif isinstance(command, SharedFetcher):
+                self._full.discard(command)
+                changed.update(tp for tp, one in self._routes.items() if one.fetcher is command)
+            elif command.live:
+                command.below = self._routes.get(command.tp)
+                self._routes[command.tp] = command
+                changed.add(command.tp)
+            elif self._routes.get(command.tp) is command:
+                self._uncover(command)
+                changed.add(command.tp)
+        return changed
+
+    def _uncover(self, route: _Route) -> None:
+        """End a route, and continue another stream's that it replaced.
+
+        A partition moves from stream A to stream B:
+            1. A's thread reads that it should fetch the partition.
+            2. The coordinator withdraws it from A and grants it to B.
+            3. B's thread assigns it.
+            4. A's thread assigns it too late, notices that, and unassigns it.
+        B's route is fetched again after step 4. If A's thread is only slow to unassign, B's route
+        replaces A's, and nothing is left to do when A's ends.
+        """
+        below = route.below
+        while below is not None and not below.live:
+            below = below.below
+        if below is None:
+            del self._routes[route.tp]
+        else:
+            self._routes[route.tp] = below
+
+    def _place(self, client: Fetcher, changed: Iterable[TopicPartition]) -> None:
+        """Make the client fetch what it is to fetch, as far as these partitions are concerned."""
+        gone: list[TopicPartition] = []
+        offsets: dict[TopicPartition, int] = {}
+        for tp in changed:
+            route = self._routes.get(tp)
+            wanted = None if route is None or route.fetcher in self._full else route
+            if self._fetching.get(tp) is wanted:
+                continue
+            if self._fetching.pop(tp, None) is not None:
+                gone.append(tp)
+            if wanted is not None:
+                self._fetching[tp] = wanted
+                offsets[tp] = wanted.next
+        if gone:
+            client.unassign(gone)
+        if offsets:
+            client.assign(offsets, POOL_LOOKUP_S)
+        if gone or offsets:
+            self._asked, self._checking = {}, None
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        """Queue messages for their streams, in runs of one partition."""
+        if not messages:
+            return
+        start, full = 0, set[SharedFetcher]()
+        for key, count in _runs(messages):
+            end = start + count
+            route = self._fetching.get(key)  # type: ignore[call-overload]  # equal to its key
+            if route is not None and route.live:
+                some = messages[start:end] if end - start < len(messages) else messages
+                route.next = some[-1].offset() + 1  # type: ignore[operator]
+                if not route.fetcher.add(route, some, self):
+                    full.add(route.fetcher)
+            start = end
+        if full and self._client is not None:
+            self._full |= full
+            stopped = [tp for tp, one in self._fetching.items() if one.fetcher in full]
+            self._place(self._client, stopped)
+
+    def _take_faults(self, client: Fetcher) -> None:
+        while client.faults:
+            fault = client.faults.popleft()
+            if fault.kind is FaultKind.LOST:
+                self._pool.trouble(fault.text)
+                self._start_over()
+                return
+            elif fault.tp is not None:
+                route = self._fetching.get(fault.tp)
+                if route is not None:
+                    route.fetcher.fail(route, fault)
+            elif fault.kind is FaultKind.PERMANENT:
+                self._tell_all(fault)
+            else:
+                self._pool.trouble(fault.text)
+                if self._pool.moved():
+                    self._start_over()
+                    return
+
+    def _tell_all(self, fault: Fault) -> None:
+        for fetcher in {route.fetcher for route in self._routes.values()}:
+            fetcher.fail(None, fault)
+
+    def _start_over(self) -> None:
+        """Continue with another client, each partition from its next offset."""
+        client, self._client = self._client, None
+        self._fetching, self._asked, self._checking = {}, {}, None
+        if client is not None:
+            # On a thread of its own: it may wait for brokers that are silent.
+            threading.Thread(target=client.close, name=f"{self.name}-close", daemon=True).start()
+
+    def _look_after(self, client: Fetcher, has_messages: bool) -> None:
+        """Note the ends of the logs; start over if messages are there and do not come."""
+        now = time.monotonic()
+        if now >= self._ends_due:
+            self._ends_due = now + ENDS_S
+            for tp, end in client.ends(self._fetching).items():
+                self._fetching[tp].end = end
+        if self._checking is not None and self._checking[0].done():
+            (future, behind), self._checking = self._checking, None
+            found = future.result().items()
+            self._asked = {tp: end for tp, end in found if isinstance(end, int)}
+            if behind and self._asked:
+                tp, end = next(iter(self._asked.items()))
+                self._pool.trouble(
+                    f"nothing is fetched of {tp}, though its log goes up to {end}; fetching starts "
+                    "over"
+                )
+                self._start_over()
+        elif not has_messages and now >= self._ask_due and self._fetching:
+            self._ask_due = now + SILENT_S + client.wait_s
+            reached = client.ends(self._fetching)
+            behind = [
+                tp for tp, end in self._asked.items()
+                if tp in self._fetching and reached.get(tp, -1) < end
+            ]
+            some = behind or random.sample(
+                list(self._fetching), min(_ASKED, len(self._fetching))
+            )
+            self._checking = client.resolve(some, Reset.LARGEST), behind
