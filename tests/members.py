@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -118,11 +119,9 @@ class Group:
 
     def member(self, suffix: str = "m", **settings: Any) -> One:
         """A connected member that has not subscribed yet; it leaves at the end of the test."""
+        where = {"zookeeper_connect": self.sandbox.zookeeper_connect}
         config = ConsumerConfig(
-            group_id=self.name,
-            zookeeper_connect=self.sandbox.zookeeper_connect,
-            consumer_id=suffix,
-            **(SETTINGS | settings),
+            group_id=self.name, consumer_id=suffix, **{**where, **SETTINGS, **settings}
         )
         one = One(config)
         self._stack.callback(one.close)
@@ -195,3 +194,13 @@ def group_on(
         sandbox.produce(topic, messages, partition=partition)
     with ExitStack() as stack:
         yield Group(sandbox, unique("group"), topic, stack)
+
+
+def register_broker(client: KazooClient, number: int, address: str) -> None:
+    """Registers a broker of 0.10 or later, with one listener."""
+    host, _, port = address.rpartition(":")
+    entry = {
+        "version": 4, "host": host, "port": int(port), "endpoints": [f"PLAINTEXT://{address}"],
+        "jmx_port": -1, "timestamp": "1",
+    }
+    client.create(paths.broker(number), json.dumps(entry).encode(), makepath=True)

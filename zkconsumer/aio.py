@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer import connector as core
-from zkconsumer.consumer.commits import Given
+from zkconsumer.consumer.commits import COMMIT_TIMEOUT_S, Given
 from zkconsumer.consumer.message import Batch, Message
 from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import BUFFER_MESSAGES
@@ -80,11 +80,13 @@ class Stream(Generic[K, V]):
 
     async def _messages(self) -> AsyncGenerator[Message[K, V], None]:
         timeout_s = self._stream.timeout_s
-        while not self._stream.closed:
+        while True:
             if await self._wait(timeout_s):
                 for message in self._stream.ready():
                     yield message
-            elif not self._stream.closed:
+            elif self._stream.closed:
+                return
+            else:
                 raise self._stream.timeout_error(timeout_s)
 
     async def __anext__(self) -> Message[K, V]:
@@ -125,13 +127,16 @@ class Stream(Generic[K, V]):
         self._asked = True
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._stream.closed:
+                # A wait that was submitted before the stream was closed may hold an error.
+                while self._waiting is not None or not self._stream.closed:
                     if await self._waited() and self._stream.unchanged:
                         return True
         except TimeoutError:
             pass
         finally:
             self._asked = False
+        if self._stream.closed:
+            self._stream.raise_failure()
         return False
 
     async def _waited(self) -> bool:
@@ -250,9 +255,12 @@ class ConsumerConnector:
         offsets: Given | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float = COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit everything handed out so far, or `offsets`; cancelled, it may still be stored."""
+        """Commit everything handed out so far, or `offsets`; `timeout_s` is 120 s by default.
+
+        If the task is cancelled, the offsets may still be stored.
+        """
         await asyncio.to_thread(
             self._started.commit_offsets, offsets, retries=retries, timeout_s=timeout_s
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from kazoo.client import KazooClient
 from members import Group
 
 from zkconsumer.sandbox import Sandbox
@@ -20,3 +21,18 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
         sandbox.produce(topic, 10, partition=partition)
     with ExitStack() as stack:
         yield Group(sandbox, unique("group"), topic, stack)
+
+
+@pytest.fixture
+def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[KazooClient, str]]:
+    """A chroot of its own on the sandbox's ZooKeeper, whose brokers the test registers."""
+    chroot = f"/{unique('moved')}"
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    try:
+        client.ensure_path(chroot)
+        client.chroot = chroot
+        yield client, f"{sandbox.zookeeper_connect}{chroot}"
+    finally:
+        client.stop()
+        client.close()

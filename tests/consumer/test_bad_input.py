@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -13,6 +16,7 @@ from kazoo.security import make_acl
 from members import SETTINGS, Group, One, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.notices import TROUBLE_S
 from zkconsumer.core import paths
 from zkconsumer.core.records import Registration, encode_registration
 from zkconsumer.errors import (
@@ -246,6 +250,19 @@ def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServ
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
 
+def test_a_server_that_does_not_tell_its_tick_gives_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where `conf` is not whitelisted, the session timeout is not checked: a warning says so."""
+    settings = {"4lw.commands.whitelist": "srvr"}
+    with ZooKeeperServer(tmp_path, tick_time_s=2.0, settings=settings) as server:
+        ConsumerConnector(_config(server.connect)).shutdown()
+    said = [one.getMessage() for one in caplog.records if "tickTime" in one.getMessage()]
+    assert len(said) == 1
+    assert server.connect in said[0]
+    assert "three ticks" in said[0]
+
+
 # ---- no brokers ---------------------------------------------------------------------------------
 
 
@@ -374,6 +391,28 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
     assert failed == 40
     one.connector.commit_offsets()
     assert [group.stored(p) for p in range(4)] == ["10"] * 4
+
+
+def test_a_decoder_that_always_fails_keeps_the_lease(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """200,000 failures are counted, are a few lines of log, and delay neither lease nor commit."""
+    caplog.set_level(logging.WARNING, "zkconsumer")
+    one = group.member(zookeeper_session_timeout_s=2.0)
+    (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[
+        group.topic
+    ]
+    message = next(stream)
+    started = time.monotonic()
+    for number in range(1, 200_001):
+        with pytest.raises(DecodeError) if number % 1000 == 0 else suppress(DecodeError):
+            _ = message.value
+        if number % 1000 == 0:
+            assert one.status.lease_s > 0
+            assert one.counted["decode_failed"] == number
+    one.connector.commit_offsets(timeout_s=5.0)
+    lines = [record for record in caplog.records if "decoder raised" in record.getMessage()]
+    assert len(lines) <= 1 + (time.monotonic() - started) / TROUBLE_S
 
 
 def _fails(payload: bytes) -> object:

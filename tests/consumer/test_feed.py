@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import TopicPartition as Raw
-from topiclogs import KafkaLog, MemoryFetcher, MemoryLog, Reader, eventually, settings_for
+from topiclogs import KafkaLog, MemoryLog, Reader, eventually, fetcher_of, settings_for
 
 from zkconsumer.consumer import feed
 from zkconsumer.consumer.stream import ReportKind
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import Answers, KafkaFetcher, Reset
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sim.logs import MemoryFetcher
 
 
 class Unanswered(MemoryFetcher):
     """The brokers answer no question for offsets."""
 
-    def resolve(
-        self, tps: Iterable[TopicPartition], reset: Reset
-    ) -> dict[TopicPartition, int | str]:
-        return dict.fromkeys(tps, "timed out")
+    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+        return feed.inline(lambda: dict.fromkeys(tps, "timed out"))
 
 
 def test_what_ails_many_partitions_alike_is_one_report() -> None:
     """A broker that does not answer for 600 partitions is one line in the log, not 600."""
     log = MemoryLog("many")
-    reader = Reader(log, connect=lambda: Unanswered(log))
+    reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
     for partition in range(600):
         reader.grant(partition, None)
     reader.stream.poll(timeout_s=0.2)  # and asked again every 0.05 s
@@ -74,7 +74,7 @@ def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch
     log, made = MemoryLog("quiet"), list[MemoryFetcher]()
 
     def connect() -> MemoryFetcher:
-        made.append(MemoryFetcher(log))
+        made.append(fetcher_of(log))
         return made[-1]
 
     reader, asked = Reader(log, connect=connect), set[float]()
@@ -103,7 +103,7 @@ def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.Monke
     """With a long `fetch.wait.max.ms` silence means less."""
     monkeypatch.setattr(feed, "SILENT_S", 0.1)
     log = MemoryLog("patient")
-    reader = Reader(log, connect=lambda: Patient(log))
+    reader = Reader(log, connect=lambda: fetcher_of(log, kind=Patient))
     log.append(0, ["one"])
     reader.grant(0, 0)
     first = reader.stream._feed._ask_due

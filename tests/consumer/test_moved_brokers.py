@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from kazoo.client import KazooClient
-from members import SETTINGS, One, eventually
+from members import SETTINGS, One, eventually, register_broker
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
-
-
-@pytest.fixture
-def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[KazooClient, str]]:
-    """A chroot of its own on the sandbox's ZooKeeper, whose brokers the test registers."""
-    chroot = f"/{unique('moved')}"
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
-    try:
-        client.ensure_path(chroot)
-        client.chroot = chroot
-        yield client, f"{sandbox.zookeeper_connect}{chroot}"
-    finally:
-        client.stop()
-        client.close()
-
-
-def register(client: KazooClient, number: int, address: str) -> None:
-    host, _, port = address.rpartition(":")
-    entry = {
-        "version": 4, "host": host, "port": int(port), "endpoints": [f"PLAINTEXT://{address}"],
-        "jmx_port": -1, "timestamp": "1",
-    }
-    client.create(paths.broker(number), json.dumps(entry).encode(), makepath=True)
 
 
 def test_a_stream_follows_brokers_that_have_all_moved(
@@ -47,7 +21,7 @@ def test_a_stream_follows_brokers_that_have_all_moved(
     topic = unique("moved")
     sandbox.create_topic(topic, partitions=1)
     sandbox.produce(topic, 5, partition=0)
-    register(client, 0, f"127.0.0.1:{free_port()}")  # nobody listens there
+    register_broker(client, 0, f"127.0.0.1:{free_port()}")  # nobody listens there
     client.create(paths.topic(topic), b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
     config = ConsumerConfig(group_id="g", zookeeper_connect=connect, **SETTINGS)
     one = One(config)
@@ -57,7 +31,7 @@ def test_a_stream_follows_brokers_that_have_all_moved(
         eventually(lambda: one.counted.get("fetch_trouble"))
         rebalances = one.counted["rebalances"]
         client.delete(paths.broker(0))
-        register(client, 1, sandbox.bootstrap)
+        register_broker(client, 1, sandbox.bootstrap)
         one.read(5)
         assert one.readers[0].offsets(0) == list(range(5))
         assert one.counted["rebalances"] == rebalances

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import logging
+import queue
+from collections import Counter
+from collections.abc import ItemsView, Iterator, ValuesView
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from memberdriver import ME, THREAD, Member, view
 
-from zkconsumer.consumer.notices import LOG_AGAIN_S, NoticeLog, error_for
+from zkconsumer.consumer.coordinator import Inbox
+from zkconsumer.consumer.feed import ReportKind, StreamReport
+from zkconsumer.consumer.journal import SafeLogger
+from zkconsumer.consumer.loop import Key, MemberLoop
+from zkconsumer.consumer.metrics import Tally
+from zkconsumer.consumer.notices import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
+from zkconsumer.core import events as ev
 from zkconsumer.core.commands import Notice, NoticeKind
+from zkconsumer.core.machine import step
+from zkconsumer.core.model import Ownership, Position, StoredOffset, TopicPartition
+from zkconsumer.core.state import Phase, replace
+from zkconsumer.zk.executor import Executor
 
 LOGGER = logging.getLogger("test_notices")
 
@@ -57,3 +73,201 @@ def test_what_happens_is_logged_each_time(told: Told) -> None:
     """An operator who sets an offset twice is answered twice."""
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
+
+
+def test_failures_of_one_kind_are_one_line_in_five_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every failure is counted; the first line is written at once, the next after the pause."""
+    now = [100.0]
+    log = TroubleLog(SafeLogger(LOGGER), lambda: now[0])
+
+    def fail(kind: ReportKind, times: int) -> list[str]:
+        caplog.clear()
+        for number in range(times):
+            log.add(StreamReport(kind, "g_a-0", f"failure {number}"))
+        return [record.getMessage() for record in caplog.records]
+
+    (line,) = fail(ReportKind.DECODE_FAILED, 1000)
+    assert "failure 0" in line
+    assert len(fail(ReportKind.FETCH_TROUBLE, 10)) == 1
+    now[0] += TROUBLE_S
+    (line,) = fail(ReportKind.DECODE_FAILED, 1000)
+    assert "and 999 more" in line
+    assert log.counts == {"decode_failed": 2000, "fetch_trouble": 10}
+
+
+def test_what_overtakes_queues_behind_nothing() -> None:
+    """The inbox returns an urgent item first, and all others in the order of their arrival."""
+    inbox = Inbox(lambda item: item == "lease")
+    for number in range(3):
+        inbox.put(number)
+    inbox.put("lease")
+    inbox.put(3)
+    assert [inbox.get() for _ in range(5)] == ["lease", 0, 1, 2, 3]
+    with pytest.raises(queue.Empty):
+        inbox.get_nowait()
+
+
+# ---- the work for thousands of notices ----------------------------------------------------------
+
+
+class Hashed(str):
+    """A partition's name that counts how often it is looked up."""
+
+    count = 0
+
+    def __hash__(self) -> int:
+        Hashed.count += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+class Walked(dict[TopicPartition, Any]):
+    """A mapping that counts how many of its entries are visited one after the other."""
+
+    visited = 0
+
+    def items(self) -> ItemsView[TopicPartition, Any]:
+        self.visited += len(self)
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:
+        self.visited += len(self)
+        return super().values()
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        self.visited += len(self)
+        return super().__iter__()
+
+
+class Streams(dict[Key, Any]):
+    """Streams by key, and what each of them is told; counts the walks through all of them."""
+
+    def __init__(self, count: int) -> None:
+        self.walks = 0
+        self.told: Counter[int] = Counter()
+        numbers = range(count)
+        super().__init__({("t", f"{ME}-{number}"): self._stream(number) for number in numbers})
+
+    def _stream(self, number: int) -> Any:
+        def fail(error: Exception) -> None:
+            self.told[number] += 1
+
+        nothing = lambda *_: None  # noqa: E731
+        return SimpleNamespace(
+            fail=fail, explain=nothing, withdraw=nothing, ask_release=nothing, grant=nothing
+        )
+
+    def __iter__(self) -> Iterator[Key]:
+        self.walks += 1
+        return super().__iter__()
+
+
+MANY = 500
+
+
+def test_logging_many_notices_is_linear(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal of each of 500 partitions takes a few look-ups for each notice, and is logged."""
+    caplog.set_level(logging.ERROR, LOGGER.name)
+    now, Hashed.count = [5.0], 0
+    log = NoticeLog(SafeLogger(LOGGER), "g_a", lambda: now[0])
+    for back_off in range(3):
+        now[0] += back_off * LOG_AGAIN_S / 2
+        for number in range(MANY):
+            notice = Notice(NoticeKind.DENIED, Hashed(f"t-{number}"), "no rights")
+            log.write(notice, error_for(notice))
+    assert len(caplog.records) == 2 * MANY
+    assert Hashed.count <= 10 * 3 * MANY
+
+
+def refusing_member() -> Member:
+    """A member in RELEASING that must release all of its 500 partitions."""
+    member = Member()
+    member.settle(view(topics={"t": MANY}))
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    while member.state.phase is not Phase.RELEASING or member.state.op is None:
+        member.go_on(view(["g_other"], {"t": MANY}))
+    assert len(member.state.moving) == MANY
+    return member
+
+
+def loop_of(member: Member, streams: Streams) -> MemberLoop:
+    """The loop of a member, whose requests to ZooKeeper are never answered."""
+    session = SimpleNamespace(is_over=lambda _: False, submit=lambda *_: None)
+    ignore = lambda *_: None  # noqa: E731
+    host = SimpleNamespace(
+        clock=lambda: member.now, wall_ms=lambda: 1, post=ignore, observe=ignore, noticed=ignore
+    )
+    gate = SimpleNamespace(open=ignore, shut=ignore)
+    executor = Executor(
+        session, member.state.settings, post=ignore, clock=host.clock  # type: ignore[arg-type]
+    )
+    loop = MemberLoop(
+        member.state.settings, host=host, gate=gate, executor=executor,  # type: ignore[arg-type]
+        streams=streams,
+    )
+    loop.state = member.state
+    return loop
+
+
+def test_telling_streams_of_many_refusals_is_linear() -> None:
+    """500 refused releases visit the owned partitions a few times, not once for each notice."""
+    member, streams = refusing_member(), Streams(3)
+    loop = loop_of(member, streams)
+    owned = Walked(member.state.owned)
+    loop.state = replace(member.state, owned=owned)
+    denied = dict.fromkeys(member.state.moving, "no rights")
+    streams.walks = 0
+    assert member.state.op is not None
+    loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.Released(denied)))
+    assert loop.state.refused == denied
+    assert streams.told == {1: 1, 2: 1}, "each stream without partitions is told once"
+    assert owned.visited <= 20 * MANY
+    assert streams.walks <= 10
+
+
+def test_telling_streams_of_many_malformed_offsets_is_linear() -> None:
+    """500 unreadable offsets are told to their stream in a few visits of each partition."""
+    member = Member()
+    member.register()
+    member.read(view(topics={"t": MANY}))
+    member.claim()
+    streams = Streams(2)
+    loop = loop_of(member, streams)
+    owned = Walked(member.state.owned)
+    loop.state = replace(member.state, owned=owned)
+    bad = {tp: StoredOffset(None, 1, error="no offset") for tp in owned.copy()}
+    owned.visited = 0
+    assert member.state.op is not None
+    loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.OffsetsLoaded(bad)))
+    assert streams.told == {0: MANY}
+    assert owned.visited <= 20 * MANY
+
+
+def test_counting_many_resets_is_linear() -> None:
+    """500 partitions out of range read the positions of all partitions a few times only."""
+    read = Counter[str]()
+    partitions = [TopicPartition("t", number) for number in range(MANY)]
+
+    def positions() -> dict[TopicPartition, Position]:
+        read["positions"] += MANY
+        return dict.fromkeys(partitions, Position(7, 10))
+
+    tally = Tally(positions)
+    member = Member()
+    member.settle(view(topics={"t": MANY}))
+    state = replace(
+        member.state, owned=dict.fromkeys(partitions, Ownership(THREAD, 7))
+    )
+    for tp in partitions:
+        event = ev.PositionReset(now=1.0, partition=tp, offset=0)
+        tally.observe(state, event, state, ())
+    tally.messages()
+    read.clear()
+    for tp in partitions:
+        event = ev.PositionReset(now=2.0, partition=tp, offset=0)
+        tally.observe(state, event, step(state, event)[0], ())
+    assert read["positions"] <= 20 * MANY
+    assert tally.messages() == {"t": 2 * 10 * MANY}

@@ -60,7 +60,7 @@ def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
 def test_nudge_registers_anew_and_keeps_what_is_owned(
     sandbox: Sandbox, idle_peer: Callable[[str, str], None], unique: Callable[[str], str]
 ) -> None:
-    """With peers.nudge our id znode is created again, which every member of the group sees."""
+    """With peers.nudge the id znode is created again, and no ownership is lost or reported lost."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     idle_peer(group, topic)
@@ -88,6 +88,13 @@ def test_nudge_registers_anew_and_keeps_what_is_owned(
             assert until(again, limit_s=LIMIT_S)
             assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
             assert client.exists(owner).czxid == owned
+            # Several lease renewals later, all watch events of the nudge have been handled.
+            later = connector.metrics()["zookeeper_requests"] + 5
+            assert until(
+                lambda: connector.metrics()["zookeeper_requests"] >= later, limit_s=LIMIT_S
+            )
+            assert connector.metrics().get("ownership_lost", 0) == 0
+            assert connector.status().phase == "settled"
     finally:
         client.stop()
         client.close()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from members import LIMIT_S, Group, eventually
 
 from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.core import paths
+from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Pattern, Registration, encode_registration
-from zkconsumer.errors import ConnectorClosedError, RebalanceBlockedError, UnsupportedPeerError
+from zkconsumer.errors import (
+    ConnectorClosedError,
+    ConsumerIdTakenError,
+    RebalanceBlockedError,
+    UnsupportedPeerError,
+)
 
 # ---- what others do to our znodes ---------------------------------------------------------------
 
@@ -107,6 +115,41 @@ def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
     assert one.status.lease_s == 0.0
     group.admin.delete(path)
     eventually(lambda: 10 in one.readers[0].offsets(0))
+
+
+# ---- pauses -------------------------------------------------------------------------------------
+
+
+def test_a_back_off_of_0_does_not_read_the_group_without_end(group: Group) -> None:
+    """A blocked member with `rebalance.backoff.ms=0` waits 50 ms between two readings."""
+    blocker = TopicPartition(group.topic, 0)
+    group.admin.create(paths.owner(group.name, blocker), b"other-0", ephemeral=True, makepath=True)
+    one = group.join(rebalance_backoff_s=0.0)
+    eventually(lambda: one.counted.get("rebalances", 0) >= 3)
+    first, began = one.counted["rebalances"], time.monotonic()
+    eventually(lambda: one.counted["rebalances"] >= first + 40)
+    assert time.monotonic() - began >= 30 * 0.05
+
+
+def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> None:
+    """Another session registers the id: the owner znodes go, a peer reads on, streams raise."""
+    one = group.join()
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    id_znode = paths.member(group.name, one.connector.consumer_id)
+    transaction = group.admin.transaction()
+    transaction.delete(id_znode)
+    transaction.create(id_znode, b"{}", ephemeral=True)
+    transaction.commit()
+    eventually(lambda: not any(group.admin.exists(group.owner(number)) for number in range(4)))
+    eventually(lambda: one.readers[0].errors)
+    assert isinstance(one.readers[0].errors[0], ConsumerIdTakenError)
+    assert one.counted["ownership_lost"] >= 1
+    two = group.join("n")
+    two.settled(0, 1, 2, 3)
+    group.admin.delete(id_znode)
+    one.settled(0, 1)
+    two.settled(2, 3)
 
 
 # ---- offsets that others write ------------------------------------------------------------------
@@ -319,7 +362,7 @@ def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
-    peer = Registration({r"\X*": 1}, Pattern.WHITE_LIST, 1_400_000_000_000)
+    peer = Registration({r"\N{COLON}*": 1}, Pattern.WHITE_LIST, 1_400_000_000_000)
     path = paths.member(group.name, "wild")
     group.admin.create(path, encode_registration(peer), ephemeral=True)
     eventually(lambda: "wild" in first.status.waiting_for)

@@ -7,9 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, SharedLog, eventually
 
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.consumer.message import Batch
@@ -23,19 +24,26 @@ from zkconsumer.errors import (
     RebalanceBlockedError,
     ZkConsumerError,
 )
-from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.kafka.fetcher import Answers, Reset
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka"])
-def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+@pytest.fixture(params=["memory", "kafka", "shared"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     topic = unique("stream")
     if request.param == "memory":
-        return MemoryLog(topic)
+        yield MemoryLog(topic)
+        return
     sandbox: Sandbox = request.getfixturevalue("sandbox")
     sandbox.create_topic(topic, partitions=3)
-    return KafkaLog(topic, sandbox)
+    if request.param == "kafka":
+        yield KafkaLog(topic, sandbox)
+        return
+    shared = SharedLog(topic, sandbox)
+    yield shared
+    shared.pool.close()
+    assert not shared.pool.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -148,7 +156,7 @@ def test_largest_of_many_partitions_at_once(
     fetcher, asked = KafkaLog(topic, sandbox).fetcher(), list[int]()
     look_up = fetcher.resolve
 
-    def resolve(tps: Iterable[TopicPartition], reset: Reset) -> dict[TopicPartition, int | str]:
+    def resolve(tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
         together = list(tps)
         asked.append(len(together))
         return look_up(together, reset)

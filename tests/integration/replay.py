@@ -33,7 +33,7 @@ from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths
 from zkconsumer.core.events import Event
 from zkconsumer.core.machine import step
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.sim.monitor import InvariantViolation, Monitor
@@ -251,6 +251,8 @@ class Replay:
         self.now = 0.0
         self.log_end = log_end
         self.zookeeper = Server()
+        self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.ghosts: Sequence[int] = ()
         self.monitor = Monitor()
         self.late: list[Late] = []
         self._doubts: list[tuple[TopicPartition, InvariantViolation]] = []

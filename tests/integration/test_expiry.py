@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from enum import Enum
 from functools import partial
@@ -48,10 +48,10 @@ class Ambush:
         assert coordinator is not None
         assert coordinator._trace is not None
         self._trace = coordinator._trace
-        coordinator._trace = self  # type: ignore[assignment]
+        coordinator._observers["trace"] = self.write
 
     def write(
-        self, before: State, event: Event, after: State, commands: tuple[Command, ...]
+        self, before: State, event: Event, after: State, commands: Iterable[Command]
     ) -> None:
         self._trace.write(before, event, after, commands)
         entered = after.phase is self._phase and before.phase is not self._phase
@@ -72,10 +72,6 @@ class Ambush:
     def _is_overtaken(self) -> bool:
         others = [one for one in self._crew.members if one is not self._member]
         return sum(len(one.owned) for one in others if one.phase == "settled") == PARTITIONS
-
-    def close(self) -> None:
-        """The coordinator closes what it writes to."""
-        self._trace.close()
 
 
 Scene = Callable[[Crew, KazooClient, Phase, Going], None]

@@ -19,11 +19,13 @@ LONG_SESSION_S = 6.0
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
     """Servers of this module's own, since it takes them down."""
     # A broker that was killed starts again when its session has expired.
     overrides = {"zookeeper.session.timeout.ms": 2000}
-    with Sandbox(tick_time_s=TICK_S, overrides=overrides) as servers:
+    with Sandbox(
+        zookeeper_release=zookeeper_release, tick_time_s=TICK_S, overrides=overrides
+    ) as servers:
         yield servers
 
 
@@ -124,10 +126,12 @@ def test_a_member_joins_while_no_broker_is_there(
 
 
 @pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+def ensemble(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
+) -> Iterator[ZooKeeperEnsemble]:
     """Three servers for this module."""
     directory = tmp_path_factory.mktemp("ensemble")
-    with ZooKeeperEnsemble(directory, tick_time_s=TICK_S) as servers:
+    with ZooKeeperEnsemble(directory, release=zookeeper_release, tick_time_s=TICK_S) as servers:
         yield servers
 
 

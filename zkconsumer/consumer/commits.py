@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from typing import Any
+from queue import Empty
+from typing import TYPE_CHECKING, Protocol
 
 from zkconsumer.core.events import PositionsCollected
 from zkconsumer.core.model import (
@@ -17,13 +17,33 @@ from zkconsumer.core.model import (
     Storage,
     TopicPartition,
 )
-from zkconsumer.errors import CommitError, ConfigError, ConnectorClosedError, NotOwnedError
+from zkconsumer.errors import (
+    CommitError,
+    ConfigError,
+    ConnectorClosedError,
+    NotOwnedError,
+    ZkConsumerError,
+)
+
+if TYPE_CHECKING:
+    from zkconsumer.consumer.coordinator import Inbox
 
 # The greatest offset that can be stored.
 MAX_OFFSET = 2**63 - 1
 
+COMMIT_TIMEOUT_S = 120.0
+"""Default limit of an explicit commit, in seconds: longer than an outage that a session survives,
+and than six tries of Kafka at 10 s each with the pauses between them."""
+
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 """A plain offset leaves metadata that stand beside the same offset as they are."""
+
+
+class Answer(Protocol):
+    """Where a commit's outcome goes: the part of a `Future` that a turn uses."""
+
+    def set_result(self, result: None, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +55,18 @@ class CommitAsked:
     answer: Future[None] = field(default_factory=Future)
 
 
-def refuse_late(inbox: SimpleQueue[Any], where: str) -> None:
-    """Answer what was asked of a coordinator that has ended; any thread may call it."""
+@dataclass(frozen=True, slots=True)
+class CommitGivenUp:
+    """The caller that waited for `answer` has reached its time-out."""
+
+    answer: Answer
+
+
+def refuse_late(inbox: Inbox, where: str, failure: ZkConsumerError | None) -> None:
+    """Answer what was asked of a coordinator that has ended; any thread may call it.
+
+    The answer is `failure`, the error that ended the member, or ConnectorClosedError.
+    """
     while True:
         try:
             item = inbox.get_nowait()
@@ -44,7 +74,8 @@ def refuse_late(inbox: SimpleQueue[Any], where: str) -> None:
             return
         if isinstance(item, CommitAsked):
             item.answer.set_exception(
-                ConnectorClosedError(
+                failure
+                or ConnectorClosedError(
                     "the connector was shut down before it came to this commit", where=where,
                     remedy="commit before the shutdown, which commits everything handed out, too",
                 )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -29,8 +33,9 @@ from zkconsumer.errors import (
     ConsumerIdTakenError,
     MessageStreamsExistError,
 )
+from zkconsumer.kafka.pool import FetcherPool
 from zkconsumer.trace import TraceFile
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -40,7 +45,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
-"""What a shutdown may take beyond its last commit, which itself has one session timeout."""
+"""What the end of a session may take beyond its last commit, which itself has one session timeout.
+All that it does has limits of a few seconds; this one is for a machine that is slow."""
+
+CLIENTS_S = 5.0
+"""Seconds for which a shutdown waits for all broker clients to close. One closes in milliseconds,
+unless its library waits for the system, as for a host name that is being resolved."""
+
+CLOSERS = 32
+"""Threads that close broker clients at the end of a connector, at most."""
 
 
 class ConsumerConnector:
@@ -62,12 +75,17 @@ class ConsumerConnector:
         self._gate = LeaseGate()
         self._coordinator: Coordinator | None = None
         self._streams: Streams = {}
+        self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
         self._exports = Exports(self._figures)
         self._closed = False
-        self._latest: Any = None  # the connection, for the coordinator that comes later
+        self._has_raised = False
+        # The connection, and the death of its client, for the coordinator that comes later.
+        self._latest: Any = None
+        self._death: ClientDeath | None = None
         self._session = ZooKeeperSession(
-            config, on_state=self._session_changed, on_watch=self._watch_fired
+            config, on_state=self._session_changed, on_watch=self._watch_fired,
+            on_death=self._client_died,
         )
         if config.metrics_port is not None:
             self._exports.serve(config.metrics_host, config.metrics_port)
@@ -81,6 +99,11 @@ class ConsumerConnector:
         self._latest = session
         if self._coordinator is not None:
             self._coordinator.session_changed(session)
+
+    def _client_died(self, death: ClientDeath) -> None:
+        self._death = death
+        if self._coordinator is not None:
+            self._coordinator.client_died(death)
 
     def _watch_fired(self, kind: str, path: str) -> None:
         if self._coordinator is not None:
@@ -203,24 +226,32 @@ class ConsumerConnector:
                 "ConsumerConnector can create message streams at most once",
                 where=self.consumer_id, remedy="create another connector, or ask for all at once",
             )
-        trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
         settings = making.settings(
             self.config, self._session, self.consumer_id, wanted, self._listener
         )
-        gate, listener = self._gate, self._listener
-        coordinator = Coordinator(settings, gate=gate, trace=trace, listener=listener)
+        counts = list(counts)
+        self._pool = making.fetcher_pool(
+            self.config, self.consumer_id, sum(count for _, count in counts),
+            brokers=self._brokers, report=self._report,
+        )
         self._streams = {
             (topic, thread): making.stream(
                 self.config, topic, thread, number, codec,
-                gate=self._gate, brokers=self._brokers, report=self._report,
+                gate=self._gate, brokers=self._brokers, report=self._report, pool=self._pool,
             )
             for topic, count in counts
             for number, thread in enumerate(topics.thread_ids(self.consumer_id, count))
         }
         store = making.offset_store(self.config, self.consumer_id, self._brokers)
-        coordinator.attach(self._session, self._streams, store)
-        self._coordinator = coordinator
+        # Last: an error before this leaves nothing open.
+        trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
+        coordinator = self._coordinator = Coordinator(
+            settings, gate=self._gate, session=self._session, streams=self._streams, store=store,
+            trace=trace, listener=self._listener,
+        )
         coordinator.session_changed(self._latest)
+        if self._death is not None:
+            coordinator.client_died(self._death)
         coordinator.start()
         self._wait_registered(coordinator)
         return self._streams
@@ -242,14 +273,14 @@ class ConsumerConnector:
         try:
             coordinator.joined.result(limit_s)
         except FutureTimeoutError:
-            self.shutdown()
+            self._leave(Purpose.LEAVE)
             raise ConsumerIdTakenError(
                 f"not registered within {limit_s:g} s: another session is registered under our "
                 "consumer id, or ZooKeeper is away", where=self.consumer_id,
                 remedy="stop the other consumer, or give each its own consumer.id",
             ) from None
         except BaseException:
-            self.shutdown()
+            self._leave(Purpose.LEAVE)
             raise
 
     # ---- while running ---------------------------------------------------------------------------
@@ -259,21 +290,26 @@ class ConsumerConnector:
         offsets: commits.Given | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float = commits.COMMIT_TIMEOUT_S,
     ) -> None:
         """Commit everything handed out so far, of all streams (JVM: `commitOffsets`).
 
-        Returns when it is stored. While ZooKeeper is away it waits, at most `timeout_s` seconds.
+        Returns when the offsets are stored. While ZooKeeper is away the call waits, at most
+        `timeout_s` seconds. Commits of several threads that wait at the same time are stored as
+        one, and all of them get its result.
 
         Args:
             offsets: partition -> the next offset to read, or OffsetAndMetadata: exactly these are
                 committed instead, also where that goes back (JVM 0.9 and later).
             retries: for the JVM's `retryOnFailure`: how often Kafka may be asked again, with
                 `offsets.storage=kafka`; None for `offsets.commit.max.retries`.
+            timeout_s: seconds after which the call gives up, 120 by default. A commit that has
+                not been sent by then is dropped.
 
         Raises:
-            CommitError: some offsets were not stored, with each partition and the reason, or
-                nothing was answered within `timeout_s` (then they may still be stored later).
+            CommitError: some offsets were not stored, with each partition and the reason; or
+                nothing was answered within `timeout_s` (a commit that had been sent by then may
+                still be stored); or 16 commits wait already.
             NotOwnedError: `offsets` has partitions that are not ours; then none is committed.
             ConfigError: an offset or a number that is none, or metadata for ZooKeeper.
             ConnectorClosedError: the connector was shut down.
@@ -286,8 +322,9 @@ class ConsumerConnector:
         try:
             self._coordinator.commit(asked).result(timeout_s)
         except FutureTimeoutError:
+            self._coordinator.give_up(asked)
             raise CommitError(
-                f"no answer within {timeout_s:g} s; the offsets may still be stored later",
+                f"no answer within {timeout_s:g} s; a commit that was sent may still be stored",
                 where=self.config.zookeeper_connect, remedy="commit again",
             ) from None
 
@@ -334,7 +371,7 @@ class ConsumerConnector:
         """What this member owns, what blocks it, and what it waits for."""
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
-        return status_of(self._coordinator.state, self._gate)
+        return status_of(self._coordinator.state, self._gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and gauges of the moment; names are stable."""
@@ -359,9 +396,18 @@ class ConsumerConnector:
     def shutdown(self) -> None:
         """Leave the group: stop delivering, commit everything handed out, end the session.
 
+        The broker clients are closed after that, at the same time and within `CLIENTS_S` seconds.
+        What is still running then, such as a rebalance listener that does not return, is named in
+        a warning and left to its daemon thread.
+
         May be called twice, and from any thread. Auto-commit off: nothing is committed.
+
+        Raises:
+            ZkConsumerError: the member ended by itself, before or during the call, so that the last
+                commit was not made; the error says why. A second call raises nothing.
         """
         self._leave(Purpose.LEAVE)
+        self._raise_failure()
 
     def _leave(self, purpose: Purpose) -> None:
         if self._closed:
@@ -369,7 +415,7 @@ class ConsumerConnector:
         self._closed = True
         self._exports.end()
         for stream in self._streams.values():
-            stream.close()
+            stream.halt()
         if self._coordinator is None:
             self._session.stop()
             return
@@ -379,8 +425,55 @@ class ConsumerConnector:
         if self._coordinator.is_alive():
             text = "%s has not ended within %g s; its znodes go with its session"
             logger.error(text, self.consumer_id, limit_s)
+        running = [*self._coordinator.still_running, *self._close_clients()]
+        if running:
+            logger.warning(
+                "%s: shut down, but still running are: %s", self.consumer_id, ", ".join(running)
+            )
+
+    def _close_clients(self) -> list[str]:
+        """Close the streams' broker clients in parallel; return those not closed in `CLIENTS_S`."""
+        todo = deque(self._streams.values())
+        left = {id(stream): f"the broker client of {stream!r}" for stream in todo}
+
+        def close() -> None:
+            while True:
+                try:
+                    stream = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    stream.close()
+                except Exception:
+                    logger.exception("%s: while it closed %r", self.consumer_id, stream)
+                left.pop(id(stream), None)
+
+        threads = [
+            threading.Thread(target=close, name=f"{self.consumer_id}-close-{n}", daemon=True)
+            for n in range(min(CLOSERS, len(todo)))
+        ]
+        deadline = time.monotonic() + CLIENTS_S
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        running = list(left.copy().values())
+        if self._pool is not None:
+            self._pool.close()
+            shared = self._pool.join(max(0.0, deadline - time.monotonic()))
+            running += [f"the broker client of the thread {name}" for name in shared]
+        return running
+
+    def _raise_failure(self) -> None:
+        """Raise, once, what has ended the member by itself."""
+        failure = self._coordinator.failure if self._coordinator is not None else None
+        if failure is not None and not self._has_raised:
+            self._has_raised = True
+            raise copy(failure) from failure.__cause__
 
     def _require_open(self) -> None:
+        if self._coordinator is not None and self._coordinator.failure is not None:
+            raise copy(self._coordinator.failure)
         if self._closed:
             raise ConnectorClosedError(
                 "the connector was shut down", where=self.consumer_id,
@@ -397,3 +490,5 @@ class ConsumerConnector:
         trace: TracebackType | None,
     ) -> None:
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)
+        if kind is None:
+            self._raise_failure()

@@ -40,6 +40,7 @@ from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.codec import Codec
 from zkconsumer.core.model import Position, TopicPartition
+from zkconsumer.errors import ZkConsumerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Outlet(Protocol):
     def positions(self, which: Which) -> dict[TopicPartition, Position]: ...
     def explain(self, idle_reason: str) -> None: ...
     def fail(self, error: Exception) -> None: ...
+    def end(self, error: ZkConsumerError) -> None: ...
 
 
 class PartitionState:
@@ -115,13 +117,19 @@ class PartitionState:
 
 
 class _Release:
-    """A request to release; `done` is called once, by whoever takes the token."""
+    """A request to release `states`; `done` is called once, by whoever takes the token."""
 
-    __slots__ = ("_done", "_token")
+    __slots__ = ("_done", "_states", "_token")
 
-    def __init__(self, done: Callable[[], None]) -> None:
+    def __init__(self, states: list[PartitionState], done: Callable[[], None]) -> None:
+        self._states = states
         self._done = done
         self._token = [None]
+
+    def answer_if_idle(self) -> None:
+        """Answer if no message of the partitions is in hand."""
+        if all(state.in_hand is None for state in self._states):  # c3
+            self.answer()
 
     def answer(self) -> None:
         try:
@@ -141,6 +149,7 @@ class Holdings:
         self.attention = False
         self.wake = threading.Event()  # ends a wait of the user's thread
         self.closed = False
+        self.failure: ZkConsumerError | None = None  # why the member ended by itself
         self.idle_reason = ""
         # For those that write `_wanted`; reentrant, since a signal's handler may be one of them.
         self._writing = threading.RLock()
@@ -164,7 +173,7 @@ class Holdings:
                 self._wanted[one.tp] = PartitionState(one, self._codec)
                 if self._paused.get(one.tp) != one.epoch:
                     self._paused.pop(one.tp, None)
-        self._call()
+        self.call()
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
         """Delivery of these stops now; their positions are forgotten."""
@@ -173,7 +182,7 @@ class Holdings:
                 state = self._wanted.pop(tp, None)
                 if state is not None:
                     state.granted = False
-        self._call()
+        self.call()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
         """Hand out no more of these, and call `done` once when the user holds none of them.
@@ -185,11 +194,10 @@ class Holdings:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
             for state in states:
                 state.granted = False  # c1
-        release = _Release(done)
+        release = _Release(states, done)
         self._releases.append(release)
-        self._call()  # c2
-        if all(state.in_hand is None for state in states):  # c3
-            release.answer()
+        self.call()  # c2
+        release.answer_if_idle()
 
     def positions(self, which: Which) -> dict[TopicPartition, Position]:
         """The known positions of what is granted or was asked to be released."""
@@ -202,16 +210,25 @@ class Holdings:
     def fail(self, error: Exception) -> None:
         """Raise `error` once, when the user next asks; the stream stays usable."""
         self._failures.append(error)
-        self._call()
+        self.call()
+
+    def end(self, error: ZkConsumerError) -> None:
+        """Raise `error` when the user next asks, and hand out nothing more, for good."""
+        if self.closed:
+            return
+        self.failure = error
+        self._failures.append(error)  # before `closed`: the user's thread looks at it first
+        self.close()
 
     def close(self) -> None:
         with self._writing:
             for state in self._wanted.values():
                 state.granted = False
         self.closed = True
-        self._call()
+        self.call()
 
-    def _call(self) -> None:
+    def call(self) -> None:
+        """Have the user's thread look at everything again, and end its sleep; any thread."""
         self.attention = True
         self.wake.set()
 
@@ -226,13 +243,13 @@ class Holdings:
         """Hand out no more of these in their present ownership, until they are resumed."""
         with self._writing:
             self._paused |= {tp: self._wanted[tp].epoch for tp in tps if self.serves(tp)}
-        self._call()
+        self.call()
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         with self._writing:
             for tp in tps:
                 self._paused.pop(tp, None)
-        self._call()
+        self.call()
 
     def is_paused(self, state: PartitionState) -> bool:
         return self._paused.get(state.tp) == state.epoch
@@ -257,7 +274,7 @@ class Holdings:
             new = PartitionState(Grant(tp, offset, old.epoch), self._codec)
             new.in_hand = old.in_hand  # it still is; `attend` lets it go
             self._wanted[tp] = new
-        self._call()
+        self.call()
         return True
 
     # ---- the user's side: one thread, nothing in its hands ---------------------------------------
@@ -274,8 +291,25 @@ class Holdings:
                 break
         if self._failures:
             self.attention = True  # the rest is looked at after this error
-            raise self._failures.popleft()
+            self.raise_failure()
         return self._wanted.copy()
+
+    def raise_failure(self) -> None:
+        """Raise the oldest error that the user has not met, if there is one."""
+        try:
+            error = self._failures.popleft()
+        except IndexError:
+            return
+        raise error
+
+    def dropped(self) -> None:
+        """Answer releases that saw a message in hand which was then not handed out.
+
+        u3 marks a message, the coordinator revokes its partition (c1, c2) and finds the message in
+        hand (c3), and u4 drops it. The user holds nothing then, and may not ask again for long.
+        """
+        for release in self._releases.copy():
+            release.answer_if_idle()
 
     def sleep(self, timeout_s: float | None) -> None:
         """Wait for a change. The event is cleared before the look, so that none is slept over."""

@@ -7,7 +7,10 @@ Wording, order and levels: `kafka.consumer.ZookeeperConsumerConnector`, `Partiti
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths
@@ -16,8 +19,32 @@ from zkconsumer.core.model import UNNAMED, Purpose, TopicPartition
 from zkconsumer.core.records import Pattern
 from zkconsumer.core.state import Phase, State, own_topics
 from zkconsumer.core.topics import thread_ids
+from zkconsumer.errors import displayed, printable
 
-logger = logging.getLogger(__name__)
+
+class SafeLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines can be displayed, and that never raises.
+
+    Line ends and other characters that a terminal acts upon are escaped in every argument: owner
+    znodes and names may hold them. A filter or a handler of the user may raise, and ends no thread
+    here: the first error is written to standard error, as `logging` itself does with a handler's.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger)
+        self._has_failed = False
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        shown = (one if isinstance(one, int | float) else printable(str(one)) for one in args)
+        try:
+            super().log(level, msg, *shown, **({"stacklevel": 2} | kwargs))
+        except Exception:  # noqa: BLE001  # whatever the user's code raises
+            if not self._has_failed and sys.stderr is not None:
+                self._has_failed = True
+                traceback.print_exc(file=sys.stderr)
+
+
+logger = SafeLogger(logging.getLogger(__name__))
 
 Line = tuple[int, str]
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -171,7 +198,7 @@ class Journal:
                 )
                 yield INFO, (
                     f"Consumer {self._consumer} rebalancing the following partitions: {partitions} "
-                    f"for topic {topic} with consumers: List({', '.join(threads)})"
+                    f"for topic {topic} with consumers: List({', '.join(map(displayed, threads))})"
                 )
             else:
                 yield INFO, (
@@ -227,4 +254,4 @@ def _info(tp: TopicPartition, fetched: int | None, consumed: int | None) -> str:
 
 def _sequence(items: Iterable[object]) -> str:
     """A Scala sequence as the JVM's log shows it."""
-    return f"ArrayBuffer({', '.join(map(str, items))})"
+    return f"ArrayBuffer({', '.join(displayed(str(item)) for item in items)})"

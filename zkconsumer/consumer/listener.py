@@ -8,9 +8,9 @@ as it takes; here it has a thread of its own, so that a listener that hangs hold
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from zkconsumer.core.commands import Callback, CallListener
@@ -51,7 +51,11 @@ class ConsumerRebalanceListener(Protocol):
 
 
 class ListenerThread:
-    """Calls a listener, one call after the other; `post` hears of each end, from this thread."""
+    """Calls a listener, one call after the other; `post` gets the end of each, on this thread.
+
+    While the listener does not return, calls wait, three at most: a new call replaces those waiting
+    that it makes obsolete (`call`).
+    """
 
     def __init__(
         self,
@@ -63,23 +67,45 @@ class ListenerThread:
     ) -> None:
         self._listener, self._consumer_id = listener, consumer_id
         self._post, self._clock = post, clock
-        self._calls: queue.SimpleQueue[CallListener | None] = queue.SimpleQueue()
+        self._waiting: list[CallListener] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self.is_calling = False
         # A daemon: a callback that never returns must not keep the process from ending.
         self._thread = threading.Thread(
             target=self._run, name=f"{consumer_id}-rebalance-listener", daemon=True
         )
         self._thread.start()
 
-    def call(self, command: CallListener) -> None:
-        """Have it called; returns at once."""
-        self._calls.put(command)
+    def call(self, command: CallListener) -> int:
+        """Have the listener called, and return at once; the result says how many calls were merged.
+
+        Calls wait only if the listener has taken longer than `release.grace.ms`; the rebalance has
+        gone on without it. Two waiting calls about a release become one, with the partitions of
+        both. A call about a new assignment replaces every waiting call about an older one.
+        """
+        with self._changed:
+            before, self._waiting = self._waiting, merged([*self._waiting, command])
+            self._changed.notify()
+            return len(before) + 1 - len(self._waiting)
 
     def close(self) -> None:
-        """No more calls; one that is running is not waited for."""
-        self._calls.put(None)
+        """Make no more calls; one that is running is not waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _next(self) -> CallListener | None:
+        with self._changed:
+            self.is_calling = False
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return None
+            self.is_calling = True
+            return self._waiting.pop(0)
 
     def _run(self) -> None:
-        while (command := self._calls.get()) is not None:
+        while (command := self._next()) is not None:
             outcome = ListenerReturned(command.callback, self._called(command))
             self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
 
@@ -95,6 +121,24 @@ class ListenerThread:
             logger.exception("%s: %s raised", self._consumer_id, command.callback.value)
             return f"{type(error).__name__}: {error}"
         return ""
+
+
+def merged(calls: Sequence[CallListener]) -> list[CallListener]:
+    """The calls that are left of these, of which all but the last are older than it.
+
+    A merged call has the number of the latest: the member waits for that one, if for any.
+    """
+    *older, last = calls
+    if last.callback is Callback.STARTING:
+        older = [one for one in older if one.callback is Callback.RELEASING]
+    result: list[CallListener] = []
+    for one in (*older, last):
+        if result and one.callback is Callback.RELEASING is result[-1].callback:
+            partitions = {**result.pop().partitions, **one.partitions}
+            result.append(replace(one, partitions=partitions))
+        else:
+            result.append(one)
+    return result
 
 
 def released(partitions: Mapping[TopicPartition, ThreadId]) -> dict[str, set[int]]:

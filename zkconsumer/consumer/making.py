@@ -12,6 +12,7 @@ from typing import Any, Final
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config_kinds import AUTO_RELEASE
 from zkconsumer.consumer.codec import Codec
+from zkconsumer.consumer.feed import IDLE_S, TURN_S, ReportKind, in_thread, inline
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.stream import Stream, StreamReport
@@ -25,9 +26,11 @@ from zkconsumer.core.registrations import Registration, validate_registration
 from zkconsumer.core.releases import Profile, profile
 from zkconsumer.core.state import Settings
 from zkconsumer.core.view import GroupView
+from zkconsumer.errors import displayed
 from zkconsumer.kafka.brokers import broker_settings, servers
-from zkconsumer.kafka.fetcher import LOOKUP_S, KafkaFetcher, Reset
+from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
+from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
 from zkconsumer.kafka.settings import Settings as KafkaSettings
 from zkconsumer.kafka.settings import fetch_settings
 from zkconsumer.zk.brokers import registered_brokers
@@ -92,7 +95,8 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         exclude_internal=config.exclude_internal_topics,
     )
     finding = detect(group, found.owners)
-    logger.info("peers.release=auto: as %s (%s)", finding.profile.release, finding.reason)
+    logger.info("peers.release=auto: as %s (%s)", finding.profile.release,
+                displayed(finding.reason))
     return finding.profile
 
 
@@ -135,23 +139,18 @@ def stream(
     gate: LeaseGate,
     brokers: Callable[[], Sequence[Broker]],
     report: Callable[[StreamReport], None],
+    pool: FetcherPool | None,
 ) -> Stream[Any, Any]:
-    """The stream of a thread; `brokers` asks, on the user's thread, which are registered."""
-    began_with: set[str] = set()
-
-    def connect() -> KafkaFetcher | None:
-        known = brokers()
-        if not known:
-            return None
-        began_with.clear()
-        began_with.update(servers(known))
-        return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
-
-    def moved() -> bool:
-        known = brokers()
-        return bool(known) and began_with.isdisjoint(servers(known))
-
-    return Stream(
+    """The stream of a thread; `brokers` and `pool` as for `fetcher_pool`."""
+    if pool is None:
+        # The stream's thread drives a client, which nothing but a message wakes.
+        connect, moved = clients(config, brokers)
+        background, turn_s = in_thread, TURN_S
+    else:
+        shared = pool
+        connect, moved = lambda: shared.fetcher(made.alarm), lambda: False
+        background, turn_s = inline, IDLE_S
+    made: Stream[Any, Any] = Stream(
         topic=topic,
         thread_id=thread,
         number=number,
@@ -163,7 +162,59 @@ def stream(
         retry_s=config.refresh_leader_backoff_s,
         codec=codec,
         report=report,
+        background=background,
+        turn_s=turn_s,
     )
+    return made
+
+
+def fetcher_pool(
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    streams: int,
+    *,
+    brokers: Callable[[], Sequence[Broker]],
+    report: Callable[[StreamReport], None],
+) -> FetcherPool | None:
+    """Return the clients that the streams of a member share; None if each stream has its own.
+
+    `brokers` returns the registered brokers; it may wait for ZooKeeper, and is called on other
+    threads than the user's.
+    """
+    if streams <= OWN_CLIENTS:
+        return None
+    connect, moved = clients(config, brokers)
+    limits = fetch_settings(config)
+    return FetcherPool(
+        connect=connect,
+        moved=moved,
+        trouble=lambda text: report(StreamReport(ReportKind.FETCH_TROUBLE, consumer, text)),
+        clients=max(CLIENTS, config.num_consumer_fetchers),
+        max_messages=int(limits["queued.min.messages"]),
+        max_bytes=1024 * int(limits["queued.max.messages.kbytes"]),
+        name=consumer,
+    )
+
+
+def clients(
+    config: ConsumerConfig, brokers: Callable[[], Sequence[Broker]]
+) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
+    """Return what makes a broker client, and what tells whether its brokers have all moved."""
+    began_with: set[str] = set()
+
+    def connect() -> Fetcher | None:
+        known = brokers()
+        if not known:
+            return None
+        began_with.clear()
+        began_with.update(servers(known))
+        return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
+
+    def moved() -> bool:
+        known = brokers()
+        return bool(known) and began_with.isdisjoint(servers(known))
+
+    return connect, moved
 
 
 def suffix() -> str:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
 
+RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
+"""While partitions are reset, their messages are counted when a 16th of the partitions were reset
+since the last count, or 1 s after it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One member at one instant; the counters run from its start.
@@ -97,7 +102,7 @@ def figures(
         lease_s=max(0.0, gate.deadline - gate.clock()),
         requests=coordinator.requests,
         blocked=len(state.blocked),
-        events=dict(coordinator.counters),
+        events={**coordinator.counters, **coordinator.troubles.counts},
         rebalances=tally.rebalances,
         rebalance_s=tally.rebalance_s,
         zookeeper_commits=tally.zookeeper_commits,
@@ -125,6 +130,7 @@ class Tally:
         self.kafka_commits = 0
         self._positions = positions
         self._began_at: float | None = None
+        self._resets, self._counted_at = 0, float("-inf")  # since the last count; when that was
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
         self._lock = threading.Lock()  # for the two above: the coordinator's thread and a scrape's
@@ -143,7 +149,7 @@ class Tally:
             self.zookeeper_commits += len(event.outcome.versions)
             self.kafka_commits += len(event.outcome.kafka)
         if isinstance(event, events.PositionReset):
-            self._begin(event.partition, event.offset)
+            self._begin(event.partition, event.offset, event.now)
         for command in commands:
             if isinstance(command, cmd.Withdraw):
                 self.messages()
@@ -158,10 +164,19 @@ class Tally:
                 else:
                     self._seen[tp] = Position(mine.epoch, offset)
 
-    def _begin(self, tp: TopicPartition, offset: int) -> None:
-        """Reset, or sought: what is passed over was not handed out."""
-        if tp in self._seen:  # else there is nothing to count, and thousands may begin at a time
-            self.messages()
+    def _begin(self, tp: TopicPartition, offset: int, now: float) -> None:
+        """Start counting at the new position: messages that are skipped were not handed out.
+
+        Counting reads the positions of all partitions. Where thousands of partitions are reset at
+        once, that is done for every `RESETS_SHARE`th of them only, so that the work stays linear:
+        up to `COUNT_AGAIN_S` of a partition's messages are then missing in the figures.
+        """
+        if tp in self._seen:  # else nothing of it was handed out
+            self._resets += 1
+            many = self._resets * RESETS_SHARE < len(self._seen)
+            if not many or now >= self._counted_at + COUNT_AGAIN_S:
+                self._resets, self._counted_at = 0, now
+                self.messages()
         with self._lock:
             known = self._seen.get(tp)
             self._seen[tp] = Position(known.epoch if known else 0, offset)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
+from zkconsumer.consumer.feed import StreamReport
+from zkconsumer.consumer.journal import SafeLogger
 from zkconsumer.core.commands import Notice, NoticeKind
 from zkconsumer.core.state import State
 from zkconsumer.errors import (
@@ -79,25 +83,62 @@ class NoticeLog:
     """Logs one member's notices; what repeats itself at most once in `LOG_AGAIN_S`."""
 
     def __init__(
-        self, logger: logging.Logger, consumer: str, clock: Callable[[], float]
+        self, logger: SafeLogger, consumer: str, clock: Callable[[], float]
     ) -> None:
         self._logger, self._consumer, self._clock = logger, consumer, clock
-        # By kind and subject: when it was logged, and how often it was left out since.
-        self._logged: dict[tuple[NoticeKind, str], tuple[float, int]] = {}
+        # By kind and subject: when it was logged, and how often it was left out since. The oldest
+        # entry is the first, so that forgetting takes constant time for each notice.
+        self._logged: OrderedDict[tuple[NoticeKind, str], tuple[float, int]] = OrderedDict()
 
     def write(self, notice: Notice, error: ZkConsumerError) -> None:
         """Log a notice in its error's words, unless it has just been logged."""
         now, subject = self._clock(), (notice.kind, notice.where)
-        self._logged = {
-            one: (at, left_out)
-            for one, (at, left_out) in self._logged.items()
-            if now < at + LOG_AGAIN_S or one == subject
-        }
         at, left_out = self._logged.get(subject, (now - LOG_AGAIN_S, 0))
         if now < at + LOG_AGAIN_S:
             self._logged[subject] = (at, left_out + 1)
             return
+        self._logged.pop(subject, None)
+        while self._logged and now >= next(iter(self._logged.values()))[0] + LOG_AGAIN_S:
+            self._logged.popitem(last=False)
         if notice.kind in _REPEATED:
             self._logged[subject] = (now, 0)
         more = f" (and {left_out} times since it was last logged)" if left_out else ""
         self._logger.log(level_of(notice.kind), "%s: %s%s", self._consumer, error, more)
+
+
+TROUBLE_S = 5.0
+"""Seconds between two log lines of one kind of trouble: a decoder may fail a million times a
+second."""
+
+
+class TroubleLog:
+    """Counts what fails in a member's streams, and logs one line per kind and `TROUBLE_S`.
+
+    Any thread may call it: the failures do not pass through the coordinator's inbox.
+    """
+
+    def __init__(self, logger: SafeLogger, clock: Callable[[], float]) -> None:
+        self._logger, self._clock = logger, clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        # By kind: when the next line is due, and what had been counted when the last was written.
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of trouble occurred, by `ReportKind.value`."""
+        with self._lock:
+            return dict(self._counts)
+
+    def add(self, report: StreamReport) -> None:
+        """Count a failure, and log it unless its kind was logged less than `TROUBLE_S` ago."""
+        kind, now = report.kind.value, self._clock()
+        with self._lock:
+            self._counts[kind] += 1
+            due, before = self._logged.get(kind, (now, 0))
+            if now < due:
+                return
+            left_out = self._counts[kind] - before - 1
+            self._logged[kind] = (now + TROUBLE_S, self._counts[kind])
+        more = f" (and {left_out} more of the kind {kind} since its last line)" if left_out else ""
+        self._logger.warning("%s: %s %s%s", report.thread_id, report.tp or "", report.text, more)

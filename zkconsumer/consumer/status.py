@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.state import Phase, State
+from zkconsumer.errors import ZkConsumerError, displayed
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """What a member is doing, at one instant.
+
+    Texts can be displayed as they are: what other clients wrote into ZooKeeper is escaped in them
+    and cut after 400 characters.
 
     Attributes:
         phase: where it stands, a name of `core.state.Phase`.
@@ -25,6 +29,7 @@ class Status:
         refused: partition -> why ZooKeeper refuses it.
         unreadable_offsets: partitions that are owned but not fetched.
         lease_s: how long messages may still be delivered without hearing from ZooKeeper.
+        error: why the member has ended by itself; None while it works, and after a shutdown.
     """
 
     phase: str
@@ -37,6 +42,7 @@ class Status:
     refused: Mapping[TopicPartition, str]
     unreadable_offsets: frozenset[TopicPartition]
     lease_s: float
+    error: ZkConsumerError | None = None
 
 
 def idle_status(phase: Phase) -> Status:
@@ -44,7 +50,14 @@ def idle_status(phase: Phase) -> Status:
     return Status(phase.value, None, {}, {}, frozenset(), "", {}, {}, frozenset(), 0.0)
 
 
-def status_of(state: State, gate: LeaseGate) -> Status:
+def _waiting_for(state: State) -> str:
+    if state.client_fault and state.phase is not Phase.CLOSED:
+        return f"a new ZooKeeper client, since the last one failed: {state.client_fault}"
+    return state.waiting_for
+
+
+def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = None) -> Status:
+    """Of a member; `error` is what has ended it."""
     owned: dict[str, list[TopicPartition]] = {}
     for tp, mine in sorted(state.owned.items()):
         owned.setdefault(mine.thread, []).append(tp)
@@ -52,11 +65,15 @@ def status_of(state: State, gate: LeaseGate) -> Status:
         phase=state.phase.value,
         session=state.session.id if state.session else None,
         owned={thread: tuple(held) for thread, held in owned.items()},
-        blocked={tp: who.thread for tp, who in state.blocked.items()},
+        blocked={tp: displayed(who.thread) for tp, who in state.blocked.items()},
         idle_peers=state.idle_peers,
-        waiting_for=state.waiting_for,
-        malformed_peers=dict(state.view.malformed) if state.view else {},
+        waiting_for=displayed(_waiting_for(state)),
+        malformed_peers={
+            displayed(name): displayed(why)
+            for name, why in (state.view.malformed if state.view else {}).items()
+        },
         refused=dict(state.refused),
         unreadable_offsets=state.malformed,
         lease_s=max(0.0, gate.deadline - gate.clock()),
+        error=error,
     )

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from copy import copy
 from operator import length_hint
 from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.feed import TURN_S, Feed, ReportKind, StreamReport
+from zkconsumer.consumer.feed import (
+    TURN_S,
+    Background,
+    Feed,
+    ReportKind,
+    StreamReport,
+    inline,
+)
 from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.holdings import Grant, Holdings, PartitionState, Which
 from zkconsumer.consumer.message import Batch, Message
@@ -60,14 +67,19 @@ class Stream(Generic[K, V]):
         retry_s: float,
         codec: Codec[K, V],
         report: Callable[[StreamReport], None],
+        background: Background = inline,
+        turn_s: float = TURN_S,
     ) -> None:
         """For the connector.
 
-        `connect` makes the fetcher, on the user's thread, when the first partition comes; None
-        means that no broker is known yet. `moved` is asked when brokers cannot be reached: are they
-        all elsewhere by now, so that it must be made anew? `timeout_s` is `consumer.timeout.ms`,
-        None for never. `retry_s` is the pause after a failed look-up (`refresh.leader.backoff.ms`).
-        `report` is called on the user's thread and must only enqueue.
+        `connect` makes the fetcher when the first partition comes; None means that no broker is
+        known yet. `moved` is asked when brokers cannot be reached: are they all elsewhere by now,
+        so that it must be made anew? `background` runs both, so that the user's thread waits for
+        neither. `turn_s` is the longest stay in the fetcher's `consume`.
+
+        `timeout_s` is `consumer.timeout.ms`, None for never. `retry_s` is the pause after a failed
+        look-up (`refresh.leader.backoff.ms`). `report` is called on the user's thread and must
+        only enqueue. All time-outs and pauses count in seconds of `gate.clock`.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -85,7 +97,11 @@ class Stream(Generic[K, V]):
             reset=reset,
             retry_s=retry_s,
             report=report,
+            clock=gate.clock,
+            background=background,
+            turn_s=turn_s,
         )
+        self._turn_s = turn_s
         self._inside = threading.Lock()  # held while the feed is touched; never waited for
         # An exception that is not ours may have swallowed messages: fetch anew at the next ask.
         self._disturbed = False
@@ -99,7 +115,8 @@ class Stream(Generic[K, V]):
     def __iter__(self) -> Iterator[Message[K, V]]:
         """The fast way: no call per message but the generator's own.
 
-        Ends when the connector is shut down. Raises ConsumerTimeoutError after
+        Ends when the connector is shut down. Raises the error that ended the member, once, if the
+        member ended by itself, and ends after that. Raises ConsumerTimeoutError after
         `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
         RebalanceBlockedError and others; iterate anew to go on.
         """
@@ -123,7 +140,8 @@ class Stream(Generic[K, V]):
         """The messages that are there, at most `max_messages`; empty when none came in time.
 
         Returns as soon as there is one. The whole batch is finished when the next is asked for.
-        Raises as iterating does, but for the timeout, and ConnectorClosedError after the shutdown.
+        Raises as iterating does, but for the timeout; ConnectorClosedError after the shutdown; and
+        the error that ended the member, at every call, if the member ended by itself.
         """
         try:
             if self.wait(timeout_s, max_messages):
@@ -228,12 +246,13 @@ class Stream(Generic[K, V]):
         for key, state in held.items():
             state.last = last[key]
         if gone:
+            self._holdings.dropped()
             raws = [raw for raw in raws if key_of(raw) not in gone]
         return Batch(raws, held, key_of)
 
     def _turns(self, timeout_s: float | None, max_messages: int) -> bool:
         holdings, gate = self._holdings, self._gate
-        limit = None if timeout_s is None else time.monotonic() + timeout_s
+        limit = None if timeout_s is None else gate.clock() + timeout_s
         for state in self._feed.states.values():
             state.in_hand = None  # u1
         while True:
@@ -244,17 +263,20 @@ class Stream(Generic[K, V]):
             if holdings.attention:  # u2
                 self._feed.settle()
             if holdings.closed:
+                # `end` adds its error, then sets `closed`, then `attention`: this thread may have
+                # found `attention` False before that, and must not end without the error.
+                holdings.raise_failure()
                 return False
-            left = None if limit is None else max(0.0, limit - time.monotonic())
+            left = None if limit is None else max(0.0, limit - gate.clock())
             if not gate.is_open:
-                gate.wait(TURN_S if left is None else min(left, TURN_S))
+                gate.wait(holdings, self._turn_s if left is None else min(left, self._turn_s))
             elif not length_hint(self._feed.rest):
                 self._feed.fetch(left, max_messages)
                 if length_hint(self._feed.rest):
                     continue  # time has passed: look at everything again
             else:
                 return True
-            if left == 0.0:
+            if limit is not None and gate.clock() >= limit:
                 raise self.timeout_error(timeout_s)
 
     def _hold_back(self) -> None:
@@ -282,10 +304,17 @@ class Stream(Generic[K, V]):
             remedy=self.waiting_for or "ask again; consumer.timeout.ms=-1 waits for ever",
         )
 
-    def closed_error(self) -> ConnectorClosedError:
+    def closed_error(self) -> ZkConsumerError:
+        if self._holdings.failure is not None:
+            # A copy: an exception that is raised again and again collects tracebacks.
+            return copy(self._holdings.failure)
         return ConnectorClosedError(
             "the connector was shut down", where=self.thread_id, remedy="leave the loop"
         )
+
+    def raise_failure(self) -> None:
+        """Raise the next error that `fail` or `end` was given and that nobody has met, if any."""
+        self._holdings.raise_failure()
 
     @property
     def closed(self) -> bool:
@@ -295,8 +324,15 @@ class Stream(Generic[K, V]):
     # ---- the coordinator's side: any thread, never blocks ----------------------------------------
 
     @property
+    def alarm(self) -> Holdings:
+        """What ends a wait of the user's thread; a shared fetcher waits for it."""
+        return self._holdings
+
+    @property
     def waiting_for(self) -> str:
         """Why no message can come at present; empty when one can."""
+        if self._holdings.failure is not None:
+            return str(self._holdings.failure)
         if self._holdings.closed:
             return "the connector was shut down"
         if not self._holdings.holds_any:
@@ -312,7 +348,7 @@ class Stream(Generic[K, V]):
 
         The JVM's FetchQueueSize counts chunks.
         """
-        return length_hint(self._feed.rest)
+        return length_hint(self._feed.rest) + self._feed.queued
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -379,9 +415,23 @@ class Stream(Generic[K, V]):
         """Raise `error`, once, when the user next asks."""
         self._holdings.fail(error)
 
-    def close(self) -> None:
-        """End the iteration for good; a user's thread that waits returns within `TURN_S`."""
+    def end(self, error: ZkConsumerError) -> None:
+        """The member has ended by itself: raise `error`, and then end the iteration for good.
+
+        The fetcher is closed by the user's thread, or by `close`.
+        """
+        self._holdings.end(error)
+
+    def halt(self) -> None:
+        """End the iteration for good; a user's thread that waits returns within `TURN_S`.
+
+        The fetcher is closed by that thread, or by `close`.
+        """
         self._holdings.close()
+
+    def close(self) -> None:
+        """As `halt`, and close the fetcher unless a user's thread is inside, which then does it."""
+        self.halt()
         self._let_go()
 
 

@@ -1,0 +1,126 @@
+"""Members that end by themselves: every stream, every call and the status say why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from members import LIMIT_S, SETTINGS, Group, One, eventually
+
+from zkconsumer import ConsumerConfig, aio
+from zkconsumer.core import paths
+from zkconsumer.errors import ZkConsumerError
+
+
+def crash(connector: object) -> None:
+    """Put into the coordinator's inbox what it cannot know: it raises, as on a bug."""
+    connector._coordinator._inbox.put("no such thing")  # type: ignore[attr-defined]
+
+
+def settled(group: Group, **settings: object) -> One:
+    one = group.join(**settings)
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    return one
+
+
+def close_quietly(one: One) -> None:
+    """End the readers of a member that has failed, so that the test's own end finds it closed."""
+    with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        one.connector.shutdown()
+
+
+def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
+    """The coordinator raises: a loop that catches every error and goes on ends all the same."""
+    one = settled(group)
+    crash(one.connector)
+    (reader,) = one.readers
+    reader.join(LIMIT_S)
+    assert not reader.is_alive()
+    (error,) = reader.errors
+    assert "TypeError" in error.what and error.where == one.connector.consumer_id and error.remedy
+    for _ in range(2):
+        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+            reader.stream.poll(timeout_s=0.0)
+    assert next(iter(reader.stream), None) is None
+    assert "coordinator stopped" in reader.stream.waiting_for
+    close_quietly(one)
+
+
+def test_a_crash_reaches_calls_and_status(group: Group) -> None:
+    """After a crash a commit raises the error, the status has it, and a shutdown raises it once."""
+    one = settled(group)
+    crash(one.connector)
+    eventually(lambda: one.status.error)
+    assert one.status.phase == "closed"
+    assert str(one.status.error).startswith("the coordinator stopped: TypeError")
+    for call in (one.connector.commit_offsets, lambda: one.connector.seek(group.tp(0), 0)):
+        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+            call()
+    close_quietly(one)
+    one.connector.shutdown()
+    assert group.admin.get_children(paths.ids(group.name)) == []
+
+
+def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
+    """For asyncio too: a stream that nobody waits for raises at the next ask, and then ends."""
+
+    async def main() -> None:
+        config = ConsumerConfig(
+            group_id=group.name, zookeeper_connect=group.sandbox.zookeeper_connect, **SETTINGS
+        )
+        connector = aio.ConsumerConnector(config)
+        await connector.start()
+        (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
+        while not await stream.poll():
+            pass
+        crash(connector._core)
+        while connector.status().error is None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+            await stream.poll()
+        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+            await connector.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+
+
+def test_a_trace_that_cannot_be_written_ends_alone(group: Group, tmp_path: Path) -> None:
+    """The trace's file is closed under the member: counted once, and the member goes on."""
+    one = settled(group, trace_file=str(tmp_path / "trace"))
+    one.connector._coordinator._trace.close()  # type: ignore[union-attr]
+    eventually(lambda: one.counted.get("trace_failed"))
+    group.sandbox.produce(group.topic, 1, partition=0)
+    one.read(41)
+    one.connector.commit_offsets()
+    assert (one.counted["trace_failed"], one.status.error) == (1, None)
+
+
+@pytest.mark.parametrize("name", ["zkconsumer.consumer.journal", "zkconsumer.consumer.coordinator"])
+def test_a_log_that_raises_ends_nobody(
+    group: Group, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user's filter raises on every line of the log: told once, and the member goes on."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError(f"the filter does not like {record.msg}")
+
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.DEBUG)
+    log.addFilter(refuse)
+    try:
+        one = settled(group)
+        one.connector.commit_offsets()
+        assert one.status.error is None
+        one.close()
+    finally:
+        log.removeFilter(refuse)
+        log.setLevel(before)
+    assert capsys.readouterr().err.count("ValueError: the filter does not like") == 1

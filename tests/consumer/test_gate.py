@@ -1,0 +1,55 @@
+"""The clock of leases: it goes on while the machine sleeps, or the platform is refused."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from zkconsumer.consumer.gate import LeaseGate, boottime, lease_clock
+from zkconsumer.errors import ConfigError
+
+
+def _clocks(**numbers: int) -> SimpleNamespace:
+    """A module `time` with these clocks; each one's time is its own number."""
+    return SimpleNamespace(**numbers, clock_gettime=float, monotonic=lambda: -1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_on_linux_it_counts_from_the_boot() -> None:
+    """On Linux it is the kernel's uptime, which counts the time of suspends."""
+    before = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
+    assert before - 0.02 <= boottime() <= before + 60.0
+    assert lease_clock("linux", time)() >= before - 0.02
+
+
+@pytest.mark.parametrize(("platform", "number"), [("linux", 7.0), ("darwin", 4.0)])
+def test_each_platform_has_its_clock(platform: str, number: float) -> None:
+    """CLOCK_MONOTONIC_RAW goes on in sleep on macOS, and stops on Linux, which has BOOTTIME."""
+    clocks = _clocks(CLOCK_BOOTTIME=7, CLOCK_MONOTONIC_RAW=4, CLOCK_MONOTONIC=1)
+    assert lease_clock(platform, clocks)() == number
+
+
+def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
+    """On Windows it is `time.monotonic`."""
+    assert lease_clock("win32", _clocks())() == -1.0
+
+
+@pytest.mark.parametrize(
+    ("platform", "clocks"),
+    [("darwin", _clocks(CLOCK_MONOTONIC=6)), ("freebsd14", _clocks(CLOCK_MONOTONIC_RAW=4))],
+)
+def test_a_platform_without_one_is_refused(platform: str, clocks: SimpleNamespace) -> None:
+    """An old macOS, or a platform that nobody has looked at: an error, before there is a lease."""
+    with pytest.raises(ConfigError, match="go on during sleep") as caught:
+        lease_clock(platform, clocks)
+    assert platform in caught.value.where
+
+    def unsupported() -> float:
+        return lease_clock(platform, clocks)()
+
+    with pytest.raises(ConfigError):
+        LeaseGate(unsupported)

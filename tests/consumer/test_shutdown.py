@@ -1,0 +1,211 @@
+"""The end of a connector: the group first, each part within its time, and nothing left open."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.security import make_acl
+from members import LIMIT_S, Group, One, eventually
+from proxy import Proxy, Wire
+
+from zkconsumer.consumer import making
+from zkconsumer.consumer.listener import ListenerThread, merged
+from zkconsumer.core import paths
+from zkconsumer.core.commands import Callback, CallListener
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import AccessDeniedError, ZkConsumerError
+from zkconsumer.kafka.fetcher import KafkaFetcher
+
+SESSION_S = 40.0
+# In seconds, on a busy machine: the limits are 3 s for the session and 5 s for the clients.
+SOON_S = 20.0
+READ_ONLY = [make_acl("world", "anyone", read=True)]
+
+
+@pytest.fixture
+def proxy(group: Group) -> Iterator[Proxy]:
+    with Proxy(group.sandbox.zookeeper_connect) as one:
+        yield one
+
+
+def took(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def test_the_group_is_left_before_the_clients_are_closed(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broker clients that do not close hold nobody up: the group is left, and they are named."""
+    ids, free = paths.ids(group.name), threading.Event()
+    members_at_close: list[list[str]] = []
+
+    class SlowToClose(KafkaFetcher):
+        def close(self) -> None:
+            members_at_close.append(group.admin.get_children(ids))
+            free.wait(LIMIT_S)
+            super().close()
+
+    monkeypatch.setattr(making, "KafkaFetcher", SlowToClose)
+    one = group.join(threads=4, auto_commit_interval_s=60.0)
+    try:
+        one.settled(0, 1, 2, 3)
+        eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 40)
+        for reader in one.readers:
+            reader.free.clear()  # each holds the next message it gets, outside its stream
+        for partition in range(4):
+            group.sandbox.produce(group.topic, 1, partition=partition)
+        eventually(lambda: sum(len(reader.messages) for reader in one.readers) == 44)
+        assert took(one.connector.shutdown) < SOON_S
+        assert members_at_close == [[]] * 4
+        assert [group.stored(partition) for partition in range(4)] == ["11"] * 4
+        named = [text for text in caplog.messages if "still running are" in text]
+        assert len(named) == 1 and named[0].count("the broker client of Stream(") == 4
+    finally:
+        free.set()
+    eventually(lambda: not [t for t in threading.enumerate() if "-close-" in t.name])
+
+
+def test_a_silent_zookeeper(
+    group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZooKeeper says nothing: a shutdown without a commit does not wait for a session timeout."""
+    one = group.join(
+        zookeeper_connect=proxy.address, zookeeper_session_timeout_s=SESSION_S,
+        auto_commit_enable=False,
+    )
+    one.settled(0, 1, 2, 3)
+    proxy.wire = Wire.SILENT
+    assert took(one.connector.shutdown) < SOON_S
+    assert "still running are: the connection to ZooKeeper" in caplog.text
+
+
+def test_a_host_name_that_is_being_resolved(
+    group: Group, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tries to resolve a name for long: the shutdown does not wait for it."""
+    resolve, asked, free = socket.getaddrinfo, threading.Event(), threading.Event()
+    hangs = threading.Event()
+
+    def slowly(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == "slow.invalid":
+            if hangs.is_set():
+                asked.set()
+                free.wait(LIMIT_S)
+            raise socket.gaierror(socket.EAI_AGAIN, "a name server does not answer")
+        return resolve(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    one = group.join(
+        zookeeper_connect=f"{proxy.address},slow.invalid:2181", auto_commit_enable=False,
+        zookeeper_session_timeout_s=SESSION_S,
+    )
+    try:
+        one.settled(0, 1, 2, 3)
+        hangs.set()
+        proxy.cut()
+        assert asked.wait(LIMIT_S)
+        assert took(one.connector.shutdown) < SOON_S
+    finally:
+        free.set()
+
+
+# ---- joins that fail ----------------------------------------------------------------------------
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+    return found
+
+
+class Listener:
+    def before_releasing_partitions(self, partitions: Any) -> None: ...
+    def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> None: ...
+
+
+@pytest.mark.parametrize("fails", ["the settings", "the registration"])
+def test_a_join_that_fails_leaves_nothing_open(
+    group: Group, proxy: Proxy, tmp_path: Any, fails: str
+) -> None:
+    """Neither the trace's file nor the listener's thread outlives a join that raised."""
+    trace = tmp_path / "trace"
+    one: One = group.member(
+        zookeeper_connect=proxy.address, zookeeper_session_timeout_s=4.0, trace_file=str(trace),
+        peers_release="auto" if fails == "the settings" else "0.9",
+    )
+    one.connector.set_consumer_rebalance_listener(Listener())
+    if fails == "the settings":
+        proxy.wire = Wire.SILENT
+        proxy.cut()
+    else:
+        group.admin.ensure_path(paths.ids(group.name))
+        group.admin.set_acls(paths.ids(group.name), READ_ONLY)
+    with pytest.raises(ZkConsumerError) as caught:
+        one.subscribe(group.topic)
+    assert isinstance(caught.value, AccessDeniedError) == (fails == "the registration")
+    assert str(trace) not in _open_files()
+    name = f"{one.connector.consumer_id}-rebalance-listener"
+    eventually(lambda: name not in [thread.name for thread in threading.enumerate()])
+    proxy.wire = Wire.PASS
+
+
+# ---- a listener that hangs ----------------------------------------------------------------------
+
+
+def _call(op: int, callback: Callback, *numbers: int) -> CallListener:
+    return CallListener(op, callback, {TopicPartition("t", n): f"g_m-{op}" for n in numbers})
+
+
+def test_what_waits_for_a_listener_is_merged() -> None:
+    """Releases add up, and an assignment replaces older ones: never more than three calls wait."""
+    released, assigned = Callback.RELEASING, Callback.STARTING
+    waiting: list[CallListener] = []
+    for op in range(0, 100, 2):
+        waiting = merged([*waiting, _call(op, released, op)])
+        assert len(waiting) <= 3
+        waiting = merged([*waiting, _call(op + 1, assigned, op)])
+    first, second = waiting
+    assert (first.op, first.callback, len(first.partitions)) == (98, released, 50)
+    assert second == _call(99, assigned, 98)
+    assert merged([*waiting, _call(100, released, 1)])[2] == _call(100, released, 1)
+
+
+def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
+    """A thousand calls while one does not return: it gets the last word of each kind, once."""
+    entered, free = threading.Event(), threading.Event()
+    calls: list[tuple[str, int]] = []
+
+    class Hanging(Listener):
+        def before_releasing_partitions(self, partitions: Any) -> None:
+            calls.append(("released", len(partitions.get("t", ()))))
+            entered.set()
+            free.wait(LIMIT_S)
+
+        def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> None:
+            calls.append(("assigned", len(assignment["t"])))
+
+    ended: list[Any] = []
+    thread = ListenerThread(Hanging(), "g_m", post=ended.append, clock=time.monotonic)
+    thread.call(_call(0, Callback.RELEASING))
+    assert entered.wait(LIMIT_S)
+    dropped = 0
+    for op in range(1, 1001, 2):
+        dropped += thread.call(_call(op, Callback.RELEASING, op))
+        dropped += thread.call(_call(op + 1, Callback.STARTING, op))
+    free.set()
+    eventually(lambda: len(ended) == 3)
+    thread.close()
+    assert calls == [("released", 0), ("released", 500), ("assigned", 1)]
+    assert ([one.op for one in ended], dropped) == ([0, 999, 1000], 998)

@@ -1,0 +1,101 @@
+"""Time-outs while brokers are silent: a connection is accepted, and no request is answered."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from members import SETTINGS, eventually, register_broker
+from proxy import Proxy, Wire
+from topiclogs import PATIENCE_S, KafkaLog, Reader, settings_for
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.core import paths
+from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.sandbox import Sandbox
+
+# How much later than its time-out a poll may return, in seconds.
+TOLERANCE_S = 0.05
+
+
+@pytest.fixture
+def silent(sandbox: Sandbox) -> Iterator[str]:
+    """The address of a broker that accepts connections and answers nothing."""
+    with Proxy(sandbox.bootstrap) as proxy:
+        proxy.wire = Wire.SILENT
+        yield proxy.address
+
+
+def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None:
+    """Poll 25 times: most polls return in time, each of them empty and not too early.
+
+    The median, since another process may have the CPU for longer than the tolerance.
+    """
+    late: list[float] = []
+    for _ in range(25):
+        start = time.monotonic()
+        assert not stream.poll(timeout_s=timeout_s)
+        late.append(time.monotonic() - start - timeout_s)
+    assert min(late) > -0.001
+    assert statistics.median(late) <= TOLERANCE_S, late
+    assert sum(one > 0.5 for one in late) <= 2, late
+
+
+@pytest.mark.parametrize("offset", [0, None])
+def test_a_poll_returns_in_time_while_its_broker_is_silent(
+    silent: str, unique: Callable[[str], str], sandbox: Sandbox, offset: int | None
+) -> None:
+    """A partition with a stored offset is looked up, one without is asked for: both in time."""
+    reader = Reader(
+        KafkaLog(unique("silent"), sandbox), connect=lambda: KafkaFetcher(settings_for(silent))
+    )
+    for partition in range(3):
+        reader.grant(partition, offset)
+        expect_exact(reader.stream)
+    assert reader.stream.waiting_for or offset is not None
+    reader.stream.close()
+
+
+def test_a_member_polls_in_time_while_its_brokers_are_silent(
+    silent: str, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
+) -> None:
+    """Connecting, looking up and asking whether brokers have moved delay no poll of a member."""
+    client, connect = cluster
+    topic = unique("silent")
+    register_broker(client, 0, silent)
+    client.create(paths.topic(topic), b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
+    config = ConsumerConfig(group_id="g", zookeeper_connect=connect, **SETTINGS)
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        eventually(lambda: connector.status().owned)
+        expect_exact(stream)
+
+
+def test_a_silent_broker_does_not_delay_the_partitions_of_another(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A partition whose leader is stopped is granted: the other partition's messages come on."""
+    with Sandbox(tmp_path_factory.mktemp("half"), brokers=2, tick_time_s=0.1) as sandbox:
+        placements = sandbox.create_topic("half", partitions=2, replicas=1)
+        (flowing,) = [one for one in placements if one.leader == 0]
+        (stopped,) = [one for one in placements if one.leader == 1]
+        log = KafkaLog("half", sandbox)
+        reader = Reader(log)
+        log.append(flowing.partition, ["first"])
+        reader.grant(flowing.partition, 0)
+        assert list(reader.take(1)) == [(flowing.partition, 0)]
+        sandbox.brokers[1].pause()
+        reader.grant(stopped.partition, None)
+        expect_exact(reader.stream)
+        late: list[float] = []
+        for _ in range(15):
+            start = time.monotonic()
+            log.append(flowing.partition, ["more"])
+            assert reader.stream.poll(timeout_s=PATIENCE_S)
+            late.append(time.monotonic() - start)
+        assert statistics.median(late) < 0.5, late
+        reader.stream.close()
