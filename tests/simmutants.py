@@ -1,19 +1,27 @@
 """Planted faults: each takes away one thing that the protocol needs, and a monitor must notice.
 
-Every mutant replaces functions of the production core or operations, within this process and for as
+Every mutant replaces functions of the production code, within this process and for as
 long as its context lasts. Some are what other clients do to this day (`who`); some are bugs that
 the simulator found in this project's own code, planted again.
 """
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from zkconsumer.admin import guards, plan
+from zkconsumer.consumer import loop
+from zkconsumer.consumer.holdings import Which
+from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, SessionChanged
 from zkconsumer.core import (
     commands,
     committing,
@@ -28,13 +36,16 @@ from zkconsumer.core import (
     triggers,
     view,
 )
+from zkconsumer.core.model import Purpose
 from zkconsumer.core.state import Phase
-from zkconsumer.sim import member as simulated
+from zkconsumer.sim import handover
 from zkconsumer.sim.monitor import InvariantViolation
+from zkconsumer.sim.session import SimSession
 from zkconsumer.sim.swarm import Decisions, run
 from zkconsumer.zk import claiming, executor, operations, viewing
 from zkconsumer.zk import committing as storing
 from zkconsumer.zk import requests as rq
+from zkconsumer.zk.executor import Executor
 
 Patch = tuple[Any, str, Any]
 
@@ -43,14 +54,17 @@ Patch = tuple[Any, str, Any]
 class Mutant:
     """One planted fault; `patches` makes (where, name, replacement) of each function.
 
-    `near` is a seed that catches it, or was one when the table was made: tests begin there.
+    `near` is the seed that caught it in the last recorded run, or 0; tests begin there.
     """
 
     name: str
     what: str
     patches: Callable[[], list[Patch]]
     who: str = ""
-    near: int = 0
+
+    @property
+    def near(self) -> int:
+        return max(0, _recorded().get(self.name, {"schedules": 0})["schedules"] - 1)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -67,6 +81,16 @@ class Mutant:
         finally:
             for one in reversed(undo):
                 one.stop()
+
+
+@cache
+def _recorded() -> dict[str, dict[str, Any]]:
+    """What docs/records/ says of each mutant."""
+    scripts = str(Path(__file__).resolve().parents[1] / "scripts")
+    if scripts not in sys.path:
+        sys.path.append(scripts)
+    rows: dict[str, dict[str, Any]] = importlib.import_module("_records").mutant_rows()
+    return rows
 
 
 def schedules_to_catch(
@@ -147,7 +171,7 @@ def _claims_without_a_reply_forgotten() -> list[Patch]:
 
 
 def _stale_operations_go_on() -> list[Patch]:
-    return [(simulated, "awaits", lambda state, op: True)]
+    return [(loop, "awaits", lambda state, op: True)]
 
 
 # ---- handing over -------------------------------------------------------------------------------
@@ -170,12 +194,7 @@ def _release_without_commit() -> list[Patch]:
 
 
 def _no_wait_for_the_user() -> list[Patch]:
-    def positions(feed: Any, purpose: Any) -> Any:
-        if feed.delivered is None:
-            return None
-        return simulated.Position(feed.epoch, feed.delivered)
-
-    return [(simulated.Feed, "position", positions)]
+    return [(loop._WHICH, purpose, Which.DELIVERED) for purpose in Purpose]
 
 
 def _anybodys_owner_deleted() -> list[Patch]:
@@ -236,7 +255,7 @@ def _no_watch_on_owners() -> list[Patch]:
         event = real(fired, settings, now)
         return None if isinstance(event, events.OwnersChanged) else event
 
-    return [(simulated, "meaning", meaning)]
+    return [(loop, "meaning", meaning)]
 
 
 # ---- the group ----------------------------------------------------------------------------------
@@ -259,7 +278,7 @@ def _deaf_to_members() -> list[Patch]:
         is_members = getattr(event, "trigger", None) is events.Trigger.MEMBERS
         return None if is_members else event
 
-    return [(simulated, "meaning", meaning)]
+    return [(loop, "meaning", meaning)]
 
 
 def _everyone_first() -> list[Patch]:
@@ -355,6 +374,27 @@ def _edits_ignored() -> list[Patch]:
     return [(committing, "committed", committed)]
 
 
+def _no_automatic_commits_after_a_reconnect() -> list[Patch]:
+    real = connection.connected
+
+    def connected(state: Any, event: Any) -> Any:
+        first = state.session is None
+        state, commands = real(state, event)
+        return (state if first else replace(state, auto_commit_at=None)), commands
+
+    return [(connection, "connected", connected)]
+
+
+def _commit_lost_with_the_connection() -> list[Patch]:
+    real = committing.interrupted
+
+    def interrupted(state: Any) -> Any:
+        waiting = state.commits
+        return replace(real(state), commits=waiting)
+
+    return [(committing, "interrupted", interrupted)]
+
+
 def _refusals_swallowed() -> list[Patch]:
     real = machine._denied
 
@@ -365,71 +405,397 @@ def _refusals_swallowed() -> list[Patch]:
     return [(machine.OUTCOMES, (None, events.Denied), denied)]
 
 
+# ---- the executor, the session and the coordinator's turn ----------------------------------------
+
+
+def _continues_in_the_next_session() -> list[Patch]:
+    class Unending:
+        def __init__(self, session: Any) -> None:
+            self.submit = session.submit
+
+        def is_over(self, session_id: int) -> bool:
+            return False
+
+    real = Executor._send
+
+    def send(self: Any, ticket: int, running: Any, batch: Any) -> None:
+        session, self._session = self._session, Unending(self._session)
+        real(self, ticket, running, batch)
+        self._session = session
+
+    return [(Executor, "_send", send)]
+
+
+def _broken_is_an_answer() -> list[Patch]:
+    return [(executor, "Code", _Shim(rq.Code, BROKEN=None))]
+
+
+class _Shim:
+    """Another object, but for some of its attributes."""
+
+    def __init__(self, real: Any, **others: Any) -> None:
+        self._real = real
+        self.__dict__.update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _broken_batch_sent_again() -> list[Patch]:
+    real_send, real_resume = Executor._send, Executor.resume
+
+    def send(self: Any, ticket: int, running: Any, batch: Any) -> None:
+        self.__dict__.setdefault("sent", {})[ticket] = batch
+        real_send(self, ticket, running, batch)
+
+    def resume(self: Any, resumed: Any, awaits: Any) -> Any:
+        sent = self.__dict__.get("sent", {}).get(resumed.ticket)
+        if sent and any(one.code is rq.Code.BROKEN for one in resumed.replies):
+            self._session.submit(sent, executor.Done(resumed.ticket, self._post))
+            return None
+        return real_resume(self, resumed, lambda op: True)
+
+    return [(Executor, "_send", send), (Executor, "resume", resume)]
+
+
+def _first_session_for_ever() -> list[Patch]:
+    real = Executor.start
+
+    def start(self: Any, command: Any, session_id: int) -> None:
+        real(self, command, self.__dict__.setdefault("first", session_id))
+
+    return [(Executor, "start", start), (SimSession, "is_over", lambda self, session_id: False)]
+
+
+def _disconnect_ignored() -> list[Patch]:
+    def keeps(self: Any, item: Any) -> bool:
+        return item == SessionChanged(None)
+
+    return _items_dropped(keeps)
+
+
+def _watch_during_an_operation_dropped() -> list[Patch]:
+    def drops(self: Any, item: Any) -> bool:
+        return isinstance(item, executor.WatchFired) and self.state.op is not None
+
+    return _items_dropped(drops)
+
+
+def _items_dropped(drops: Callable[[Any, Any], bool]) -> list[Patch]:
+    real = MemberLoop._event
+
+    def event(self: Any, item: Any, now: float) -> Any:
+        return None if drops(self, item) else real(self, item, now)
+
+    return [(MemberLoop, "_event", event)]
+
+
+def _nested_steps_last() -> list[Patch]:
+    real = MemberLoop._step
+
+    def step(self: Any, event: Any) -> None:
+        later: list[Any] = []
+
+        def run(command: Any) -> None:
+            if isinstance(command, commands.CollectPositions):
+                later.append(command)
+            else:
+                MemberLoop._run(self, command)
+
+        self._run = run
+        try:
+            real(self, event)
+        finally:
+            del self._run
+        for command in later:
+            self._run(command)
+
+    return [(MemberLoop, "_step", step)]
+
+
+def _busy_inbox_starves_deadlines() -> list[Patch]:
+    real = MemberLoop.take
+
+    def take(self: Any, item: Any) -> None:
+        due, next_deadline = self.due, loop.next_deadline
+        if item is None:
+            real(self, item)
+            return
+        with patch.object(loop, "next_deadline", lambda state: float("inf")):
+            self.due = float("inf")
+            real(self, item)
+        self.due = next_deadline(self.state) if due != float("inf") else due
+
+    return [(MemberLoop, "take", take)]
+
+
+def _leaves_without_its_last_commit() -> list[Patch]:
+    real = MemberLoop._event
+
+    def event(self: Any, item: Any, now: float) -> Any:
+        if isinstance(item, LeaveAsked):
+            self._run_on_streams(commands.Withdraw(self.state.serving))
+        return real(self, item, now)
+
+    return [(MemberLoop, "_event", event)]
+
+
+# ---- the operator's tools -----------------------------------------------------------------------
+
+
+def _apply_without_a_guard() -> list[Patch]:
+    return [(guards.Guards, "_guard", lambda self, group, piece: [])]
+
+
+def _apply_without_compare_and_set() -> list[Patch]:
+    def write(change: Any) -> Any:
+        return rq.SetData(change.path, change.after.data, -1)
+
+    return [(plan.Change, "write", property(write))]
+
+
+def _apply_without_a_mark() -> list[Patch]:
+    return [(guards.Guards, "_to_mark", lambda self, piece: set())]
+
+
+def _lost_reply_of_a_tool_is_a_refusal() -> list[Patch]:
+    return [(plan.Change, "is_done", lambda self, node: False)]
+
+
 MUTANTS = (
     Mutant("no lease", "the gate stays open until the connection is known to be lost", _no_lease,
-           "kafka-python's and pykafka's zombies; every client that fences on LOST",
-           near=14),
+           "kafka-python's and pykafka's zombies; every client that fences on LOST"),
     Mutant("lease from the reply", "the lease counts from the reply, not from the question",
-           _lease_from_the_reply,
-           near=1115),
-    Mutant("lease by a read", "a follower's answer to a read renews the lease", _lease_by_a_read,
-           near=238),
-    Mutant("lease too long", "the lease outlives the session", _whole_timeout,
-           near=14),
-    Mutant("state, not session", "an expiry is taken for a reconnect", _old_session,
-           near=11),
+           _lease_from_the_reply),
+    Mutant("lease by a read", "a follower's answer to a read renews the lease", _lease_by_a_read),
+    Mutant("lease too long", "the lease outlives the session", _whole_timeout),
+    Mutant("state, not session", "an expiry is taken for a reconnect", _old_session),
     Mutant("no re-read after a reconnect", "watches are not armed again",
-           _nothing_read_after_a_reconnect,
-           near=6),
+           _nothing_read_after_a_reconnect),
     Mutant("lost reply is a conflict", "one's own claim is taken for another's",
-           _claims_without_a_reply_forgotten, "Scala, pykafka",
-           near=50),
+           _claims_without_a_reply_forgotten, "Scala, pykafka"),
     Mutant("stale operations go on", "a claim goes on after a new registration",
-           _stale_operations_go_on, "found in our own code",
-           near=1263),
+           _stale_operations_go_on, "found in our own code"),
     Mutant("release before stop", "the owner znode goes while messages are handed out",
-           _release_before_stop,
-           near=13),
+           _release_before_stop),
     Mutant("release without commit", "the next owner starts from an old offset",
-           _release_without_commit,
-           near=31),
+           _release_without_commit),
     Mutant("commit of what is in hand", "automatic commits cover what the user has not finished",
-           _no_wait_for_the_user, "the JVM's own behaviour",
-           near=6),
+           _no_wait_for_the_user, "the JVM's own behaviour"),
     Mutant("anybody's owner deleted", "a release takes what it wants, too, whoever owns it",
-           _anybodys_owner_deleted, "Scala: KAFKA-262",
-           near=1),
+           _anybodys_owner_deleted, "Scala: KAFKA-262"),
     Mutant("no roll-back", "an eager claim goes one by one, and keeps what it got", _no_roll_back,
-           "kafka-node",
-           near=230),
+           "kafka-node"),
     Mutant("owner under another name", "owner znodes carry something else in their name",
            _owner_under_a_name_of_its_own, "pykafka: the leader's id"),
     Mutant("blocker's end overlooked", "it goes while the claim is under way",
-           _blockers_end_overlooked, "found in our own code",
-           near=228),
+           _blockers_end_overlooked, "found in our own code"),
     Mutant("owners not watched", "what blocks is only tried again by the clock",
-           _no_watch_on_owners, "Scala",
-           near=14),
+           _no_watch_on_owners, "Scala"),
     Mutant("trigger lost", "what changes during a rebalance is forgotten",
            _trigger_during_a_rebalance_lost),
     Mutant("deaf to members", "joins and deaths are not noticed", _deaf_to_members),
     Mutant("orders differ", "threads are not in the order in which the others have them",
            _everyone_first, "round-robin without Java's hash"),
     Mutant("topic not watched", "new partitions are not noticed", _lost_topic_change,
-           "Scala before 0.8.2 (KAFKA-1075)",
-           near=1406),
+           "Scala before 0.8.2 (KAFKA-1075)"),
     Mutant("unconditional commit", "offsets are written whatever stands there",
-           _unconditional_commit, "Scala, pykafka, kafka-node",
-           near=152),
+           _unconditional_commit, "Scala, pykafka, kafka-node"),
     Mutant("commit checks the owner", "the owner znode's version fences, not the offset's",
-           _commit_checks_the_owner,
-           near=152),
-    Mutant("commit goes back", "a lower position of one's own is written", _commit_goes_back,
-           near=360),
-    Mutant("one further", "reading resumes one message too far", _one_further,
-           near=16),
-    Mutant("edits ignored", "an operator's reset is taken for a zombie's write", _edits_ignored,
-           near=152),
-    Mutant("refusals swallowed", "ZooKeeper says no, and nobody is told", _refusals_swallowed,
-           near=15),
+           _commit_checks_the_owner),
+    Mutant("commit goes back", "a lower position of one's own is written", _commit_goes_back),
+    Mutant("one further", "reading resumes one message too far", _one_further),
+    Mutant("edits ignored", "an operator's reset is taken for a zombie's write", _edits_ignored),
+    Mutant("refusals swallowed", "ZooKeeper says no, and nobody is told", _refusals_swallowed),
+    Mutant("no commits after a reconnect", "automatic commits stop when the connection is replaced",
+           _no_automatic_commits_after_a_reconnect),
+    Mutant("commit lost with the connection", "a commit that a cut interrupts is not sent again",
+           _commit_lost_with_the_connection),
+    Mutant("operation outlives its session", "a commit under way continues in the next session",
+           _continues_in_the_next_session, "found in our own code"),
+    Mutant("broken is an answer", "a lost reply does not end the operation",
+           _broken_is_an_answer),
+    Mutant("broken batch sent again", "requests without a reply are sent again in the next session",
+           _broken_batch_sent_again, "zkclient"),
+    Mutant("first session for ever", "operations use the id of the member's first session",
+           _first_session_for_ever),
+    Mutant("disconnect ignored", "the loop drops the report of a broken connection",
+           _disconnect_ignored),
+    Mutant("watch dropped", "the loop drops a watch that fires during an operation",
+           _watch_during_an_operation_dropped),
+    Mutant("nested steps last", "a nested step runs after the outer step's other commands",
+           _nested_steps_last),
+    Mutant("deadline starved", "no deadline is met while the inbox has items",
+           _busy_inbox_starves_deadlines),
+    Mutant("no last commit", "the streams are emptied before the leave collects positions",
+           _leaves_without_its_last_commit),
+    Mutant("apply without a guard", "a plan is written beside members that joined meanwhile",
+           _apply_without_a_guard, "kafka-consumer-groups: it looks for members once"),
+    Mutant("apply without compare-and-set", "a plan is written over what others wrote meanwhile",
+           _apply_without_compare_and_set, "kafka.tools.ImportZkOffsets"),
+    Mutant("apply without a mark", "members take an operator's offset for a zombie's",
+           _apply_without_a_mark, "kafka.tools.ImportZkOffsets"),
+    Mutant("a tool's lost reply is a refusal", "a plan is reported as refused, and is written",
+           _lost_reply_of_a_tool_is_a_refusal),
 )
+
+
+# ---- the hand-over between the user's thread and the coordinator --------------------------------
+
+
+@dataclass(frozen=True)
+class HandOverMutant:
+    """A planted fault in the streams' code: `edits` of its text, and the case that meets it."""
+
+    name: str
+    what: str
+    case: str
+    edits: tuple[handover.Edit, ...]
+
+    def caught(self, max_s: float = float("inf")) -> handover.Explored:
+        """Search the case until a promise is broken, or nothing is left."""
+        case = next(one for one in handover.CASES if one.name == self.case)
+        return handover.explore(case, handover.Code(self.edits), max_s=max_s)
+
+
+HAND_OVER = (
+    HandOverMutant(
+        "u2 before u1", "the user's thread looks for requests before it lets go",
+        "release of the one in hand", ((
+            "                if state is not None:\n"
+            "                    state.in_hand = None  # u1\n"
+            "                if holdings.attention or clock() >= gate.deadline:  # u2\n",
+            "                noticed = holdings.attention or clock() >= gate.deadline\n"
+            "                if state is not None:\n"
+            "                    state.in_hand = None\n"
+            "                if noticed:\n",
+        ),),
+    ),
+    HandOverMutant(
+        "u4 skipped", "a message is handed out without a look at the grant",
+        "release while iterating", (("if not state.granted:  # u4", "if False:"),),
+    ),
+    HandOverMutant(
+        "u4 before u3", "the grant is looked at before the message counts as in hand",
+        "release while iterating", ((
+            "                state.in_hand = raw  # u3\n"
+            "                if not state.granted:  # u4\n"
+            "                    state.in_hand = None\n"
+            "                    continue\n",
+            "                if not state.granted:\n"
+            "                    continue\n"
+            "                state.in_hand = raw\n",
+        ),),
+    ),
+    HandOverMutant(
+        "u4 of batches skipped", "a batch is handed out without a look at the grants",
+        "release while polling", (("if not state.granted}  # u4", "if False}"),),
+    ),
+    HandOverMutant(
+        "c3 before c1", "the coordinator looks for a message in hand before it revokes",
+        "release while iterating", (
+            (
+                "            for state in states:\n"
+                "                state.granted = False  # c1\n",
+                "            idle = all(state.in_hand is None for state in states)\n"
+                "            for state in states:\n"
+                "                state.granted = False\n",
+            ),
+            (
+                "# c2\n        release.answer_if_idle()\n",
+                "# c2\n        if idle:\n            release.answer()\n",
+            ),
+        ),
+    ),
+    HandOverMutant(
+        "c3 skipped", "only the user's thread answers a release", "release while polling",
+        (("# c2\n        release.answer_if_idle()\n", "# c2\n"),),
+    ),
+    HandOverMutant(
+        "a dropped batch forgotten", "a release waits for a batch that was never handed out",
+        "hand over and back, polling", (("            self._holdings.dropped()\n", ""),),
+    ),
+    HandOverMutant(
+        "c2 before the request", "attention is called before the release is queued",
+        "release of both partitions", ((
+            "        self._releases.append(release)\n"
+            "        self.call()  # c2\n",
+            "        self.call()\n"
+            "        self._releases.append(release)\n",
+        ),),
+    ),
+    HandOverMutant(
+        "attention cleared after the look", "what is called for during the look is forgotten",
+        "first grant wakes the user", (
+            ("        self.attention = False\n        for state", "        for state"),
+            (
+                "            self.raise_failure()\n        return self._wanted.copy()\n",
+                "            self.raise_failure()\n"
+                "        wanted = self._wanted.copy()\n"
+                "        self.attention = False\n"
+                "        return wanted\n",
+            ),
+        ),
+    ),
+    HandOverMutant(
+        "wake cleared after the look", "a wake-up between the look and the wait is lost",
+        "first grant wakes the user", ((
+            "        self.wake.clear()\n"
+            "        if not self.attention:\n"
+            "            self.wake.wait(timeout_s)",
+            "        if not self.attention:\n"
+            "            self.wake.clear()\n"
+            "            self.wake.wait(timeout_s)",
+        ),),
+    ),
+    HandOverMutant(
+        "release answered twice", "who answers looks at the token and takes it afterwards",
+        "release while iterating", ((
+            "        try:\n"
+            "            self._token.pop()\n"
+            "        except IndexError:\n"
+            "            return\n"
+            "        self._done()\n",
+            "        if self._token:\n"
+            "            self._done()\n"
+            "            self._token.clear()\n",
+        ),),
+    ),
+    HandOverMutant(
+        "in_hand read before last", "a position is put together in the wrong order", "positions",
+        ((
+            "        delivered = self.delivered\n        in_hand = self.in_hand\n",
+            "        in_hand = self.in_hand\n        delivered = self.delivered\n",
+        ),),
+    ),
+    HandOverMutant(
+        "seek told too late", "the new position can be seen before anybody is told", "seek back",
+        (
+            ("            tell(old.epoch)\n", ""),
+            (
+                "            self._wanted[tp] = new\n        self.call()\n        return True\n",
+                "            self._wanted[tp] = new\n"
+                "            tell(old.epoch)\n"
+                "        self.call()\n"
+                "        return True\n",
+            ),
+        ),
+    ),
+    HandOverMutant(
+        "old position seen after the seek", "the old position stays visible while it is told",
+        "seek back", (
+            ("            old = self._wanted.pop(tp)\n", "            old = self._wanted[tp]\n"),
+        ),
+    ),
+    HandOverMutant(
+        "a paused partition handed out", "a pause does not reach the fetcher", "pause and resume",
+        (("paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)",
+          "paused = self.unplaced.get(tp) is _PAUSED, False"),),
+    ),
+    HandOverMutant(
+        "the error lost at the end", "the iteration ends before it raises what ended the member",
+        "the member ends by itself", (("                holdings.raise_failure()\n", ""),),
+    ),
+)  # fmt: skip
+"""Planted into the sources of holdings.py, feed.py and stream.py; u1 to u4 and c1 to c3 are
+described at the top of holdings.py."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from simregressions import REGRESSIONS
 
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
@@ -16,7 +17,7 @@ from zkconsumer.sim import faults
 from zkconsumer.sim.failing import load
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.swarm import Decisions, run
+from zkconsumer.sim.swarm import Decisions, draw_plan, run
 from zkconsumer.sim.world import World
 from zkconsumer.zk import requests as rq
 
@@ -95,9 +96,18 @@ def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
     assert run(Decisions(load(trace))).violation is None
 
 
+@pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
+def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
+    """With its fix taken away, the run still breaks the promise that its file names."""
+    with REGRESSIONS[trace.stem].planted():
+        found = run(Decisions(load(trace))).violation
+    assert found is not None
+    assert found.invariant in trace.read_text(encoding="utf-8")
+
+
 def test_two_operations_that_nobody_waits_for_get_their_own_replies() -> None:
     """A topic is watched again while members are diagnosed: a flaw of the simulator's own."""
-    assert run(Decisions(random.Random(3501242))).violation is None
+    assert run(Decisions(random.Random(3501242)), draw=draw_plan).violation is None
 
 
 def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import paths
+from zkconsumer.core.events import Event
 from zkconsumer.core.model import TopicPartition
+from zkconsumer.core.state import Phase, State
 from zkconsumer.sim.jvm import JvmMember
 from zkconsumer.sim.mixed import MixedMonitor, MixedWorld, run
+from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.swarm import Decisions
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Code
 
 SEEDS = range(40)
 
@@ -74,6 +84,50 @@ def test_a_jvm_peer_gives_up_and_is_woken() -> None:
     assert (on.owned_by(0), on.owned_by(1), on.owned_by(2)) == (2, 1, 1)
 
 
+class Nudges(Watcher):
+    """Counts a member's nudges, registrations, readings, and reported losses."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        for one in commands:
+            notice = isinstance(one, cmd.Notice)
+            self.seen[one.kind.name if notice else type(one).__name__] += who == 0
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_nudge_is_no_loss(foreign: bool) -> None:
+    """A nudge wakes an idle JVM peer and reports no loss, and a foreign deletion still counts."""
+    nudges = Nudges()
+    plan = Plan(
+        members=2, partitions=4, messages=3,
+        settings=lambda one: replace(one, backoff_s=0.5, nudge_s=5.0),
+    )
+    recorder, jvm = Recorder(lambda entry: None), frozenset({1})
+    world = MixedWorld(plan, Watchers(recorder, MixedMonitor(jvm), nudges), jvm=jvm)
+    on = Stage(world, recorder)
+    on.join(0)
+    on.rest()
+    on.do(Do.FREEZE, 0)
+    on.join(1)
+    connector = member(on, 1).connector
+    on.until(lambda: connector.gave_up, "giving up")
+    on.do(Do.THAW, 0)
+    on.until(lambda: nudges.seen["Nudge"], "a nudge")
+    if foreign:
+        on.until(lambda: world.members[0].state.phase is Phase.READING, "the nudge's reply")
+        on.do(Do.DELETE_ID, 0)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+    assert nudges.seen["Nudge"] == 1
+    assert nudges.seen["Register"] == (2 if foreign else 1)
+    if not foreign:
+        assert nudges.seen["OWNERSHIP_LOST"] == 0
+
+
 def test_a_jvm_zombie() -> None:
     """One that sleeps through its session's end still hands out what others own by then."""
     on = group(1)
@@ -88,5 +142,25 @@ def test_a_jvm_zombie() -> None:
     assert partition in zombie.feeds and on.owner(3) == 0
     assert zombie.deliverable(partition, on.world.log_end[partition], on.world.now)
     on.do(Do.THAW, 1)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+
+
+def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
+    """The member releases what it owns, its peer reads everything, and no invariant is broken."""
+    nudges = Nudges()
+    recorder = Recorder(lambda entry: None)
+    plan = Plan(members=2, partitions=4, messages=3)
+    on = Stage(World(plan, Watchers(recorder, Monitor(), nudges)), recorder)
+    on.join(0, 1)
+    on.rest()
+    id_znode = paths.member(on.world.GROUP, on.world.members[0].name)
+    on.do(Do.DELETE_ID, 0)
+    assert on.world.foreign(rq.Create(id_znode, b"{}", ephemeral=True)).code is Code.OK
+    on.until(lambda: on.owned_by(1) == 4, "a release and a take-over")
+    assert nudges.seen["ID_TAKEN"]
+    on.produce(2)
+    on.wait(5.0)
+    assert on.world.foreign(rq.Multi((rq.Delete(id_znode),))).code is Code.OK
     on.rest()
     assert (on.owned_by(0), on.owned_by(1)) == (2, 2)

@@ -8,6 +8,8 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import simmutants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.sim.failing import load, record, save, shrunk
+from zkconsumer.sim.failing import load, record, report, save, shrunk
 from zkconsumer.sim.swarm import Decisions, run
 
 # Drawn once and kept, so that a failure names the seed and everybody has the same one.
@@ -27,8 +29,47 @@ CHUNK = 40
 def test_no_invariant_is_broken(first: int) -> None:
     """Whatever a seed draws, every promise holds after every action, and the group settles."""
     for seed in range(first, first + CHUNK):
-        result = run(Decisions(random.Random(seed)))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
+        _holds(seed)
+
+
+def _holds(seed: int) -> None:
+    """Run a seed; a failure shows the shrunk run as decisions and as a story."""
+    result = run(Decisions(random.Random(seed)))
+    if result.violation is not None:
+        told = report(result.decisions, name=f"seed {seed}")
+        pytest.fail(f"seed {seed}: {result.violation}\n\n{told}", pytrace=False)
+
+
+FRESH_S = 30.0
+
+
+def test_no_invariant_is_broken_by_fresh_seeds(
+    record_property: Callable[[str, object], None]
+) -> None:
+    """Each run of the suite explores other seeds for 30 s, and prints them."""
+    first = random.SystemRandom().randrange(10**9, 10**12)
+    seed, end = first, time.monotonic() + FRESH_S
+    while time.monotonic() < end:
+        _holds(seed)
+        seed += 1
+    record_property("summary", f"simulator: fresh seeds {first} to {seed - 1}, 0 violations")
+
+
+def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
+    """A seed that breaks a promise fails with its decisions, shrunk, and its story in lanes."""
+    mutant = next(one for one in simmutants.MUTANTS if one.name == "release before stop")
+    with mutant.planted():
+        seed = next(n for n in range(100) if run(Decisions(random.Random(n))).violation)
+        with pytest.raises(pytest.fail.Exception) as failure:
+            _holds(seed)
+        shown = str(failure.value)
+        kept = tmp_path / "found.txt"
+        kept.write_text(shown, encoding="utf-8")
+        again = run(Decisions(load(kept)))
+    assert again.violation is not None
+    assert str(again.violation) in shown
+    assert len(again.decisions) < len(run(Decisions(random.Random(seed))).decisions)
+    assert "g_0" in shown.partition("decisions:")[2]
 
 
 @settings(

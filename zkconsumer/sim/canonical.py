@@ -13,9 +13,10 @@ from enum import Enum
 from typing import Any
 
 from zkconsumer.core.state import State
-from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.world import World
+from zkconsumer.zk.executor import Resume
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
 """Distances beyond are all one: an automatic commit that is far off, a lease that ended long ago.
@@ -24,15 +25,15 @@ The longest that anything looks back is the patience with a blocker, 8 s."""
 MOMENTS = frozenset({
     "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "verify_at",
     "auto_commit_at", "commits_at", "leave_at", "peers_at", "refresh_at", "nudged_at",
-    "blocked_since", "muted_at",
+    "blocked_since", "muted_at", "recreate_at",
 })  # fmt: skip
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
-OPERATIONS = frozenset({"op"})
+OPERATIONS = frozenset({"op", "nudge_op"})
 LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
 """The same in all states, only ever written, or only the source of fresh numbers."""
 
 
-_NAMES: dict[type[Any], tuple[str, ...]] = {}
+_NAMES: dict[type[Any], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class Form:
             return tuple((key, self.of(value[key])) for key in sorted(value))
         if isinstance(value, frozenset | set):
             return tuple(sorted(value))
-        if hasattr(kind, "_fields") or is_dataclass(value):
+        if hasattr(kind, "_fields") or is_dataclass(value) or kind is Replayed:
             return kind.__name__, *[
                 self._field(name, getattr(value, name)) for name in _names(kind)
             ]
@@ -79,17 +80,6 @@ class Form:
         else:
             return self.of(value)
         return name
-
-    def numbered(self, items: Any) -> Hashable:
-        """(operation, something), for each of them."""
-        found = []
-        for item in items:
-            if type(item) is tuple:
-                self.operations.append(item[0])
-                found.append(self.of(item[1]))
-            else:
-                found.append(self.of(item))
-        return tuple(found)
 
 
 Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
@@ -128,11 +118,23 @@ class Canon:
     def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
         state, numbers = self._state(member.state)
         form = Form()
-        under_way = sorted(member.running)
-        form.operations += under_way
-        running = tuple([form.of(member.running[op]) for op in under_way])
+        session = member.session
+        # Tickets only tell operations apart: each one counts by its place among those under way.
+        place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
         rest = (
-            form.of(member.feeds), running, form.numbered(member.wire), form.numbered(member.inbox)
+            form.of(member.feeds), form.of(member.streams.releases),
+            tuple([form.of(member.running[ticket]) for ticket in place]),
+            tuple([(place[ticket], form.of(request)) for ticket, request in member.wire]),
+            tuple([
+                (place[item.ticket], form.of(item.replies))
+                if type(item) is Resume else form.of(item)
+                for item in member.inbox
+            ]),
+            tuple([
+                (place[ticket], session.missing[ticket], form.of(session.partial[ticket]))
+                for ticket in sorted(session.partial)
+            ]),
+            session.session_id, session.read, session.changes,
         )
         form.moments.append(member.gate)
         both = (
@@ -166,6 +168,11 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
         form.of(monitor.prefix), form.of(monitor.done), form.of(monitor.committable),
         form.of(monitor.stored), form.of(monitor.edited), form.of(monitor.asked),
         form.of(monitor.lowered), form.of(monitor.by_hand), monitor.harmed,
+        form.of(monitor.excused),
+        tuple(
+            (tp, offset) for tp, (epoch, offset) in sorted(monitor.finished_in.items())
+            if (tp, epoch) in now_owned
+        ),
         tuple(sorted(monitor.newest)),
         # An ownership that has ended is never delivered under again, or I2 breaks.
         tuple(

@@ -130,10 +130,21 @@ class Ensemble:
         self._fork(server)
         server.is_cut = True
 
+    def depose(self, replica: int, *, leads_until: float) -> None:
+        """The server was the leader, is cut off from its quorum, and does not know it yet.
+
+        The other servers have elected another leader, which writes and expires sessions. The
+        deposed leader still answers reads and `sync` until `leads_until`: ZooKeeper answers `sync`
+        without asking the quorum, and a leader notices the loss of its quorum after `syncLimit`
+        ticks without a packet from its followers (`Leader.lead`).
+        """
+        self.cut_off(replica)
+        self._replicas[replica].leads_until = leads_until
+
     def heal(self, replica: int) -> None:
         """The replica follows the leader again; connections that waited for the leader end."""
         server = self._replicas[replica]
-        server.is_cut = False
+        server.is_cut, server.leads_until = False, float("-inf")
         self._drop_stuck()
         self._rejoin(server)
 

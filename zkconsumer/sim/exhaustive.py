@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
 from zkconsumer.sim.canonical import Canon
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
-from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.swarm import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World
 
@@ -28,7 +28,7 @@ KINDS = (
 )  # fmt: skip
 """What may go wrong here; as many of them, in any order, as the scope allows."""
 
-_OF_A_CLIENT = (Do.RECEIVE, Do.ASK, Do.NOTICE)
+_OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.ASK, Do.NOTICE, Do.CONNECT)
 
 FORGET_EVERY = 20_000
 """States between two emptyings of the cache of forms."""

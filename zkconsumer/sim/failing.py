@@ -7,6 +7,7 @@ whoever replays it (`load`, then `swarm.run`) has the same run again, step for s
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,22 @@ def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
     return run(decide, make=make), entries, worlds[0]
 
 
-def shrunk(decisions: Sequence[int]) -> tuple[int, ...]:
-    """Fewer and lower decisions that break the same promise."""
+SHRINK_S = 60.0
+"""Seconds of the wall clock after which shrinking ends with what it has."""
+
+
+def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int, ...]:
+    """Return fewer and lower decisions that break the same promise.
+
+    Shrinking stops after `limit_s` seconds and returns the shortest list found by then.
+    """
+    end = time.monotonic() + limit_s
     wanted = run(Decisions(decisions)).violation
     assert wanted is not None, "this run breaks no promise"
 
     def fails(shorter: Sequence[int]) -> bool:
+        if time.monotonic() > end:
+            return False
         found = run(Decisions(shorter)).violation
         return found is not None and found.invariant == wanted.invariant
 
@@ -47,6 +58,17 @@ def shrunk(decisions: Sequence[int]) -> tuple[int, ...]:
 
 def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
     """Write the run of these decisions, under the name of its bug."""
+    result, text = _told(name, decisions)
+    path.write_text(text, encoding="utf-8")
+    return result
+
+
+def report(decisions: Sequence[int], *, name: str = "a broken promise") -> str:
+    """Shrink a run that breaks a promise; return the text of the file that `save` would write."""
+    return _told(name, shrunk(decisions))[1]
+
+
+def _told(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
     result, entries, world = record(Decisions(decisions))
     numbers = textwrap.fill(" ".join(map(str, decisions)), 100)
     names = [member.name for member in world.members]
@@ -54,8 +76,7 @@ def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
         name, "=" * len(name), str(result.violation or "no promise is broken"), "",
         MARK, numbers, "", *story(entries, names, root=root_of(world)),
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return result
+    return result, "\n".join(lines) + "\n"
 
 
 def load(path: Path) -> tuple[int, ...]:

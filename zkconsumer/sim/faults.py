@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from zkconsumer.admin.apply import Live
 from zkconsumer.core import paths, records
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.plan import Action, Do, Link
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Code
 
@@ -27,10 +28,13 @@ _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
 
 _OF_PARTITIONS = {Do.DELETE_OWNER, Do.EDIT, Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.STUCK, Do.ORPHAN}
+LIVES = (Live.REFUSE, Live.FORCE)
+"""How an operator may apply a plan."""
+
 _OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
 _BY_A_LEADER = _OF_PARTITIONS | {
     Do.EXPIRE, Do.DELETE_ID, Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.HOSTILE, Do.REFUSE,
-    Do.RESTART, Do.NO_QUORUM,
+    Do.RESTART, Do.NO_QUORUM, Do.APPLY, Do.LOSE_TOOL,
 }  # fmt: skip
 """What needs a quorum, or makes no sense without one."""
 
@@ -67,15 +71,32 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.SLOW: (who for who in alive if not links[who].slow),
         Do.COMMIT: (who for who in awake if world.members[who].feeds),
         Do.CUT: heard,
-        # A frozen member cannot be told that somebody else has ended its session.
-        Do.EXPIRE: (who for who in heard if not links[who].frozen),
+        # A frozen member cannot be told that another client has ended its session; nor is one that
+        # has earlier changes of its connection to take first.
+        Do.EXPIRE: (
+            who for who in heard if not links[who].frozen and not world.members[who].changes
+        ),
         Do.MUTE: (who for who in heard if not links[who].frozen),
         Do.HOSTILE: () if wrong.hostile else range(len(HOSTILE)),
         Do.REFUSE: () if wrong.refused else range(len(_refusals(world))),
+        Do.REVIVE: (who for who, link in enumerate(links) if link.dead),
+        **_of_the_tool(world),
+        Do.KAFKA_DOWN: () if wrong.kafka else (1, 2),
         Do.LAG: (n for n in replicas if n not in wrong.lagging),
         Do.ISOLATE: (n for n in replicas if n not in wrong.isolated),
     }
     return [Action(do, number) for number in numbers[do]]
+
+
+def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
+    tool = world.tool
+    is_idle = tool is not None and tool.pending is None and tool.is_over and tool.has_work
+    runs = tool is not None and tool.pending is not None
+    return {
+        Do.APPLY: range(len(LIVES)) if is_idle else (),
+        Do.LOSE_TOOL: (0,) if runs and tool is not None and tool.writes else (),
+        Do.KILL_TOOL: (0,) if runs else (),
+    }
 
 
 def mends(world: World) -> list[Action]:
@@ -90,7 +111,10 @@ def mends(world: World) -> list[Action]:
             actions += [Action(Do.THAW, who)] if link.frozen else []
             actions += [Action(Do.UNMUTE, who)] if link.muted_at is not None else []
             actions += [Action(Do.HURRY, who)] if link.slow else []
+    if world.tool is not None and world.tool.pending is None and not world.tool.is_over:
+        actions += [Action(Do.APPLY_AGAIN), Action(Do.UNDO)]
     actions += [Action(Do.ALLOW)] if wrong.refused else []
+    actions += [Action(Do.KAFKA_UP)] if wrong.kafka else []
     actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
     actions += [Action(Do.BROKERS)] if wrong.brokers_gone else []
     actions += [Action(Do.DISARM)] if wrong.hostile else []
@@ -116,10 +140,15 @@ def unmute(world: World, who: int) -> None:
 
 
 def expire(world: World, who: int) -> None:
-    """The server tells the client at once, as it does."""
+    """The server closes the connection at once, and the member takes that before anything else.
+
+    Another client's force gives no lease time to end: until the member knows, nothing protects it.
+    """
     world.zookeeper.expire(world.links[who].session)
     world.drop(who)
     world.notice(who)
+    while world.members[who].changes:
+        world.overtake(who)
 
 
 def kill(world: World, who: int) -> None:
@@ -127,6 +156,20 @@ def kill(world: World, who: int) -> None:
     link = world.links[who]
     link.dead, link.lost = True, False
     world.members[who].inbox.clear()
+
+
+def revive(world: World, who: int) -> None:
+    """The process starts again under its id, while its old session may still be alive.
+
+    Requests of the old process that no server has executed are gone with its connection.
+    """
+    old = world.links[who]
+    if old.session:
+        world.ghosts.append(old.session)
+        world.zookeeper.disconnect(old.session)
+    world.members[who] = world.new_member(who)
+    world.links[who] = Link(replica=old.replica)
+    world.join(who)
 
 
 def freeze(world: World, who: int) -> None:
@@ -138,7 +181,7 @@ def thaw(world: World, who: int) -> None:
     link, member = world.links[who], world.members[who]
     link.frozen = False
     if link.connected and member.due <= world.now:
-        member.tick(world.now)
+        member.wake(world.now)
 
 
 def slow(world: World, who: int) -> None:
@@ -226,7 +269,7 @@ def mend(world: World, tp: TopicPartition) -> None:
     node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
     if node is not None and node.data == _UNREADABLE:
         _write_offset(world, tp, b"0")
-    world.zookeeper.write(_topic(world))
+    world.zookeeper.write(_topic(world, tp.topic))
 
 
 def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write) -> bool:
@@ -237,17 +280,59 @@ def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write
     return True
 
 
+def kafka_down(world: World, how: int) -> None:
+    """The offset coordinator moves or refuses (1), or stores what its lost replies deny (2)."""
+    world.wrong.kafka = how
+
+
+def kafka_up(world: World) -> None:
+    world.wrong.kafka = 0
+
+
+# ---- an operator -------------------------------------------------------------------------------
+
+
+def apply(world: World, variant: int) -> None:
+    """An operator plans to reset offsets, and applies the plan: with members, or only without."""
+    assert world.tool is not None
+    world.tool.begin(LIVES[variant])
+
+
+def lose_tool(world: World, _: int) -> None:
+    assert world.tool is not None
+    world.tool.step(is_lost=True)
+
+
+def kill_tool(world: World, _: int) -> None:
+    assert world.tool is not None
+    world.tool.kill()
+
+
+def apply_again(world: World) -> None:
+    assert world.tool is not None
+    world.tool.again()
+
+
+def undo(world: World) -> None:
+    assert world.tool is not None
+    world.tool.undo()
+
+
 # ---- topics and brokers -------------------------------------------------------------------------
 
 
 def grow(world: World) -> None:
-    number = len(world.log_end)
+    number = _partitions(world, world.TOPIC)
     world.log_end[TopicPartition(world.TOPIC, number)] = world.plan.messages
-    world.zookeeper.write(_topic(world))
+    world.zookeeper.write(_topic(world, world.TOPIC))
 
 
-def _topic(world: World) -> rq.SetData:
-    return rq.SetData(paths.topic(world.TOPIC), world.topic_data(len(world.log_end)), -1)
+def _partitions(world: World, topic: str) -> int:
+    return sum(tp.topic == topic for tp in world.log_end)
+
+
+def _topic(world: World, topic: str) -> rq.SetData:
+    return rq.SetData(paths.topic(topic), world.topic_data(_partitions(world, topic)), -1)
 
 
 def delete_topic(world: World) -> None:
@@ -258,7 +343,7 @@ def delete_topic(world: World) -> None:
 def create_topic(world: World) -> None:
     """The topic is back; its log goes on where the old one ended (else offsets mean nothing)."""
     world.wrong.topic_gone = False
-    data = world.topic_data(len(world.log_end))
+    data = world.topic_data(_partitions(world, world.TOPIC))
     world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
 
 

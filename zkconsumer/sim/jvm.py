@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from zkconsumer.core import paths
-from zkconsumer.core.events import CloseRequested, Event
 from zkconsumer.core.model import Session, TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.state import Settings
@@ -50,6 +49,9 @@ class JvmMember:
 
     gate = 0.0
     """It has no lease: it may hand out messages at any time, and promises nothing by that."""
+
+    changes, unread, may_overtake = 0, False, False
+    """What arrives late, or is lost, with a connection is not explored for JVM members."""
 
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
         self.settings = settings
@@ -109,6 +111,15 @@ class JvmMember:
             self._events += [partial(connector.topic_changed, one) for one in connector.topics]
         self._pump()
 
+    def replied(self, thread: Any, reply: Reply) -> None:
+        self.inbox.append((thread, reply))
+
+    def watch(self, fired: WatchFired) -> None:
+        self.inbox.append(fired)
+
+    def overtake(self, now: float) -> None:
+        """Nothing overtakes here."""
+
     def disconnect(self, now: float) -> None:
         """Nobody is told: fetching and delivering go on."""
         self._now, self._connected = now, False
@@ -124,7 +135,7 @@ class JvmMember:
             self._resume(*item)
         self._pump()
 
-    def tick(self, now: float) -> None:
+    def wake(self, now: float) -> None:
         self._now = now
         for thread, running in list(self._threads.items()):
             if running.wakes_at <= now:
@@ -142,10 +153,9 @@ class JvmMember:
             self._run(Thread.SCHEDULER, self.connector.commit())
         self._pump()
 
-    def handle(self, event: Event) -> None:
-        """The user's shutdown, the only event of a world's own."""
-        assert isinstance(event, CloseRequested)
-        self._now = event.now
+    def leave(self, now: float) -> None:
+        """The user's shutdown."""
+        self._now = now
         if not self.connector.leaving:
             self.connector.leaving = True
             self._events.append(self.connector.shutdown)

@@ -1,32 +1,76 @@
-"""A simulated member: the production core and operations, on a simulated connection and clock.
+"""A simulated member: the production loop, executor, core and operations in a world's time.
 
-What is replaced: the coordinator's thread (the world calls), kazoo (requests go to a simulated
-server one by one), and the streams (a partition here is a position and at most one message in the
-user's hands). Everything that decides or reads back is the production code.
+The world replaces the coordinator's thread (it calls `receive`, `overtake` and `wake`), kazoo (see
+`sim.session`) and the streams: here a partition is a position and at most one message in the user's
+hands.
 
-A member is copied often (the exhaustive search), so an operation under way is kept as its command
-and the replies so far, from which its generator is made anew.
+A member is copied often, for the exhaustive search. Generators cannot be copied: so an operation
+keeps its command and the replies so far, and a copy makes its generator again when it needs it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from zkconsumer.consumer.commits import CommitAsked
+from zkconsumer.consumer.holdings import Grant, Which
+from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, Outlets, ReleaseDone
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events
-from zkconsumer.core.events import Event, Interrupted, Outcome
+from zkconsumer.core.events import Event
 from zkconsumer.core.lease import NEVER
-from zkconsumer.core.machine import awaits, next_deadline, step
 from zkconsumer.core.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.zk.executor import WatchFired, meaning, operation
+from zkconsumer.core.topics import thread_ids
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.sim.session import SimSession
+from zkconsumer.zk.executor import Executor, Running, WatchFired, operation
 from zkconsumer.zk.operations import Member as Identity
-from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Reply, Request
+from zkconsumer.zk.requests import Batch, OffsetRequest, Operation, Reply
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
+
+
+class Replayed:
+    """An operation that can be copied: its command, and the replies that it was sent."""
+
+    __slots__ = ("_running", "command", "me", "sent", "started")
+
+    def __init__(
+        self, command: cmd.Command, me: Identity, started: float,
+        sent: tuple[Sequence[Reply], ...], running: Operation | None,
+    ) -> None:
+        self.command, self.me, self.started, self.sent = command, me, started, sent
+        self._running = running
+
+    def copy(self) -> Replayed:
+        return Replayed(self.command, self.me, self.started, self.sent, None)
+
+    def __next__(self) -> Batch | OffsetRequest:
+        assert self._running is not None
+        return next(self._running)
+
+    def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest:
+        if self._running is None:
+            _, self._running = operation(self.command, self.me, self.started)
+            next(self._running)
+            for earlier in self.sent:
+                self._running.send(earlier)
+        self.sent = (*self.sent, replies)
+        return self._running.send(replies)
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+
+
+def begin(command: cmd.Command, me: Identity, now: float) -> tuple[int, Replayed]:
+    """As `operation`, but the operation can be copied."""
+    op, running = operation(command, me, now)
+    return op, Replayed(command, me, now, (), running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,110 +82,263 @@ class Feed:
     in_hand: bool = False
     asked: bool = False
 
-    def position(self, purpose: Purpose) -> Position | None:
+    def position(self, which: Which) -> Position | None:
         if self.delivered is None:
             return None
-        handed_out = purpose in (Purpose.EXPLICIT, Purpose.LEAVE)
-        return Position(self.epoch, self.delivered - (self.in_hand and not handed_out))
+        unfinished = self.in_hand and which is Which.FINISHED
+        return Position(self.epoch, self.delivered - unfinished)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """An operation under way: from `command`, after `fed`; `got` of `batch` have been answered."""
+class SimStreams:
+    """The streams of a member as one outlet, and the user's side of them.
 
-    command: cmd.Command
-    session: int
-    started: float
-    batch: Sequence[Request | OffsetRequest]
-    fed: tuple[Sequence[Reply], ...] = ()
-    got: tuple[Reply, ...] = ()
+    Attributes:
+        feeds: what is granted, or asked to be released.
+        releases: what was asked to be released while a message of it was in the user's hands.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.feeds: dict[TopicPartition, Feed] = {}
+        self.releases: tuple[frozenset[TopicPartition], ...] = ()
+        self._host = host
+
+    def copy(self, host: Host) -> SimStreams:
+        twin = SimStreams(host)
+        twin.feeds, twin.releases = self.feeds.copy(), self.releases
+        return twin
+
+    # ---- the coordinator's side: `consumer.holdings.Outlet` --------------------------------------
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        for one in grants:
+            self.feeds[one.tp] = Feed(one.epoch, one.offset)
+
+    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.feeds.pop(tp, None)
+
+    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        assert isinstance(done, ReleaseDone)  # a value: a copy of the member answers for itself
+        for tp in tps:
+            if tp in self.feeds:
+                self.feeds[tp] = replace(self.feeds[tp], asked=True)
+        self.releases = (*self.releases, done.partitions)
+        self._answer_releases()
+
+    def _answer_releases(self) -> None:
+        """Report what the user holds no message of; in the order of the requests."""
+        in_hand = {tp for tp, feed in self.feeds.items() if feed.in_hand}
+        waiting = []
+        for partitions in self.releases:
+            if in_hand.isdisjoint(partitions):
+                ReleaseDone(partitions, self._host)()
+            else:
+                waiting.append(partitions)
+        self.releases = tuple(waiting)
+
+    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+        found = {tp: feed.position(which) for tp, feed in self.feeds.items()}
+        return {tp: at for tp, at in found.items() if at is not None}
+
+    def explain(self, idle_reason: str) -> None:
+        """No user reads it here."""
+
+    def fail(self, error: Exception) -> None:
+        """No user catches it here."""
+
+    def end(self, error: ZkConsumerError) -> None:
+        """Only a crash of the coordinator calls it."""
+        raise AssertionError(error)
+
+    # ---- the user's side -------------------------------------------------------------------------
+
+    def finish_all(self) -> None:
+        """The user asks for the next message: what was in hand is finished."""
+        for tp, feed in self.feeds.items():
+            if feed.in_hand:
+                self.feeds[tp] = replace(feed, in_hand=False)
+        if self.releases:
+            self._answer_releases()
+
+    def deliver(self, tp: TopicPartition) -> tuple[int, int]:
+        """Hand out the next message of `tp`: (offset, epoch)."""
+        feed = self.feeds[tp]
+        offset = feed.delivered or 0
+        self.feeds[tp] = replace(feed, delivered=offset + 1, in_hand=True)
+        return offset, feed.epoch
+
+
+class _Nobody:
+    """Where the answer to an explicit commit goes; the monitor counts the answers itself."""
+
+    def set_result(self, result: None, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
+COMMIT = CommitAsked(None, None, cast(Any, _Nobody()))
 
 
 class SimMember:
-    """One member. The world executes `wire`, fills `inbox`, and calls `receive`, `ask`, `tick`."""
+    """One member, and the `Host` of its loop.
+
+    Attributes:
+        gate: the end of the lease, in virtual seconds.
+        turn_at: the time of the turn under way, or of the last one.
+    """
 
     def __init__(self, settings: Settings, on_transition: OnTransition) -> None:
         self.settings = settings
-        self.state = State(settings)
         self.gate = NEVER
-        self.due = next_deadline(self.state)
-        self.feeds: dict[TopicPartition, Feed] = {}
-        self.running: dict[int, Running] = {}
-        self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
-        self.inbox: deque[Any] = deque()
+        self.turn_at = 0.0
+        self.session = SimSession(self._goes_first)
+        self.streams = SimStreams(self)
+        self._wall_ms = 0
         self._on_transition = on_transition
+        self.loop = MemberLoop(
+            settings, host=self, gate=self, executor=self._executor(), streams=self._outlets()
+        )
+
+    def _executor(self) -> Executor:
+        session = self.session
+        return Executor(
+            session, self.settings, post=session.post, clock=self.clock,
+            ask_kafka=session.ask_kafka, begin=begin,
+        )
+
+    def _outlets(self) -> Outlets:
+        threads = thread_ids(self.name, max(self.settings.subscription.values()))
+        return {(None, thread): self.streams for thread in threads}
+
+    def copy(self, on_transition: OnTransition) -> SimMember:
+        twin = object.__new__(SimMember)
+        twin.settings, twin.gate, twin.turn_at = self.settings, self.gate, self.turn_at
+        twin._wall_ms = self._wall_ms
+        twin._on_transition = on_transition
+        twin.session = self.session.copy(twin._goes_first)
+        twin.streams = self.streams.copy(twin)
+        executor, mine = twin._executor(), self.loop.executor
+        executor.last_ticket = mine.last_ticket
+        for ticket, one in mine.running.items():
+            assert isinstance(one.steps, Replayed)
+            executor.running[ticket] = Running(one.op, one.session_id, one.steps.copy())
+        twin.loop = self.loop.copy(
+            host=twin, gate=twin, executor=executor, streams=twin._outlets()
+        )
+        return twin
+
+    def _goes_first(self, item: Any) -> bool:
+        return self.loop.overtakes(item)
+
+    # ---- what a world and a monitor see ----------------------------------------------------------
 
     @property
     def name(self) -> str:
         return self.settings.consumer
 
     @property
+    def state(self) -> State:
+        return self.loop.state
+
+    @property
+    def due(self) -> float:
+        return self.loop.due
+
+    @property
+    def feeds(self) -> dict[TopicPartition, Feed]:
+        return self.streams.feeds
+
+    @property
+    def running(self) -> dict[int, Running]:
+        """The operations under way, by ticket."""
+        return self.loop.executor.running
+
+    @property
+    def wire(self) -> deque[tuple[int, Any]]:
+        return self.session.wire
+
+    @property
+    def inbox(self) -> deque[Any]:
+        return self.session.inbox
+
+    @property
+    def changes(self) -> int:
+        """How many changes of the connection are in the inbox."""
+        return self.session.changes
+
+    @property
+    def unread(self) -> bool:
+        """Is there a reply or a watch that a broken connection loses?"""
+        return self.session.unread()
+
+    @property
+    def may_overtake(self) -> bool:
+        """Can a change of the connection come before older replies and watches?"""
+        return self.session.may_overtake()
+
+    @property
     def closed(self) -> bool:
-        return self.state.phase is Phase.CLOSED
+        return self.loop.state.phase is Phase.CLOSED
 
     @property
     def settled(self) -> bool:
         """Does it own and serve all that it should?"""
-        return self.state.phase is Phase.SETTLED
+        return self.loop.state.phase is Phase.SETTLED
 
-    def copy(self, on_transition: OnTransition) -> SimMember:
-        twin = object.__new__(SimMember)
-        twin.settings, twin.state, twin.gate = self.settings, self.state, self.gate
-        twin.due = self.due
-        twin.feeds, twin.running = dict(self.feeds), dict(self.running)
-        twin.wire, twin.inbox = deque(self.wire), deque(self.inbox)
-        twin._on_transition = on_transition
-        return twin
-
-    # ---- what the world does ---------------------------------------------------------------------
+    # ---- what the coordinator's thread does ------------------------------------------------------
 
     def receive(self, now: float) -> None:
-        """Take the next thing that came over the connection."""
-        item = self.inbox.popleft()
-        if isinstance(item, Event):
-            self.handle(replace(item, now=now))
-        elif isinstance(item, WatchFired):
-            event = meaning(item, self.settings, now)
-            if event is not None:
-                self.handle(event)
-        else:
-            op, reply = item
-            self._answered(op, reply, now)
+        """Take the next item of the inbox."""
+        self._take(self.session.take(), now)
+
+    def overtake(self, now: float) -> None:
+        """Take the first item that is no reply and no watch: kazoo hands those over late."""
+        self._take(self.session.overtake(), now)
+
+    def wake(self, now: float) -> None:
+        """The thread wakes: it takes what is in the inbox before it looks at what is due."""
+        self._take(self.session.take() if self.session.inbox else None, now)
+
+    def _take(self, item: Any, now: float) -> None:
+        self.turn_at = now
+        if not self.closed:
+            self.loop.take(item)
+
+    # ---- what kazoo's threads do -----------------------------------------------------------------
+
+    def replied(self, ticket: int, reply: Reply) -> None:
+        self.session.replied(ticket, reply)
+
+    def watch(self, fired: WatchFired) -> None:
+        self.post(fired)
+
+    def read(self) -> None:
+        """The client reads one reply or watch more before it finds its connection gone."""
+        self.session.read += 1
 
     def disconnect(self, now: float) -> None:
-        """The connection is gone: nothing queued is sent, nothing under way is answered."""
-        self.wire.clear()
-        lost = list(self.running)
-        # What our own streams said is not lost; what came over the connection may be.
-        self.inbox = deque(item for item in self.inbox if isinstance(item, Event))
-        self.handle(events.Suspended(now=now))
-        for op in lost:
-            self._end(op, Interrupted(), now)
+        """The client finds its connection gone."""
+        self.session.broke()
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
-        self.running.clear()
-        self.handle(events.Connected(now=now, session=session, wall_ms=wall_ms))
+        self._wall_ms = wall_ms
+        self.session.connected(session)
 
-    def tick(self, now: float) -> None:
-        self.handle(events.Tick(now=now))
+    # ---- what the user does ----------------------------------------------------------------------
 
     def commit(self, now: float) -> None:
-        """The user commits everything handed out."""
-        everything = frozenset(self.feeds)
-        asked = self._collected(Purpose.EXPLICIT, everything, now)
-        self.handle(replace(asked, request=1))
+        """Commit everything that was handed out."""
+        self.post(COMMIT)
+
+    def leave(self, now: float) -> None:
+        self.post(LeaveAsked(Purpose.LEAVE))
 
     def may_ask(self, now: float) -> bool:
         return now < self.gate
 
     def finish_all(self, now: float) -> None:
         """The user asks for the next message: what was in hand is finished."""
-        done = frozenset(tp for tp, feed in self.feeds.items() if feed.asked and feed.in_hand)
-        for tp, feed in self.feeds.items():
-            if feed.in_hand:
-                self.feeds[tp] = replace(feed, in_hand=False)
-        if done:
-            self.handle(events.ReleaseReady(now=now, partitions=done))
+        self.turn_at = now
+        self.streams.finish_all()
 
     def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
         """Is there a message that may be handed out? (`auto.offset.reset=smallest`)"""
@@ -155,122 +352,43 @@ class SimMember:
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
         """Hand out the next message of `tp`: (offset, epoch)."""
-        feed = self.feeds[tp]
-        offset = feed.delivered or 0
-        self.feeds[tp] = replace(feed, delivered=offset + 1, in_hand=True)
-        return offset, feed.epoch
+        return self.streams.deliver(tp)
 
-    def handle(self, event: Event) -> None:
-        """One transition, and its commands."""
-        before = self.state
-        self.state, commands = step(before, event)
-        self.due = next_deadline(self.state)
+    # ---- the loop's host and gate ----------------------------------------------------------------
+
+    def clock(self) -> float:
+        return self.turn_at
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def post(self, item: Any) -> None:
+        self.session.post(item)
+
+    def observe(
+        self, before: State, event: Event, after: State, commands: tuple[cmd.Command, ...]
+    ) -> None:
         self._on_transition(self, before, event, commands)
-        for command in commands:
-            self._run(command, event.now)
 
-    # ---- commands --------------------------------------------------------------------------------
+    def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:
+        """Notices are commands, which `observe` shows."""
 
-    def _run(self, command: cmd.Command, now: float) -> None:
-        match command:
-            case cmd.StartFetching(grants):
-                for tp, (mine, offset) in grants.items():
-                    self.feeds[tp] = Feed(mine.epoch, offset)
-            case cmd.Withdraw(partitions):
-                for tp in partitions:
-                    self.feeds.pop(tp, None)
-            case cmd.AskRelease(partitions):
-                self._ask_release(partitions, now)
-            case cmd.CollectPositions(purpose, partitions):
-                self.handle(self._collected(purpose, partitions, now))
-            case cmd.CallListener(op, callback):
-                outcome = events.ListenerReturned(callback)
-                self.inbox.append(events.Finished(now=now, op=op, outcome=outcome))
-            case cmd.OpenGate(deadline):
-                self.gate = deadline
-            case cmd.ShutGate():
-                self.gate = NEVER
-            case cmd.AnswerCommit() | cmd.Notice() | cmd.CloseSession():
-                pass
-            case _:
-                self._start(command, now)
+    def recreate_client(self) -> None:
+        raise NotImplementedError("no fault of the simulator ends the ZooKeeper client for good")
 
-    def _ask_release(self, partitions: frozenset[TopicPartition], now: float) -> None:
-        idle = []
-        for tp in partitions:
-            if tp in self.feeds:
-                self.feeds[tp] = replace(self.feeds[tp], asked=True)
-                if not self.feeds[tp].in_hand:
-                    idle.append(tp)
-        if idle:
-            ready = events.ReleaseReady(now=now, partitions=frozenset(idle))
-            self.inbox.append(ready)
+    def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
+        raise NotImplementedError("no fault of the simulator ends the ZooKeeper client for good")
 
-    def _collected(
-        self, purpose: Purpose, only: frozenset[TopicPartition], now: float
-    ) -> events.PositionsCollected:
-        found = {tp: f.position(purpose) for tp, f in self.feeds.items() if tp in only}
-        positions = {tp: at for tp, at in found.items() if at is not None}
-        return events.PositionsCollected(now=now, purpose=purpose, positions=positions)
+    def call_listener(self, command: cmd.CallListener) -> None:
+        """The user's listener returns at once."""
+        outcome = events.ListenerReturned(command.callback)
+        self.post(events.Finished(now=self.turn_at, op=command.op, outcome=outcome))
 
-    # ---- operations ------------------------------------------------------------------------------
+    def translate(self, item: Any) -> Event | None:
+        raise TypeError(f"nothing known of {item!r}")
 
-    def _start(self, command: cmd.Command, now: float) -> None:
-        assert self.state.session is not None
-        session = self.state.session.id
-        op, running = operation(command, self._identity(session), now)
-        if op == 0 and op in self.running:
-            # Several may go on that nobody waits for; here each needs a number to be told apart.
-            op = min(self.running) - 1
-        batch = _requests(next(running))
-        self._send(op, Running(command, session, now, batch))
+    def open(self, deadline: float) -> None:
+        self.gate = deadline
 
-    def _send(self, op: int, running: Running) -> None:
-        self.running[op] = running
-        self.wire.extend((op, request) for request in running.batch)
-        if not running.batch:
-            self.inbox.append((op, None))
-
-    def _answered(self, op: int, reply: Reply | None, now: float) -> None:
-        running = self.running.get(op)
-        if running is None:
-            return
-        if not awaits(self.state, max(op, 0)):
-            del self.running[op]
-            return
-        if reply is not None:
-            got = (*running.got, reply)
-            running = Running(
-                running.command, running.session, running.started, running.batch, running.fed, got
-            )
-            self.running[op] = running
-        if len(running.got) < len(running.batch):
-            return
-        if any(one.code is Code.BROKEN for one in running.got):
-            self._end(op, Interrupted(), now)
-            return
-        fed = (*running.fed, running.got)
-        _, again = operation(running.command, self._identity(running.session), running.started)
-        next(again)
-        try:
-            for replies in fed[:-1]:
-                again.send(replies)
-            batch = again.send(fed[-1])
-        except StopIteration as end:
-            self._end(op, end.value, now)
-        else:
-            self._send(op, replace(running, batch=_requests(batch), fed=fed, got=()))
-
-    def _end(self, op: int, outcome: Any, now: float) -> None:
-        self.running.pop(op, None)
-        if isinstance(outcome, Outcome):
-            self.handle(events.Finished(now=now, op=op, outcome=outcome))
-        elif callable(outcome):
-            self.handle(outcome(now))
-
-    def _identity(self, session: int) -> Identity:
-        return Identity.of(self.settings, session)
-
-
-def _requests(asked: Batch | OffsetRequest) -> Sequence[Request | OffsetRequest]:
-    return (asked,) if isinstance(asked, OffsetRequest) else asked
+    def shut(self) -> None:
+        self.gate = NEVER

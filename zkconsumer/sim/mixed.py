@@ -23,11 +23,12 @@ from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.registrations import Pattern
 from zkconsumer.sim.jvm import JvmMember
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.monitor import InvariantViolation, Monitor, Scene
-from zkconsumer.sim.plan import Action, Delivered, Do, Plan
+from zkconsumer.sim.monitor import Monitor, Scene
+from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
 from zkconsumer.sim.swarm import Decisions, Result, choose, draw_plan, heal, settle
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change
+from zkconsumer.zk import requests as rq
 
 SLOWNESS = 6
 """A JVM member takes so many times the requests of ours for a rebalance, one after the other: runs
@@ -65,6 +66,9 @@ class MixedWorld(World):
 class MixedMonitor(Monitor):
     """Checks what is promised in a mixed group; see the module."""
 
+    JUDGES_COMMITS = False
+    """A JVM member releases a partition without a commit when its session has ended."""
+
     def __init__(self, jvm: frozenset[int]) -> None:
         super().__init__(harmed=True)
         self._jvm = jvm
@@ -80,6 +84,14 @@ class MixedMonitor(Monitor):
         self.duplicates += message.offset < prefix
         self.prefix[tp] = max(prefix, message.offset + 1)
         self.edited.pop(tp, None)  # it may read on from an edit, and may not: nobody promises
+
+    def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
+        if who not in self._jvm:
+            super().served(world, who, request, reply)
+
+    def _is_on_time(self, world: World, who: int) -> None:
+        if who not in self._jvm:
+            super()._is_on_time(world, who)
 
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
         return who not in self._jvm and super()._too_late(world, who, tp)

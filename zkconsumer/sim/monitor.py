@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths, records
 from zkconsumer.core.assignors import assign
 from zkconsumer.core.commands import NoticeKind
 from zkconsumer.core.events import Event
-from zkconsumer.core.model import Purpose, RebalanceMode, TopicPartition
+from zkconsumer.core.model import (
+    OffsetAndMetadata,
+    Purpose,
+    RebalanceMode,
+    Storage,
+    TopicPartition,
+)
 from zkconsumer.core.paths import Kind
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.errors import MalformedZnodeError
-from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, Link
+from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, InvariantViolation, Link
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 from zkconsumer.zk import requests as rq
@@ -30,6 +37,19 @@ MAX_UNDER_WAY = 8
 
 MAX_COMMITS = 16
 """Commits that wait in one member: one automatic, a hand-over's, a leave's, and the user's."""
+
+COMMIT_SLACK_S = 2.0
+"""Seconds in which a member can commit, beyond its interval, until a finished message is stored:
+the back-off before Kafka is asked again, and a commit that starts over."""
+
+EXCUSES = frozenset({
+    NoticeKind.COMMIT_FAILED, NoticeKind.COMMIT_RETRIED, NoticeKind.OFFSET_EDITED,
+    NoticeKind.OFFSET_LEFT, NoticeKind.OFFSET_MALFORMED, NoticeKind.OFFSET_OVERWRITTEN,
+})  # fmt: skip
+"""Notices that name a partition whose commit failed, or whose offset somebody else wrote."""
+
+TURNS = frozenset({Do.RECEIVE, Do.OVERTAKE})
+"""Actions in which a member's loop takes a turn with an item."""
 
 HARMLESS = frozenset({Do.GROW, Do.LAG})
 """Faults after which nobody may be given a finished message again."""
@@ -76,17 +96,35 @@ class Scene(Protocol):
     def log_end(self) -> Mapping[TopicPartition, int]: ...
     @property
     def zookeeper(self) -> Sessions: ...
+    @property
+    def ghosts(self) -> Sequence[int]: ...
+    @property
+    def kafka(self) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
     def owner(self, tp: TopicPartition) -> tuple[str, int, int] | None: ...
     def owners(self) -> Mapping[TopicPartition, tuple[str, int, int]]: ...
     def settled(self) -> bool: ...
 
 
-class InvariantViolation(AssertionError):
-    """A promise was broken; `invariant` is its number."""
+def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
+    """A member's topics with their numbers of streams; every pattern of a run matches all."""
+    if settings.pattern is Pattern.STATIC:
+        return {name: count for name, count in settings.subscription.items() if name in topics}
+    return dict.fromkeys(topics, *settings.subscription.values())
 
-    def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
+
+def _can_commit(world: World, who: int) -> bool:
+    """Whether nothing keeps a member from committing, and nothing of it is under way."""
+    link, member, wrong = world.links[who], world.members[who], world.wrong
+    if not link.joined or not link.connected or link.muted_at is not None or link.lost:
+        return False
+    if link.dead or link.frozen or member.wire or member.inbox or wrong.refused or wrong.kafka:
+        return False
+    if wrong.no_quorum or link.replica in (*wrong.isolated, *wrong.lagging):
+        return False
+    # A world may let others act while a member's timer is due: the member has not had its turn.
+    has_turned = member.due > world.now
+    state = member.state
+    return has_turned and state.connected and state.registered and not state.fenced
 
 
 @dataclass
@@ -102,8 +140,16 @@ class Monitor(Watcher):
         edited: an operator's edits that nobody has read on from yet; `unmarked`: writes of others
             in the transaction that was seen last, which a mark in it makes edits.
         harmed: a fault has happened that may cost duplicates.
+        finished_in: (ownership, offset below which the owner's user has finished) by partition.
+        excused: a commit of the partition has failed and said so, or somebody else wrote there.
+        deleted: ownerships of partitions whose topic was deleted: nothing of them is committed.
+        owed: (ownership, offset, able seconds of the owner) of the first finished message that is
+            not stored; `able_s` counts the seconds in which a member could commit.
+        simulated: the world is simulated, so that times and the order of all acts are exact.
         asked: explicit commits that have no answer yet, by member.
     """
+
+    JUDGES_COMMITS: ClassVar = True
 
     by_hand: set[TopicPartition] = field(default_factory=set)
     prefix: dict[TopicPartition, int] = field(default_factory=dict)
@@ -116,6 +162,14 @@ class Monitor(Watcher):
     edited: dict[TopicPartition, int] = field(default_factory=dict)
     unmarked: dict[TopicPartition, int] = field(default_factory=dict)
     harmed: bool = False
+    finished_in: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    excused: set[TopicPartition] = field(default_factory=set)
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)
+    owed: dict[TopicPartition, tuple[int, int, float]] = field(default_factory=dict)
+    able_s: dict[int, float] = field(default_factory=dict)
+    able: set[int] = field(default_factory=set)
+    looked_at: float = 0.0
+    simulated: bool = False
     asked: dict[int, int] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
@@ -147,6 +201,42 @@ class Monitor(Watcher):
         for command in commands:
             if isinstance(command, cmd.AnswerCommit):
                 self.asked[who] = self.asked.get(who, 0) - 1
+            elif isinstance(command, cmd.Notice) and command.kind in EXCUSES:
+                self._excuse(before, command)
+        if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
+            for tp, mine in before.owned.items():
+                self._must_be_stored(world, who, tp, mine.epoch, "leaves")
+
+    def _excuse(self, before: State, notice: cmd.Notice) -> None:
+        named = {tp for tp in self.finished_in if str(tp) == notice.where}
+        self.excused |= named or {*before.owned}
+
+    def _must_be_stored(
+        self, world: Scene, who: int, tp: TopicPartition, epoch: int, does: str
+    ) -> None:
+        """A member that gives up a partition has stored what its user had finished (I13).
+
+        No fault excuses it, but one that made the commit fail, which the member reports.
+        """
+        settings = world.members[who].settings
+        is_judged = self.simulated and settings.auto_commit_s is not None
+        owner, offset = self.finished_in.get(tp, (-1, 0))
+        if not is_judged or owner != epoch or tp in self.excused or tp in self.by_hand:
+            return
+        if self.deleted.get(tp) == epoch:
+            return
+        stored = self._stored(world, settings.storage, tp)
+        if stored < offset:
+            raise InvariantViolation(
+                "I13", f"{who} {does} {tp} with {offset} finished and {stored} stored"
+            )
+
+    def _stored(self, world: Scene, storage: Storage, tp: TopicPartition) -> int:
+        """Where the next owner starts."""
+        in_kafka = world.kafka.get(tp)
+        there = in_kafka.offset if in_kafka is not None else 0
+        here = self.stored.get(tp, 0)
+        return {Storage.ZOOKEEPER: here, Storage.KAFKA: there}.get(storage, max(here, there))
 
     def _collected(self, who: int, event: events.PositionsCollected) -> None:
         """What the user hands in itself may be stored, the message in hand included."""
@@ -181,11 +271,29 @@ class Monitor(Watcher):
             if left and self.by_hand.isdisjoint(before.doubtful):
                 raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")
 
+    # ---- requests --------------------------------------------------------------------------------
+
+    def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
+        """An operation sends nothing in another session than the one in which it began (I8).
+
+        In the next session, a check of the member's id znode may find the next registration: a
+        stale commit would succeed.
+        """
+        running = world.members[who].running.get(world.ticket)
+        session = world.links[who].session
+        if running is not None and running.session_id != session:
+            raise InvariantViolation(
+                "I8", f"{who} sends {request} in session {session}, for an operation that began in "
+                f"session {running.session_id}"
+            )
+
     # ---- messages --------------------------------------------------------------------------------
 
     def finished(self, world: Scene, who: int, tp: TopicPartition, offset: int) -> None:
         if not self._too_late(world, who, tp):
             self.done[tp] = max(self.done.get(tp, 0), offset)
+            if self.simulated and (mine := world.members[who].state.owned.get(tp)) is not None:
+                self.finished_in[tp] = (mine.epoch, offset)
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
@@ -239,15 +347,71 @@ class Monitor(Watcher):
 
     # ---- znodes ----------------------------------------------------------------------------------
 
+    def _is_on_time(self, world: World, who: int) -> None:
+        """After a turn no deadline is overdue, however many items the inbox still has."""
+        member = world.members[who]
+        if member.due <= world.now and not member.closed:
+            raise InvariantViolation("I14", f"{who} misses a deadline while its inbox is busy")
+
     def acted(self, world: World, action: Action) -> None:
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
+        if action.do is Do.DELETE_TOPIC:
+            # Its owners withdraw it, and commit nothing that is not already under way.
+            owners = world.owners().items()
+            self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
+        if action.do is Do.REVIVE:
+            self.asked.pop(action.who, None)  # nobody is left to be answered
         if action.do is Do.CREATE_TOPIC:
-            self.next_offset.clear()  # what was read of the old topic says nothing of the new one
+            # What was read of the old topic says nothing of the new one.
+            for ownership in [one for one in self.next_offset if one[0].topic == world.TOPIC]:
+                del self.next_offset[ownership]
         history = world.zookeeper.history
         if self.seen < len(history):
             for entry in history[self.seen :]:
                 self.written(world, entry)
             self.seen = len(history)
+        self._owes(world)
+        if action.do in TURNS:
+            self._is_on_time(world, action.who)
+
+    def _owes(self, world: World) -> None:
+        """Whatever is finished is stored within the interval of automatic commits (I13).
+
+        Only time in which the member could commit counts, so a fault delays the commit and does not
+        excuse it. What a fault may repeat is therefore bounded by what the user was given since the
+        last commit that could succeed.
+        """
+        if not self.JUDGES_COMMITS:
+            return
+        self.simulated = True
+        elapsed, self.looked_at = world.now - self.looked_at, world.now
+        for who in self.able:
+            self.able_s[who] = self.able_s.get(who, 0.0) + elapsed
+        self.able = {who for who in range(len(world.members)) if _can_commit(world, who)}
+        for who in self.able:
+            state = world.members[who].state
+            interval = state.settings.auto_commit_s
+            for tp in state.serving if interval is not None else ():
+                self._owes_of(world, who, tp, COMMIT_SLACK_S + (interval or 0.0))
+
+    def _owes_of(self, world: World, who: int, tp: TopicPartition, limit_s: float) -> None:
+        state = world.members[who].state
+        epoch = state.owned[tp].epoch
+        stored = self._stored(world, state.settings.storage, tp)
+        owner, offset = self.finished_in.get(tp, (-1, 0))
+        is_excused = tp in self.excused or self.deleted.get(tp) == epoch
+        if owner != epoch or offset <= stored or is_excused:
+            self.owed.pop(tp, None)
+            return
+        able_s = self.able_s.get(who, 0.0)
+        ownership, first, since_s = self.owed.get(tp, (epoch, offset, able_s))
+        if ownership != epoch or first <= stored:
+            first, since_s = offset, able_s
+        self.owed[tp] = epoch, first, since_s
+        if able_s - since_s > limit_s:
+            raise InvariantViolation(
+                "I13", f"{who} has not stored {first} of {tp} for {able_s - since_s:.1f} s"
+            )
 
     def written(self, world: Scene, entry: Change) -> None:
         """One write in ZooKeeper's history."""
@@ -265,6 +429,7 @@ class Monitor(Watcher):
                 self._offset_written(world, who, tp, write.data)
             elif isinstance(write, rq.Delete):
                 self.lowered.add(tp)
+                self.excused.add(tp)
                 self.stored.pop(tp, None)
         elif at.kind is not Kind.OWNER or who < 0:
             return
@@ -288,7 +453,7 @@ class Monitor(Watcher):
             self.edited.pop(tp, None)  # what is there by now is nobody's marked edit
             self.unmarked[tp] = entry.zxid
         elif paths.locate(parent_of(entry.path)).kind is Kind.EDITS:
-            self.edited.update(dict.fromkeys(self.unmarked, 0))
+            self.edited.update({tp: self.stored.get(tp, 0) for tp in self.unmarked})
 
     def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         member = world.members[who]
@@ -299,6 +464,9 @@ class Monitor(Watcher):
             raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
         if tp in member.feeds:
             raise InvariantViolation("I9", f"{tp} released by {who} while it is delivered")
+        if entry.old is not None and not foreign:
+            epoch = entry.old.stat.czxid
+            self._must_be_stored(world, who, tp, epoch, "releases")
 
     def _offset_written(
         self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
@@ -309,7 +477,11 @@ class Monitor(Watcher):
             value = 0
         if who < 0:
             self.lowered.add(tp)
+            self.excused.add(tp)
             self.stored[tp] = value
+            if not self.deliveries:  # an earlier run of the group has read up to there
+                self.prefix.setdefault(tp, value)
+                self.committable.setdefault(tp, value)
             return
         if tp in self.edited:
             raise InvariantViolation("I7", f"{who} writes {value} over an operator's edit of {tp}")
@@ -318,6 +490,7 @@ class Monitor(Watcher):
         if value < self.stored.get(tp, 0):
             raise InvariantViolation("I7", f"{tp} moved back from {self.stored[tp]} to {value}")
         self.stored[tp] = value
+        self.excused.discard(tp)
         owner = world.owner(tp)
         if tp not in self.by_hand and (owner is None or owner[1] != world.links[who].session):
             raise InvariantViolation("I8", f"{tp} committed by {who}, who does not own it")
@@ -332,23 +505,24 @@ class Monitor(Watcher):
         live = [member for member, link in pairs if not (link.dead or link.frozen)]
         if not live:
             return ""
-        gone = {link.session for _, link in pairs if link.dead or link.frozen}
+        gone = {link.session for _, link in pairs if link.dead or link.frozen} | {*world.ghosts}
         if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
         owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
-        left = {tp: end for tp, end in world.log_end.items() if self.prefix.get(tp, 0) < end}
-        if left:
-            return f"not delivered: {left}; owners are {owners}"
         partitions: dict[str, list[int]] = {}
         for tp in world.log_end:
             partitions.setdefault(tp.topic, []).append(tp.partition)
+        subscriptions = {m.name: _subscribed(m.settings, partitions) for m in live}
+        read = {topic for topics in subscriptions.values() for topic in topics}
+        left = {
+            tp: end for tp, end in world.log_end.items()
+            if tp.topic in read and self.prefix.get(tp, 0) < end
+        }
+        if left:
+            return f"not delivered: {left}; owners are {owners}"
         wanted = assign(
-            live[0].settings.strategy,
-            # By name or by pattern, all mean the one topic.
-            subscriptions={
-                m.name: dict.fromkeys(partitions, *m.settings.subscription.values()) for m in live
-            },
-            partitions=partitions,
+            live[0].settings.strategy, subscriptions=subscriptions,
+            partitions={topic: numbers for topic, numbers in partitions.items() if topic in read},
         )
         if owners != wanted:
             return f"owners are {owners}, not {wanted}"

@@ -17,11 +17,14 @@ class Do(Enum):
     JOIN = "join"
     LEAVE = "leave"
     SERVE = "serve"  # the server executes a member's next request
-    RECEIVE = "receive"  # a member takes the next reply or watch event
+    RECEIVE = "receive"  # a member takes the next item of its inbox
+    OVERTAKE = "overtake"  # a change of the connection comes before replies that are older
+    READ = "read"  # of a connection that is gone, a client reads one reply or watch more
     CONNECT = "connect"
     NOTICE = "notice"  # a member finds its connection gone
     ASK = "ask"  # the user asks for the next message, and is given one if there is one
     COMMIT = "commit"
+    TOOL = "tool"  # the server executes the operator's next requests
     TIME = "time"  # the clock goes on to the next moment at which something is due
 
     CUT = "cut"  # the connection breaks: replies under way are lost, what they tell has happened
@@ -47,6 +50,11 @@ class Do(Enum):
     ISOLATE = "isolate"  # a replica is cut from its leader, and keeps its clients
     NO_QUORUM = "no_quorum"
     RESTART = "restart"  # all servers of ZooKeeper stop and start
+    REVIVE = "revive"  # a member that was killed or has left starts again under its id
+    KAFKA_DOWN = "kafka_down"  # the offset coordinator refuses, moves, or loses its replies
+    APPLY = "apply"  # an operator plans a reset of offsets, and applies the plan
+    LOSE_TOOL = "lose_tool"  # the tool's requests are executed, and their replies lost
+    KILL_TOOL = "kill_tool"  # the tool is killed between two requests
 
     THAW = "thaw"
     UNMUTE = "unmute"
@@ -60,12 +68,23 @@ class Do(Enum):
     CATCH_UP = "catch_up"
     REJOIN = "rejoin"
     QUORUM = "quorum"
+    KAFKA_UP = "kafka_up"
+    APPLY_AGAIN = "apply_again"  # a plan whose tool was killed or failed is applied again
+    UNDO = "undo"  # or taken back from its backup
 
     # Members are what they are, and looked up at each action; Enum's own hash is that of the name.
     __hash__ = object.__hash__
 
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
+
+
+class InvariantViolation(AssertionError):
+    """A promise was broken; `invariant` is its number."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
 
 
 class Action(NamedTuple):
@@ -119,6 +138,7 @@ class Wrong:
     stuck: tuple[TopicPartition, ...] = ()
     lagging: tuple[int, ...] = ()
     isolated: tuple[int, ...] = ()
+    kafka: int = 0  # 1: the offset coordinator answers nothing; 2: it stores, its replies get lost
 
 
 @dataclass
@@ -126,7 +146,10 @@ class Plan:
     """What a run is made of: members, partitions, messages, and the faults that may happen.
 
     `flow` is how many messages each partition gets whenever time passes; one in `mending` chances
-    to mend what is wrong is taken.
+    to mend what is wrong is taken. `topics` beside the first one have two partitions each.
+    `sessions` are the session timeouts of the members in turn; empty: `session_s` for all.
+    `has_tool`: an operator is there. `stored` is the offset that an earlier run of the group has
+    stored for each partition, if it is not 0; an operator resets it while the first members join.
     """
 
     members: int = 3
@@ -138,3 +161,11 @@ class Plan:
     mending: int = 1
     faults: dict[Do, int] = field(default_factory=dict)  # how often each may happen
     settings: Callable[[Settings], Settings] = lambda one: one
+    topics: tuple[str, ...] = ()
+    sessions: tuple[float, ...] = ()
+    has_tool: bool = False
+    stored: int = 0
+
+    def session_of(self, who: int) -> float:
+        """Return a member's session timeout, in seconds."""
+        return self.sessions[who % len(self.sessions)] if self.sessions else self.session_s

@@ -64,7 +64,9 @@ class Recorder(Watcher):
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
         self._written(world)
-        if who not in self._digests:
+        has_started = before.session is None and not before.last_op
+        if who not in self._digests or (has_started and who in self._gone):
+            self._gone.discard(who)
             self._digests[who] = Digest()
             self._emit(header(before.settings))
         after = world.members[who].state

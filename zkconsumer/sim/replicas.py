@@ -49,7 +49,9 @@ class Replica:
     While it is up to date its tree is the leader's own; one that lags or is cut off has its own.
     """
 
-    __slots__ = ("acls", "applied", "child", "data", "is_cut", "lag", "number", "tree", "zxid")
+    __slots__ = (
+        "acls", "applied", "child", "data", "is_cut", "lag", "leads_until", "number", "tree", "zxid"
+    )
 
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
@@ -57,6 +59,8 @@ class Replica:
         self.acls: Acls = {}  # the tree's own, which a transaction under way may be ahead of
         self.applied, self.zxid = 0, 0  # changes of the log, and the last one's zxid
         self.lag, self.is_cut = 0, False
+        # A deposed leader answers `sync` until then: see `Ensemble.depose`.
+        self.leads_until = float("-inf")
         # One-shot watches: sessions by path. `get` and `exists` set data watches.
         self.data: _Watches = {}
         self.child: _Watches = {}
@@ -64,7 +68,7 @@ class Replica:
     def copy(self, tree: Tree) -> Replica:
         other = Replica(self.number, tree)
         other.acls, other.applied, other.zxid = self.acls, self.applied, self.zxid
-        other.lag, other.is_cut = self.lag, self.is_cut
+        other.lag, other.is_cut, other.leads_until = self.lag, self.is_cut, self.leads_until
         other.data = {path: who.copy() for path, who in self.data.items()}
         other.child = {path: who.copy() for path, who in self.child.items()}
         return other
@@ -75,7 +79,7 @@ class Replica:
             frozenset((path, frozenset(who)) for path, who in table.items())
             for table in (self.data, self.child)
         ]
-        return (self.lag, self.is_cut, *watches)
+        return (self.lag, self.is_cut, self.leads_until, *watches)
 
     def read(self, request: Read, session: int, auth: frozenset[str]) -> Reply:
         """Answer a read, and set its watch unless it is refused."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.machine import IllegalTransitionError
-from zkconsumer.core.model import RebalanceMode
+from zkconsumer.core.model import RebalanceMode, Storage
 from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
-from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.world import World
 
 MAX_ACTIONS = 20_000
@@ -72,8 +72,23 @@ def _chooser(source: random.Random | Sequence[int]) -> Decide:
     return lambda below: min(next(given, 0), below - 1)
 
 
-def draw_plan(decide: Decide) -> tuple[Plan, int, int]:
-    """A world, how many actions until it is healed, and how rare faults are."""
+OF_AN_OPERATOR = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
+OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
+"""Faults that happen in large worlds only."""
+
+LARGE_RARITY = 8
+"""One in so many worlds is large: small worlds run faster, and shrink to less."""
+
+Drawn = tuple[Plan, int, int]
+
+
+def draw_world(decide: Decide) -> Drawn:
+    """A small world, or rarely a large one."""
+    return draw_large(decide) if decide(LARGE_RARITY) == LARGE_RARITY - 1 else draw_plan(decide)
+
+
+def draw_plan(decide: Decide) -> Drawn:
+    """A small world, how many actions until it is healed, and how rare faults are."""
     possible = draw_faults(decide)
     plan = Plan(
         members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4), flow=decide(2),
@@ -83,9 +98,57 @@ def draw_plan(decide: Decide) -> tuple[Plan, int, int]:
     return plan, 50 + decide(300), 5 + decide(40)
 
 
+def draw_large(decide: Decide) -> Drawn:
+    """A large world: up to 8 members, up to 3 topics, an operator, members that start again.
+
+    The members' subscriptions, session timeouts, modes and graces differ.
+    """
+    plan, length, rarity = draw_plan(decide)
+    more = tuple(f"{World.TOPIC}{number + 1}" for number in range(decide(3)))
+    kinds = sorted(OF_LARGE_WORLDS, key=lambda do: do.value)
+    possible = {do: 1 + decide(3) for do in kinds}
+    plan = replace(
+        plan, members=2 + decide(7), partitions=min(plan.partitions, 3), topics=more,
+        has_tool=True, faults={**plan.faults, **possible},
+        sessions=[(), (6.0, 3.0), (6.0, 12.0, 4.0)][decide(3)], stored=decide(2),
+    )
+    storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
+    if storage is not Storage.ZOOKEEPER:
+        # An operator has to change both stores, which these resets do not.
+        left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OF_AN_OPERATOR}}
+        plan = replace(plan, faults=left, has_tool=False, stored=0)
+    listener_s = 5.0 if decide(3) == 0 else None
+    nudge_s = 5.0 if decide(3) == 0 else None
+    members = [_draw_member(decide, more) for _ in range(plan.members)]
+    of_all = plan.settings
+
+    def settings(one: Settings) -> Settings:
+        given = of_all(one)
+        topics, is_eager, is_hasty = members[int(one.consumer.rpartition("_")[2])]
+        threads = max(given.subscription.values())
+        is_free = given.pattern is Pattern.STATIC and given.strategy is Strategy.RANGE
+        return replace(
+            given,
+            # A round-robin assignment needs the same topics in all members.
+            subscription=dict.fromkeys(topics if is_free else (World.TOPIC, *more), threads)
+            if given.pattern is Pattern.STATIC else given.subscription,
+            mode=RebalanceMode.EAGER if is_eager else given.mode,
+            grace_s=0.0 if is_hasty else given.grace_s,
+            storage=storage, listener_s=listener_s, nudge_s=nudge_s,
+        )
+
+    return replace(plan, settings=settings), 2 * length, rarity
+
+
+def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], bool, bool]:
+    """Topics, whether the member is eager, and whether it has no grace."""
+    topics = tuple(topic for topic in (World.TOPIC, *more) if decide(3))
+    return topics or (World.TOPIC,), decide(3) == 0, decide(3) == 0
+
+
 def draw_faults(decide: Decide) -> dict[Do, int]:
     """None, silence only (where leases matter), or any mixture."""
-    kinds = sorted(FAULTS | {Do.LEAVE, Do.COMMIT}, key=lambda do: do.value)
+    kinds = sorted((FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS, key=lambda do: do.value)
     match decide(6):
         case 0:
             return {}
@@ -134,9 +197,12 @@ def draw_settings(
 Make = Callable[[Plan, Monitor], World]
 
 
-def run(decide: Decisions, *, make: Make = World) -> Result:
+Draw = Callable[[Decide], Drawn]
+
+
+def run(decide: Decisions, *, make: Make = World, draw: Draw = draw_world) -> Result:
     """One run: a phase with faults in which safety is checked, then healing and convergence."""
-    plan, length, rarity = draw_plan(decide)
+    plan, length, rarity = draw(decide)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
 
@@ -158,6 +224,8 @@ def run_plan(
         violation = found
     except IllegalTransitionError as error:
         violation = InvariantViolation("I15", f"an event without a row in the table: {error}")
+    except Exception as error:  # noqa: BLE001  # it would end the coordinator's thread
+        violation = InvariantViolation("I15", f"the coordinator crashes: {error!r}")
     return Result(
         tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
         violation,
@@ -187,6 +255,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
 def heal(world: World, decide: Decide) -> None:
     """No more faults; a random part of the members, never all, is gone or frozen for ever."""
     world.faults_left, world.flow = {}, 0
+    if world.tool is not None:
+        world.tool.retire()
     while mends := faults.mends(world):
         world.act(mends[0])
     alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]

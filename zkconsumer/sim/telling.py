@@ -10,8 +10,8 @@ from enum import Enum
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.state import Settings
 from zkconsumer.sim import faults
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
-from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage

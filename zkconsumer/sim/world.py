@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from zkconsumer.admin.apply import Live
 from zkconsumer.core import commands as cmd
-from zkconsumer.core import events, paths, records
+from zkconsumer.core import paths, records
 from zkconsumer.core.events import Event
 from zkconsumer.core.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.core.state import Settings, State
 from zkconsumer.sim import faults
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
+from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.executor import WatchFired
@@ -34,6 +36,9 @@ PATIENCE = 2 / 3
 """After so much of its session timeout in silence a client gives its connection up (kazoo)."""
 
 NEVER = float("inf")
+
+MORE_PARTITIONS = 2
+"""Partitions of each topic beside the first one."""
 
 
 class Watcher:
@@ -81,12 +86,22 @@ class World:
         self.log_end: dict[TopicPartition, int] = {}
         self.handed: dict[TopicPartition, int] = {}
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.ghosts: list[int] = []  # sessions of members that have started again
         self.edits = 0
+        self.ticket = 0  # of the request that the server executes
         self.wrong = Wrong()
         self._stranger = 0
         self._build_cluster()
-        self.members = [SimMember(self._settings(n), self._transition) for n in range(plan.members)]
+        self.members = [self.new_member(who) for who in range(plan.members)]
         self.links = [Link(replica=n % plan.replicas) for n in range(plan.members)]
+        self.tool = Tool(self) if plan.has_tool else None
+        if plan.stored and self.tool:
+            self._build_offsets(plan.stored)
+            self.tool.begin(Live.REFUSE)
+
+    def new_member(self, who: int) -> SimMember:
+        """A member's process, as it starts."""
+        return SimMember(self._settings(who), self._transition)
 
     def _settings(self, number: int) -> Settings:
         return self.plan.settings(
@@ -106,6 +121,19 @@ class World:
         self.zookeeper.write(rq.Create(paths.topic(self.TOPIC), topic))
         for number in range(self.plan.partitions):
             self.log_end[TopicPartition(self.TOPIC, number)] = self.plan.messages
+        for name in self.plan.topics:
+            self.zookeeper.write(rq.Create(paths.topic(name), self.topic_data(MORE_PARTITIONS)))
+            for number in range(MORE_PARTITIONS):
+                self.log_end[TopicPartition(name, number)] = self.plan.messages
+
+    def _build_offsets(self, stored: int) -> None:
+        for path in (paths.group(self.GROUP), paths.ids(self.GROUP), paths.offsets(self.GROUP)):
+            self.zookeeper.write(rq.Create(path))
+        for topic in sorted({tp.topic for tp in self.log_end}):
+            self.zookeeper.write(rq.Create(paths.offsets_of(self.GROUP, topic)))
+        for tp in self.log_end:
+            offset = records.encode_offset(stored)
+            self.zookeeper.write(rq.Create(paths.offset(self.GROUP, tp), offset))
 
     def topic_data(self, partitions: int) -> bytes:
         entries = ",".join(f'"{n}":[0]' for n in range(partitions))
@@ -140,6 +168,8 @@ class World:
                 self._of_member(actions, who, member, link)
             elif self._reachable(link):
                 actions.append(Action(Do.JOIN, who))
+        if self.tool and self.tool.pending is not None and not self.wrong.no_quorum:
+            actions.append(Action(Do.TOOL))
         if any(moment < NEVER for moment in self._moments()):
             actions.append(Action(Do.TIME))
         return actions
@@ -151,10 +181,14 @@ class World:
             return
         if link.lost:
             actions.append(Action(Do.NOTICE, who))
+            if member.unread:
+                actions.append(Action(Do.READ, who))
         elif not link.connected and not member.closed and self._reachable(link):
             actions.append(Action(Do.CONNECT, who))
         if member.inbox:
             actions.append(Action(Do.RECEIVE, who))
+            if member.may_overtake:
+                actions.append(Action(Do.OVERTAKE, who))
         if member.feeds and not link.slow and self._has_work(member):
             actions.append(Action(Do.ASK, who))
 
@@ -192,9 +226,12 @@ class World:
         self.distribute()
         self.watcher.acted(self, action)
 
-    def _do_join(self, who: int) -> None:
+    def join(self, who: int) -> None:
+        """A member's process starts."""
         self.links[who].joined = True
         self._do_connect(who)
+
+    _do_join = join
 
     def _do_connect(self, who: int) -> None:
         """Try the replicas in turn; with the old session, if it still lives."""
@@ -202,16 +239,17 @@ class World:
         for turn in range(self.plan.replicas):
             replica = (link.replica + turn) % self.plan.replicas
             try:
-                session = self._session_at(replica, link.session)
+                session = self._session_at(replica, link.session, self.plan.session_of(who))
             except NotConnected:
                 continue
             link.session, link.replica, link.connected = session, replica, True
             self.zookeeper.take_events(session)
-            member.connect(Session(session, self.plan.session_s), self.now, self._wall_ms())
+            member.connect(
+                Session(session, self.plan.session_of(who)), self.now, self._wall_ms()
+            )
             break
 
-    def _session_at(self, replica: int, session: int) -> int:
-        timeout_s = self.plan.session_s
+    def _session_at(self, replica: int, session: int, timeout_s: float) -> int:
         for wanted in (session, 0):
             got = self.zookeeper.connect(
                 now=self.now, timeout_s=timeout_s, replica=replica, session=wanted
@@ -226,10 +264,11 @@ class World:
     def _do_serve(self, who: int) -> None:
         """The server executes one request; watch events that it caused come before its reply."""
         link, member = self.links[who], self.members[who]
-        op, request = member.wire.popleft()
+        ticket, request = member.wire.popleft()
         if isinstance(request, rq.OffsetRequest):
-            member.inbox.append((op, self._kafka(request)))
+            member.replied(ticket, self._kafka(request))
             return
+        self.ticket = ticket
         reply = self.zookeeper.request(link.session, request, self.now)
         self.watcher.served(self, who, request, reply)
         self.distribute()
@@ -238,15 +277,19 @@ class World:
         if reply.code is Code.BROKEN:
             self.drop(who)
             return
-        member.inbox.append((op, reply))
+        member.replied(ticket, reply)
 
     def _kafka(self, request: rq.OffsetRequest) -> Reply:
         """The group's offsets in Kafka: whoever commits last has committed."""
         if isinstance(request, rq.FetchOffsets):
+            if self.wrong.kafka:
+                return Reply(Code.OTHER, "the offset coordinator does not answer")
             known = {tp: self.kafka[tp] for tp in request.partitions if tp in self.kafka}
             return Reply(Code.OK, known)
-        self.kafka |= request.offsets
-        return Reply(Code.OK, rq.NotStored({}, {}))
+        if self.wrong.kafka != 1:
+            self.kafka |= request.offsets
+        failed = dict.fromkeys(request.offsets if self.wrong.kafka else (), "no coordinator")
+        return Reply(Code.OK, rq.NotStored({}, failed))
 
     def distribute(self) -> None:
         """Put watch events into the inboxes of connected members; see which servers hung up."""
@@ -259,7 +302,7 @@ class World:
             for event in zookeeper.take_events(link.session):
                 fired = WatchFired(*event)
                 if not link.dead:
-                    self.members[who].inbox.append(fired)
+                    self.members[who].watch(fired)
                 self.watcher.notified(self, who, fired)
             if not zookeeper.is_connected(link.session):
                 self.drop(who)
@@ -267,6 +310,16 @@ class World:
     def _do_receive(self, who: int) -> None:
         self.members[who].receive(self.now)
         self._after(who)
+
+    def overtake(self, who: int) -> None:
+        """A member takes the first item that is neither a reply nor a watch."""
+        self.members[who].overtake(self.now)
+        self._after(who)
+
+    _do_overtake = overtake
+
+    def _do_read(self, who: int) -> None:
+        self.members[who].read()
 
     def _after(self, who: int) -> None:
         """A member that has closed ends its session, if it can."""
@@ -292,19 +345,22 @@ class World:
         self._after(who)
 
     def _do_leave(self, who: int) -> None:
-        self.members[who].handle(events.CloseRequested(now=self.now))
+        self.members[who].leave(self.now)
         self._after(who)
 
     def _do_commit(self, who: int) -> None:
         self.members[who].commit(self.now)
 
     def notice(self, who: int) -> None:
-        """A member finds its connection gone."""
+        """A member's client finds its connection gone."""
         self.links[who].lost = False
         self.members[who].disconnect(self.now)
-        self._after(who)
 
     _do_notice = notice
+
+    def _do_tool(self) -> None:
+        assert self.tool is not None
+        self.tool.step()
 
     def _do_time(self) -> None:
         """Jump to the next moment at which something is due, and let it happen."""
@@ -317,23 +373,24 @@ class World:
                 continue
             if link.connected and link.muted_at is None:
                 self.zookeeper.ping(link.session, self.now)
-            elif link.connected and self._given_up_at(link) <= self.now:
+            elif link.connected and self._given_up_at(who) <= self.now:
                 self.drop(who)
             if member.due <= self.now:
-                member.tick(self.now)
+                member.wake(self.now)
                 self._after(who)
 
-    def _given_up_at(self, link: Link) -> float:
-        assert link.muted_at is not None
-        return link.muted_at + self.plan.session_s * PATIENCE
+    def _given_up_at(self, who: int) -> float:
+        muted_at = self.links[who].muted_at
+        assert muted_at is not None
+        return muted_at + self.plan.session_of(who) * PATIENCE
 
     def next_moment(self) -> float:
         """When something is due, or a silent session may end."""
         return min(self._moments(), default=NEVER)
 
     def _moments(self) -> Iterator[float]:
-        silent = False
-        for member, link in zip(self.members, self.links, strict=True):
+        silent = any(one in self.zookeeper.sessions for one in self.ghosts)
+        for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if not link.joined:
                 continue
             if not (link.dead or link.frozen):
@@ -341,7 +398,7 @@ class World:
                 if link.connected and link.muted_at is None:
                     continue
                 if link.connected:
-                    yield self._given_up_at(link)
+                    yield self._given_up_at(who)
             silent = silent or link.session in self.zookeeper.sessions
         if silent:  # such a session ends with time alone
             yield self.now + self.plan.session_s / 2
@@ -393,7 +450,7 @@ class World:
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
         twin.handed, twin.wrong = dict(self.handed), replace(self.wrong)
-        twin.kafka = dict(self.kafka)
+        twin.kafka, twin.ghosts = dict(self.kafka), list(self.ghosts)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
         return twin

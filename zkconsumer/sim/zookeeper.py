@@ -210,6 +210,11 @@ class SimZooKeeper(Ensemble):
         self._timers_start_anew |= not self._has_quorum
         super().regain_quorum()
 
+    def depose(self, replica: int, *, leads_until: float) -> None:
+        """As in `Ensemble`; the new leader starts all sessions' timers at the next `tick`."""
+        self._timers_start_anew = True
+        super().depose(replica, leads_until=leads_until)
+
     def restart(self, now: float) -> None:
         """All servers stop and start: no connections, all timers anew, no fault left, all data."""
         self._mend()
@@ -243,7 +248,7 @@ class SimZooKeeper(Ensemble):
         if isinstance(request, READS):
             reply = replica.read(request, session, connection.auth)
         else:
-            reply = self._ask_leader(session, connection, request)
+            reply = self._ask_leader(session, connection, request, now)
         if known is not None and reply is not None:
             known.seen = replica.zxid
             if self._has_quorum and not replica.is_cut:
@@ -251,7 +256,7 @@ class SimZooKeeper(Ensemble):
         return reply
 
     def _ask_leader(
-        self, session: int, connection: Connection, request: Request
+        self, session: int, connection: Connection, request: Request, now: float
     ) -> Reply | None:
         if isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES:
             return TOO_LARGE  # the client does not send it
@@ -259,6 +264,9 @@ class SimZooKeeper(Ensemble):
             self.disconnect(session)
             return BROKEN
         if not self._reaches_leader(connection):
+            deposed = now < self._replicas[connection.replica].leads_until
+            if deposed and isinstance(request, rq.SyncLeader):
+                return Reply(Code.OK, request.path)
             connection.is_stuck = True
             return None
         reply = BROKEN

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from zkconsumer.errors import printable
 from zkconsumer.trace import words
 
 Entry = dict[str, Any]
@@ -60,7 +61,7 @@ class Lanes:
         match entry:
             case {"scene": text} | {"note": text}:
                 yield ""
-                yield f"{entry['t']:9.3f}  ---- {text}"
+                yield printable(f"{entry['t']:9.3f}  ---- {text}")
             case {"event": event, "commands": commands}:
                 yield from self._step(entry, event, commands)
             case {"phase": phase, "text": text}:
@@ -101,7 +102,7 @@ class Lanes:
 
     def _line(self, time: str, cells: dict[str, str], text: str) -> str:
         lanes = "".join(f"{cells[name]:<{WIDTH}}" for name in self._members)
-        return f"{time:>9}  {lanes}{text}".rstrip()
+        return printable(f"{time:>9}  {lanes}{text}".rstrip())
 
     def _writes(self, writes: list[tuple[str, str, str]]) -> Iterator[str]:
         """Each write; those that differ in a partition's number alone, as one."""

@@ -5,12 +5,13 @@ The page holds everything it needs: no script, no style sheet and no picture fro
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind, locate
+from zkconsumer.errors import displayed
 from zkconsumer.trace.lanes import story
 
 Entry = dict[str, Any]
@@ -18,6 +19,9 @@ Entry = dict[str, Any]
 WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: the time axis, the names beside it, the height of a row
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
 """Told apart by the colour-blind, too; from the ninth member on they come again."""
+
+MAX_TEXT = 10_000
+"""Characters of one line or tool tip; a payload may be a million characters long."""
 
 _STYLE = """
 body { font: 14px/1.4 sans-serif; margin: 2em; color: #222; }
@@ -29,7 +33,7 @@ svg text { font: 11px sans-serif; }
 def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: str) -> str:
     """The page of a story; `root` is what every path of the group begins with."""
     chart = "\n".join(_Chart(entries, members).draw())
-    text = escape("\n".join(story(entries, members, root=root)))
+    text = "\n".join(map(escape, story(entries, members, root=root)))
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
@@ -37,6 +41,11 @@ def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: 
         "(filled) and the watch notifications that it got (hollow). Point at anything for more.</p>"
         f"\n{chart}\n<pre>{text}</pre>\n</body></html>\n"
     )
+
+
+def escape(text: str) -> str:
+    """Foreign text as it may stand in HTML and be displayed."""
+    return html.escape(displayed(text, MAX_TEXT))
 
 
 class _Chart:
@@ -62,7 +71,7 @@ class _Chart:
             colour = self._colour(thread.rpartition("-")[0])
             yield (
                 f'<rect x="{self._x(start):.1f}" y="{y}" width="{width:.1f}" height="{ROW - 6}" '
-                f'fill="{colour}"><title>{tp}: {escape(thread)}, {start:.3f} to {end:.3f} s'
+                f'fill="{colour}"><title>{escape(f"{tp}: {thread}")}, {start:.3f} to {end:.3f} s'
                 "</title></rect>"
             )
         yield from self._marks()

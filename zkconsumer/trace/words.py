@@ -82,6 +82,10 @@ def deeds(commands: list[Value]) -> Iterator[str]:
                 yield "commit failed" if failures else "commit answered"
             case {"is": "CloseSession"}:
                 yield "ends its session"
+            case {"is": "RecreateClient"}:
+                yield "starts a new ZooKeeper client"
+            case {"is": "GiveUp", "reason": reason}:
+                yield f"gives up: {reason}"
             case {"is": "Notice", "kind": kind, "where": where, "text": text}:
                 yield f"says {kind}: " + (f"{where}: {text}" if where else text)
 

@@ -1,0 +1,59 @@
+"""The hand-over between a user's thread and others, in every interleaving of the real code."""
+
+from __future__ import annotations
+
+import pytest
+from simmutants import HAND_OVER, HandOverMutant
+
+from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
+
+LIMIT_S = 600.0
+"""A search that takes longer counts as failed; on a quiet machine each takes a few seconds."""
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    """The production modules, instrumented once for all cases."""
+    return Code()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
+def test_no_interleaving_breaks_a_promise(case: Case, code: Code) -> None:
+    """Every thread is let on at every shared access, and the judge finds nothing."""
+    found = explore(case, code, max_s=LIMIT_S)
+    assert found.violation is None, found.path
+    assert found.complete
+    assert found.states > 100
+
+
+TINY = Case("tiny", (("seek", 0, 1),), ((("ask_release", 0),),), granted=(0,))
+
+
+def test_cutting_at_seen_states_leaves_nothing_out(code: Code) -> None:
+    """With and without the cut, a tiny case ends in the same states; the cut is shorter."""
+    cut, whole = explore(TINY, code), explore(TINY, code, prune=False)
+    assert cut.complete
+    assert whole.complete
+    assert cut.outcomes == whole.outcomes
+    assert len(cut.outcomes) > 1
+    assert cut.schedules < whole.schedules / 2
+
+
+@pytest.mark.parametrize("mutant", HAND_OVER, ids=lambda one: one.name)
+def test_a_mutant_of_the_hand_over_is_caught(mutant: HandOverMutant) -> None:
+    """Within 2,000 schedules the explorer finds one in which the mutant breaks a promise."""
+    found = mutant.caught(LIMIT_S)
+    assert isinstance(found.violation, HandOverViolation)
+    assert found.schedules <= 2_000
+
+
+def test_every_shared_attribute_has_a_point() -> None:
+    """The attributes that the marked steps u1 to u4 and c1 to c3 touch are explored."""
+    assert {"in_hand", "granted", "attention", "last", "start", "deadline", "closed"} <= SHARED
+    assert {"_wanted", "_paused", "_releases", "_failures", "_token", "failure"} <= SHARED
+
+
+def test_an_edit_that_fits_nowhere_is_refused() -> None:
+    """A mutant whose text is gone from the sources is an error, not a mutant that is not caught."""
+    with pytest.raises(ValueError, match="exactly once"):
+        Code([("this text stands nowhere", "")])

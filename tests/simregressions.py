@@ -1,0 +1,74 @@
+"""The fixes of tests/sim/found, each taken away again: without it, its run breaks a promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simmutants import Mutant, Patch
+
+from zkconsumer.core import committing, reading, rebalance
+from zkconsumer.core.state import replace
+from zkconsumer.zk import claiming
+from zkconsumer.zk.operations import release
+
+
+def _roll_back_forgets() -> list[Patch]:
+    def roll_back(work: Any) -> Any:
+        yield from release(work.member, work.created)
+        work.created.clear()
+
+    return [(claiming, "_roll_back", roll_back)]
+
+
+def _stale_reading_clears() -> list[Patch]:
+    def still_malformed(state: Any, whole: Any) -> Any:
+        return frozenset(tp for tp in state.malformed if tp.topic not in whole.topics)
+
+    return [(reading, "_still_malformed", still_malformed)]
+
+
+def _retry_in_front_of_a_hand_over() -> list[Patch]:
+    real = committing._again_later
+
+    def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
+        waiting = state.commits
+        state, notice = real(state, asked, reasons, now)
+        queue = (asked._replace(retries=asked.retries - 1), *waiting)
+        commits_at = now + state.settings.channel_backoff_s
+        return replace(state, commits=queue, commits_at=commits_at), notice
+
+    return [(committing, "_again_later", again_later)]
+
+
+def _hand_over_cut_short_is_forgotten() -> list[Patch]:
+    real = rebalance.stop
+
+    def stop(state: Any, go: Any, now: float) -> Any:
+        if go & state.serving:
+            return real(state, go, now)
+        return rebalance.before_release(replace(state, moving=go, ready=frozenset()), now)
+
+    return [
+        (rebalance, "stop", stop),
+        (committing, "_first", lambda asked, waiting: (asked, *waiting)),
+    ]
+
+
+REGRESSIONS = {
+    "a-broken-connection-cuts-a-hand-over-short": Mutant(
+        "a broken connection cuts a hand-over short", "its commit waits while partitions are gone",
+        _hand_over_cut_short_is_forgotten,
+    ),
+    "a-hand-over-waits-behind-a-commit-that-kafka-refused": Mutant(
+        "a hand-over waits behind a commit that Kafka refused",
+        "the retry is queued in front of the hand-over's commit", _retry_in_front_of_a_hand_over,
+    ),
+    "a-claim-that-cannot-be-rolled-back": Mutant(
+        "a claim that cannot be rolled back", "the claim forgets what it cannot delete",
+        _roll_back_forgets,
+    ),
+    "a-topic-is-deleted-while-the-group-is-read": Mutant(
+        "a topic is deleted while the group is read", "an overtaken reading counts as fresh",
+        _stale_reading_clears,
+    ),
+}

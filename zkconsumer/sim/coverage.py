@@ -1,0 +1,108 @@
+"""What simulated runs have reached: rows of the machine's tables, and faults by phase.
+
+A pair is (phase, event), (phase, outcome of an operation) or (phase, fault). `possible()` names all
+pairs that can occur; `EXCLUDED` gives the reason for each pair that cannot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from zkconsumer.core import commands as cmd
+from zkconsumer.core import events, machine
+from zkconsumer.core.state import Phase, State
+from zkconsumer.sim.plan import FAULTS, Action, Do
+from zkconsumer.sim.world import Watcher, World
+
+
+class Pair(NamedTuple):
+    """A phase's value, and the name of an event, an outcome or a fault."""
+
+    phase: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.phase} x {self.what}"
+
+
+class Coverage(Watcher):
+    """Counts the pairs that a run reaches."""
+
+    def __init__(self) -> None:
+        self.pairs: Counter[Pair] = Counter()
+        self._phases: dict[int, Phase] = {}
+
+    def transition(
+        self, world: World, who: int, before: State, event: events.Event,
+        commands: Iterable[cmd.Command],
+    ) -> None:
+        what = _named(before, event)
+        if what:
+            self.pairs[Pair(before.phase.value, what)] += 1
+
+    def acted(self, world: World, action: Action) -> None:
+        if action.do in FAULTS:
+            hit = {action.who} if action.do in OF_A_MEMBER else self._phases.keys()
+            for phase in {self._phases[who] for who in hit if who in self._phases}:
+                self.pairs[Pair(phase.value, action.do.value)] += 1
+        self._phases = {
+            who: member.state.phase
+            for who, (member, link) in enumerate(zip(world.members, world.links, strict=True))
+            if link.joined and not link.dead
+        }
+
+
+OF_A_MEMBER = frozenset({
+    Do.CUT, Do.MUTE, Do.EXPIRE, Do.KILL, Do.FREEZE, Do.SLOW, Do.DELETE_ID,
+})  # fmt: skip
+"""Faults that hit one member; any other one counts for the phases of all live members."""
+
+
+def _named(before: State, event: events.Event) -> str:
+    """Return the name of the row that handles an event; empty for a stale result."""
+    if not isinstance(event, events.Finished):
+        return type(event).__name__
+    name = type(event.outcome).__name__
+    if event.op == before.lease.op:
+        return f"lease: {name}"
+    if before.commit is not None and event.op == before.commit.op:
+        return f"commit: {name}"
+    return name if event.op == before.op else ""
+
+
+# ---- what can be reached -------------------------------------------------------------------------
+
+LIVE = tuple(phase for phase in Phase if phase is not Phase.CLOSED)
+
+
+def _rows() -> Iterator[Pair]:
+    """Every row of the machine's tables; a row of all phases stands for each."""
+    for table in (machine.TABLE, machine.OUTCOMES):
+        for phase, kind in table:
+            for one in LIVE if phase is None else (phase,):
+                yield Pair(one.value, kind.__name__)
+
+
+def _faults() -> Iterator[Pair]:
+    for phase in LIVE:
+        for do in sorted(FAULTS, key=lambda one: one.value):
+            yield Pair(phase.value, do.value)
+
+
+EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {}
+"""(phases, names) that cannot occur together, and why."""
+
+
+def excluded(pair: Pair) -> str:
+    """Return why a pair cannot occur; empty if it can."""
+    for (phases, names), reason in EXCLUDED.items():
+        if pair.phase in phases and pair.what in names:
+            return reason
+    return ""
+
+
+def possible() -> list[Pair]:
+    """Return all pairs that can occur, in a fixed order."""
+    return [pair for pair in dict.fromkeys((*_rows(), *_faults())) if not excluded(pair)]

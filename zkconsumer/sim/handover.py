@@ -1,0 +1,927 @@
+"""All interleavings of a user's thread and other threads within one stream.
+
+`explore` runs the production modules `gate`, `holdings`, `feed` and `stream` of the consumer.
+`Code` compiles them from their sources with a call before each read and each write of an attribute
+that threads share, so production code has no hooks. At each of these calls the scheduler may let
+another thread continue. The threads are real threads; one runs at a time.
+
+The search is stateless: it replays a list of choices and continues from there. It cuts a schedule
+at a state that an earlier schedule has reached. A state is the shared data, what the judge
+remembers, and what each thread has read since its operation began. The local variables of a thread
+follow from what it has read, so two schedules that reach one state continue alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.util
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from zkconsumer.consumer import holdings as production
+from zkconsumer.consumer.codec import Codec
+from zkconsumer.consumer.feed import IDLE_S
+from zkconsumer.consumer.holdings import Grant, Which
+from zkconsumer.core.model import TopicPartition
+from zkconsumer.errors import ConnectorClosedError, FetchError
+from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.sim.logs import CountedLog, MemoryFetcher
+
+MODULES: Final = ("gate", "holdings", "feed", "stream")
+
+_SYNCHRONIZATION: Final = frozenset({"wake", "_writing"})
+_CONSTANT: Final = frozenset({"codec", "tp", "epoch", "_codec", "_done", "_states"})
+
+SHARED: Final = frozenset({
+    *production.PartitionState.__slots__, *production._Release.__slots__,
+    *vars(production.Holdings(Codec())), "deadline",
+}) - _SYNCHRONIZATION - _CONSTANT  # fmt: skip
+"""Attributes that one thread writes and another reads. Locks and events are not among them: `Code`
+replaces them with the scheduler's, which switch threads themselves."""
+
+TOPIC: Final = "t"
+
+WRITTEN_BY_THE_USER: Final = frozenset({"in_hand", "last", "start"})
+"""Of a `PartitionState` that other threads can see; `Holdings` writes them before that."""
+
+MAX_POINTS: Final = 20_000
+"""Points of one schedule. A schedule with more is reported as one that does not end."""
+
+Edit = tuple[str, str]
+"""A text of a production module and its replacement: a mutant."""
+
+
+class HandOverViolation(AssertionError):
+    """A promise of the hand-over was broken."""
+
+
+class _Cut(BaseException):
+    """Unwinds the threads of a schedule that is over."""
+
+
+# ---- the production code, with points -----------------------------------------------------------
+
+
+class _Points(ast.NodeTransformer):
+    """Replaces `x.shared` by `__point__(x, "shared", is_read).shared`."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if node.attr in SHARED:
+            is_read = ast.Constant(isinstance(node.ctx, ast.Load))
+            arguments: list[ast.expr] = [node.value, ast.Constant(node.attr), is_read]
+            node.value = ast.Call(ast.Name("__point__", ast.Load()), arguments, [])
+        return node
+
+
+class Code:
+    """The instrumented modules. `edits` plants a mutant.
+
+    Raises ValueError for an edit whose text does not occur exactly once.
+    """
+
+    def __init__(self, edits: Iterable[Edit] = ()) -> None:
+        self.scheduler: Scheduler | None = None
+        self.locks: list[_Lock] = []  # `_writing` of the stream that is explored
+        todo = dict(edits)
+        names = [f"zkconsumer.consumer.{name}" for name in MODULES]
+        before = {name: sys.modules.get(name) for name in names}
+        modules: dict[str, Any] = {}
+        try:
+            # The instrumented modules import each other, so they are in sys.modules meanwhile.
+            for name in names:
+                modules[name] = sys.modules[name] = self._compiled(name, todo)
+        finally:
+            for name, one in before.items():
+                if one is None:
+                    del sys.modules[name]
+                else:
+                    sys.modules[name] = one
+        if todo:
+            raise ValueError(f"does not occur exactly once in the sources: {[*todo]}")
+        self.gate, self.holdings, _, self.stream = modules.values()
+        original = self.holdings.PartitionState
+
+        def make(grant: Grant, codec: Codec[Any, Any]) -> Any:
+            state = original(grant, codec)
+            assert self.scheduler is not None
+            self.scheduler.made.append(state)
+            return state
+
+        self.holdings.PartitionState = make
+
+    def _compiled(self, name: str, edits: dict[str, str]) -> ModuleType:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        source = Path(spec.origin).read_text(encoding="utf-8")
+        for old in [one for one in edits if source.count(one) == 1]:
+            source = source.replace(old, edits.pop(old))
+        module = ModuleType(name)
+        sys.modules[name] = module
+        tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
+        module.__dict__["__point__"] = self._point
+        exec(compile(tree, spec.origin, "exec"), module.__dict__)
+        locks = SimpleNamespace(
+            Event=lambda: _Event(self), Lock=lambda: _Lock(self), RLock=lambda: _Lock(self)
+        )
+        module.__dict__["threading"] = locks
+        return module
+
+    @property
+    def active(self) -> Scheduler | None:
+        """The scheduler while its threads run; None while a schedule is prepared or judged."""
+        return self.scheduler if self.scheduler and self.scheduler.active else None
+
+    def _point(self, subject: Any, name: str, is_read: bool) -> Any:
+        scheduler = self.active
+        if scheduler is None:
+            return subject
+        is_user = scheduler.current is scheduler.threads[0]
+        if name in WRITTEN_BY_THE_USER:
+            # Nobody else writes them, so only the user's writes and others' reads can meet.
+            meets = is_user is not is_read
+        else:
+            # What others write they write under the lock, so their reads under it meet no write.
+            meets = is_user or not is_read or not self.holds_lock(scheduler.current)
+        if meets:
+            scheduler.point()
+        if is_read and not (is_user and name in WRITTEN_BY_THE_USER):
+            scheduler.observed(getattr(subject, name))
+        return subject
+
+    def holds_lock(self, thread: _Thread) -> bool:
+        return any(one.owner is thread for one in self.locks)
+
+
+class _Lock:
+    """A reentrant lock; also stands in for a plain lock, which no thread here takes twice."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self.owner: _Thread | None = None
+        self.count = 0
+
+    def acquire(self, blocking: bool = True) -> bool:
+        scheduler = self._code.active
+        if scheduler is None:
+            return True
+        scheduler.point()
+        me = scheduler.current
+        if blocking:
+            scheduler.wait(lambda: self.owner in (None, me))
+        taken = self.owner in (None, me)
+        if taken:
+            self.owner, self.count = me, self.count + 1
+        scheduler.observed(taken)
+        return taken
+
+    def release(self) -> None:
+        scheduler = self._code.active
+        if scheduler is None or scheduler.over:
+            return
+        self.count -= 1
+        if not self.count:
+            self.owner = None
+
+    def locked(self) -> bool:
+        scheduler = self._code.active
+        assert scheduler is not None
+        scheduler.point()
+        scheduler.observed(self.owner is None)
+        return self.owner is not None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Event:
+    """An event. A wait of at most `TURN_S` may time out as soon as another thread has continued;
+    a longer wait never times out, so a wake-up that is lost leaves the thread asleep.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self.flag = False
+
+    def set(self) -> None:
+        if (scheduler := self._code.active) is not None:
+            scheduler.point()
+        self.flag = True
+
+    def clear(self) -> None:
+        if (scheduler := self._code.active) is not None:
+            scheduler.point()
+        self.flag = False
+
+    def wait(self, timeout_s: float | None) -> bool:
+        scheduler = self._code.active
+        assert scheduler is not None
+        scheduler.point()
+        if timeout_s is None or timeout_s > self._code.stream.TURN_S:
+            scheduler.wait(lambda: self.flag)
+        elif timeout_s > 0 and not self.flag:
+            scheduler.wait_for_others()
+        scheduler.observed(self.flag)
+        return self.flag
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+class _Thread:
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
+        self.name = name
+        self.body = body
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.waits_for: Callable[[], bool] | None = None
+        self.operation = 0  # the number of its script's operation
+        self.history = 0  # the hash of what it has read since its operation began
+        self.steps = 0
+        self.seen = -1  # steps of the others at its last wait for them
+        self.finished = False
+        self.error: BaseException | None = None
+
+    @property
+    def runnable(self) -> bool:
+        return not self.finished and (self.waits_for is None or self.waits_for())
+
+
+Choose = Callable[[list["_Thread"]], "_Thread | None"]
+"""Picks the thread that continues; the first of the list is the one that has run. None: cut."""
+
+
+class Scheduler:
+    """Runs one schedule. Everything but `run` is called by the thread whose turn it is."""
+
+    def __init__(self, choose: Choose) -> None:
+        self.made: list[Any] = []  # every PartitionState of this schedule
+        self.active = False
+        self.over = False
+        self.cut = False
+        self.points = 0
+        self._threads: list[_Thread] = []
+        self._choose = choose
+        self._end = threading.Lock()
+        self._running: _Thread | None = None
+
+    @property
+    def current(self) -> _Thread:
+        assert self._running is not None
+        return self._running
+
+    @property
+    def threads(self) -> Sequence[_Thread]:
+        return self._threads
+
+    def run(self, bodies: dict[str, Callable[[], None]]) -> None:
+        """Run all to their ends, until none can continue, or until `choose` cuts the schedule."""
+        self._threads = [_Thread(name, body) for name, body in bodies.items()]
+        workers = [
+            threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._threads
+        ]
+        self._end.acquire()
+        self.active = True
+        for worker in workers:
+            worker.start()
+        self._go_on(None)
+        self._end.acquire()  # released when the schedule is over
+        for thread in self._threads:
+            thread.baton.release()
+        for worker in workers:
+            worker.join()
+        self.active = False
+        for thread in self._threads:
+            if thread.error is not None:
+                raise thread.error
+
+    def _work(self, me: _Thread) -> None:
+        me.baton.acquire()
+        try:
+            if not self.over:
+                me.body()
+        except _Cut:
+            return
+        except BaseException as error:  # noqa: BLE001  # `run` raises it
+            me.error = error
+            self.over = True
+        if self.over:
+            self._finish()
+            return
+        me.finished = True
+        self._go_on(None)
+
+    def _finish(self) -> None:
+        self.over = True
+        if self._end.locked():
+            self._end.release()
+
+    def point(self) -> None:
+        """Another thread may continue here."""
+        if self.over:
+            raise _Cut
+        me = self.current
+        self.points += 1
+        me.steps += 1
+        self.observed(None)  # also a write brings the thread further
+        if self.points > MAX_POINTS:
+            raise HandOverViolation("the schedule does not end")
+        self._go_on(me)
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Continue when `ready()`; if that never comes about, the schedule ends here."""
+        me = self.current
+        while not ready():
+            me.waits_for = ready
+            self._go_on(me)
+        me.waits_for = None
+
+    def wait_for_others(self) -> None:
+        """Continue unless no other thread has continued since the last wait of this kind."""
+        me = self.current
+        self.wait(lambda: self.is_behind(me))
+        me.seen = self._steps_of_others(me)
+
+    def is_behind(self, thread: _Thread) -> bool:
+        """Has another thread continued since the last wait of this one?"""
+        return self._steps_of_others(thread) > thread.seen
+
+    def _steps_of_others(self, me: _Thread) -> int:
+        return sum(one.steps + one.finished for one in self._threads if one is not me)
+
+    def observed(self, value: Any) -> None:
+        me = self.current
+        me.history = hash((me.history, self.described(value)))
+
+    def described(self, value: Any) -> Hashable:
+        """A value that two schedules can compare."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, dict):
+            return tuple([(key, self.described(one)) for key, one in value.items()])
+        if hasattr(value, "offset"):
+            return value.partition(), value.offset()
+        if hasattr(value, "in_hand"):
+            return self.label(value)
+        if hasattr(value, "__iter__"):
+            return tuple([self.described(one) for one in copy.copy(value)])
+        if isinstance(value, Exception):
+            return repr(value)
+        if hasattr(value, "_token"):
+            return tuple(value._done.partitions), len(value._token)
+        raise TypeError(f"cannot compare {value!r}")
+
+    def label(self, state: Any) -> Hashable:
+        """A name of a PartitionState: the how-manieth under its grant it is."""
+        same = [one for one in self.made if (one.tp, one.epoch) == (state.tp, state.epoch)]
+        return state.tp, state.epoch, next(n for n, one in enumerate(same) if one is state)
+
+    def _go_on(self, me: _Thread | None) -> None:
+        runnable = [one for one in self._threads if one.runnable]
+        if me in runnable:
+            runnable.remove(me)
+            runnable.insert(0, me)
+        chosen = self._choose(runnable) if len(runnable) > 1 else next(iter(runnable), None)
+        if chosen is None:
+            self.cut = bool(runnable)
+            self._finish()
+            if me is not None:
+                raise _Cut
+            return
+        self._running = chosen
+        if chosen is me:
+            return
+        chosen.baton.release()
+        if me is not None:
+            me.baton.acquire()
+            if self.over:
+                raise _Cut
+
+
+# ---- what is explored ---------------------------------------------------------------------------
+
+Op = tuple[Any, ...]
+"""A call and its arguments: a method of `_User` or of `_Other`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small script for each thread, over two partitions of one stream.
+
+    Attributes:
+        user: the calls of the user's thread.
+        others: the calls of each other thread; the first is the coordinator.
+        messages: how many messages each partition holds.
+        granted: the partitions that are granted, at offset `start`, before the threads begin.
+    """
+
+    name: str
+    user: tuple[Op, ...]
+    others: tuple[tuple[Op, ...], ...]
+    messages: tuple[int, int] = (2, 1)
+    granted: tuple[int, ...] = (0, 1)
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a search has seen.
+
+    Attributes:
+        outcomes: the hashes of the states in which schedules ended that were not cut.
+        violation: the first broken promise; `path` names the threads that continued up to it.
+    """
+
+    states: int
+    schedules: int
+    seconds: float
+    complete: bool
+    outcomes: frozenset[Hashable]
+    violation: HandOverViolation | None = None
+    path: tuple[str, ...] = ()
+
+
+Key = tuple[TopicPartition, int]
+"""A partition under one grant: its epoch."""
+
+
+class _Done:
+    """The callback of one request to release."""
+
+    def __init__(
+        self, judge: _Judge, keys: frozenset[Key], point: Callable[[], None]
+    ) -> None:
+        self._point = point
+        self.partitions = tuple(sorted(keys))
+        self.called = False
+        self._judge = judge
+
+    def __call__(self) -> None:
+        self._point()  # it puts an item into an inbox, which threads share
+        if self.called:
+            raise HandOverViolation(f"the release of {self.partitions} is answered twice")
+        self.called = True
+        for key in self.partitions:
+            if self._judge.hands.get(key):
+                raise HandOverViolation(f"the release of {key} is answered with a message in hand")
+            self._judge.answered.add(key)
+
+
+@dataclass
+class _Judge:
+    """Remembers what happened and raises HandOverViolation at the call that breaks a promise.
+
+    Attributes:
+        hands: the offsets that the user has been given and has not finished.
+        next: the offset that must come next; `sought` is one that a seek lets come instead, and
+            whether the seek has returned.
+        finished: the offset below which the user has finished all that it was given.
+        answered: nothing of these may be handed out any more.
+        stopped: no call that begins from now on may hand out any of these; `barred` are those that
+            were stopped when the user's present call began.
+        read: the highest position that `positions` has returned, and of which kind.
+        claimed: positions of delivered messages that the user's present call must still return.
+    """
+
+    hands: dict[Key, list[int]] = field(default_factory=dict)
+    next: dict[Key, int] = field(default_factory=dict)
+    sought: dict[Key, tuple[int, bool]] = field(default_factory=dict)
+    finished: dict[Key, int] = field(default_factory=dict)
+    answered: set[Key] = field(default_factory=set)
+    stopped: set[Key] = field(default_factory=set)
+    paused: set[Key] = field(default_factory=set)
+    barred: set[Key] = field(default_factory=set)
+    told: dict[Key, int] = field(default_factory=dict)
+    read: dict[tuple[str, Key], int] = field(default_factory=dict)
+    claimed: dict[Key, int] = field(default_factory=dict)
+    asked: list[_Done] = field(default_factory=list)
+    failures: int = 0
+    is_closed: bool = False
+    is_shut: bool = False
+    is_inside: bool = False
+
+    def key(self) -> Hashable:
+        """All that it remembers, for comparison."""
+        return tuple([
+            (sorted(value.items()) if isinstance(value, dict) else
+             sorted(value) if isinstance(value, set) else
+             [one.called for one in value] if isinstance(value, list) else value).__repr__()
+            for value in vars(self).values()
+        ])
+
+    # ---- the user's calls ------------------------------------------------------------------------
+
+    def begins(self) -> None:
+        """The user asks for messages, so it has finished those it was given."""
+        self.hands.clear()
+        self.is_inside = True
+        for key, offset in self.next.items():
+            self.finished[key] = max(self.finished.get(key, 0), offset)
+        self.barred = self.stopped | self.paused
+        if self.is_closed or self.is_shut:
+            self.barred |= self.next.keys()
+        for key, (offset, returned) in list(self.sought.items()):
+            if returned:
+                self.next[key] = offset
+                del self.sought[key]
+
+    def returns(self, messages: Iterable[tuple[Key, int]]) -> None:
+        self.is_inside = False
+        for key, offset in messages:
+            if key in self.answered:
+                raise HandOverViolation(f"{key} at {offset} comes after its release was answered")
+            if key in self.barred:
+                raise HandOverViolation(f"{key} at {offset} comes although delivery was stopped")
+            if offset != self.next[key]:
+                if offset != self.sought.get(key, (None,))[0]:
+                    raise HandOverViolation(f"{key} at {offset} comes instead of {self.next[key]}")
+                del self.sought[key]
+            self.next[key] = offset + 1
+            self.hands.setdefault(key, []).append(offset)
+        self._settle_claims()
+
+    def _settle_claims(self) -> None:
+        for key, offset in self.claimed.items():
+            if offset > self.next[key]:
+                raise HandOverViolation(f"the delivered position of {key} was {offset}, too high")
+        self.claimed.clear()
+
+    # ---- the calls of others ---------------------------------------------------------------------
+
+    def bounds(self) -> dict[Key, int]:
+        """The highest position that covers only finished messages."""
+        found = {key: min(self.hands.get(key) or [at]) for key, at in self.next.items()}
+        return {key: max(at, self.sought.get(key, (0,))[0]) for key, at in found.items()}
+
+    def positions(self, which: Which, told: dict[Key, int], found: dict[Key, int]) -> None:
+        """`told` are the seeks that were reported before the positions were asked for."""
+        bounds = self.bounds()
+        for key, offset in found.items():
+            if which is Which.FINISHED:
+                if offset > max(bounds[key], self.finished.get(key, 0)):
+                    raise HandOverViolation(f"the position of {key} is {offset}, not finished")
+            elif key not in self.sought:
+                self.claimed[key] = max(self.claimed.get(key, 0), offset)
+            if key in told and key in self.sought and offset > told[key] + 1:
+                raise HandOverViolation(f"the position of {key} is {offset}, from before the seek")
+            if offset < self.read.get((which.name, key), 0) and key not in self.told:
+                raise HandOverViolation(f"the position of {key} went back to {offset} untold")
+            self.read[which.name, key] = offset
+        if not self.is_inside:
+            self._settle_claims()
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def ends(self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]) -> None:
+        """No thread can continue."""
+        if not user_waits:
+            self._settle_claims()
+        for done in self.asked:
+            # A seek lets a finished message count as in hand until the user asks again: only then
+            # does the user's thread find the new PartitionState.
+            held = any(self.hands.get(key) or key in self.told for key in done.partitions)
+            if not (done.called or (held and not user_waits)):
+                raise HandOverViolation(f"the release of {done.partitions} is not answered")
+        if not user_waits:
+            return
+        if attention or self.failures or self.is_closed:
+            raise HandOverViolation("the user's thread sleeps over a change")
+        stopped = self.stopped | self.paused | self.answered
+        left = [] if self.is_shut else [
+            key for key, at in self.bounds().items()
+            if key not in stopped and at < messages[key[0]]
+            and not any(key in done.partitions for done in self.asked)
+        ]
+        if left:
+            raise HandOverViolation(f"the user's thread waits although {left} has messages")
+
+
+class _Fetcher(MemoryFetcher):
+    """A fetcher whose `consume` begins the thread's history anew: what `Feed.fetch` and
+    `Stream._turns` have read so far decides nothing that comes after it."""
+
+    def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
+        super().__init__(log, lambda *_: scheduler.wait_for_others())
+        self._scheduler = scheduler
+
+    def consume(self, max_messages: int, timeout_s: float) -> list[Any]:
+        self._scheduler.current.history = 0
+        self._scheduler.observed(timeout_s)
+        return super().consume(max_messages, timeout_s)
+
+
+class _Play:
+    """One schedule of a case: the stream, the judge, and the threads' scripts."""
+
+    def __init__(self, code: Code, case: Case, choose: Choose) -> None:
+        self.case = case
+        self.judge = _Judge()
+        self.scheduler = Scheduler(choose)
+        self.code = code
+        code.scheduler = self.scheduler
+        self.messages = {
+            TopicPartition(TOPIC, number): count for number, count in enumerate(case.messages)
+        }
+        self.gate = code.gate.LeaseGate(clock=lambda: 0.0)
+        self.gate.open(1.0)
+        self.fetcher = _Fetcher(CountedLog(self.messages, {}), self.scheduler)
+        self.stream = code.stream.Stream(
+            topic=TOPIC, thread_id="g_0-0", number=0, gate=self.gate,
+            connect=lambda: self.fetcher, reset=Reset.SMALLEST, timeout_s=None, retry_s=0.0,
+            codec=Codec(), report=self._told, turn_s=IDLE_S,
+        )
+        code.locks = [self.stream._holdings._writing]
+        self._epoch = 100
+        self._held: Any = None  # the state of the message that the user was given last
+        for number in case.granted:
+            self.grant(number, case.start)
+
+    def run(self) -> None:
+        """Raises HandOverViolation."""
+        bodies: dict[str, Callable[[], None]] = {"user": partial(self._script, self.case.user)}
+        for number, script in enumerate(self.case.others, 1):
+            bodies[f"other {number}"] = partial(self._script, script)
+        scheduler = self.scheduler
+        scheduler.run(bodies)
+        if not scheduler.cut:
+            holdings = self.stream._holdings
+            user_waits = not scheduler.threads[0].finished
+            self.judge.ends(user_waits, holdings.attention, self.messages)
+        self.code.scheduler = None
+
+    def _script(self, ops: tuple[Op, ...]) -> None:
+        me = self.scheduler.current
+        for number, (name, *arguments) in enumerate(ops):
+            # An operation leaves no local variables to the next one, except that `Stream.ready`,
+            # while it is suspended, keeps the state of the message that it has yielded.
+            me.history, me.operation = 0, number
+            if me is self.scheduler.threads[0]:
+                self.scheduler.observed(self._held)
+            self.scheduler.point()
+            getattr(self, name)(*arguments)
+
+    def state(self) -> Hashable:
+        """Equal for two schedules that continue alike."""
+        scheduler, stream, gate = self.scheduler, self.stream, self.gate
+        holdings, feed = stream._holdings, stream._feed
+        described, label = scheduler.described, scheduler.label
+        threads = [
+            (one.operation, one.history, one.finished, one.runnable, scheduler.is_behind(one))
+            for one in scheduler.threads
+        ]
+        states = [
+            (label(one), one.granted, *map(described, (one.start, one.last, one.in_hand)))
+            for one in scheduler.made
+        ]
+        names = {one: one.name for one in scheduler.threads}
+        locks = [
+            (one.owner and names[one.owner], one.count)
+            for one in (holdings._writing, stream._inside, gate._lock)
+        ]
+        flags = [
+            holdings.wake.flag, len(gate._sleepers), gate.deadline, stream._disturbed,
+            stream._iterator is None, holdings.attention, holdings.closed, len(holdings._failures),
+        ]
+        tables = [
+            described(one) for one in (
+                holdings._wanted, holdings._paused, holdings._releases, feed.states, feed.rest,
+                self.fetcher.positions,
+            )
+        ]
+        unplaced = [(tp, one.reason) for tp, one in feed.unplaced.items()]
+        return tuple(map(tuple, (threads, states, locks, flags, tables, unplaced))), \
+            feed._fetcher is None, self.judge.key()
+
+    # ---- the user's calls ------------------------------------------------------------------------
+
+    def next(self) -> None:
+        """Ask for one message; wait until there is one, or the stream is closed."""
+        self._ask(lambda: [next(self.stream)])
+
+    def poll(self, most: int, timeout_s: float) -> None:
+        self._ask(lambda: list(self.stream.poll(max_messages=most, timeout_s=timeout_s)))
+
+    def _ask(self, ask: Callable[[], list[Any]]) -> None:
+        judge = self.judge
+        judge.begins()
+        try:
+            messages = ask()
+        except (StopIteration, ConnectorClosedError):
+            judge.returns([])
+            if not self.stream.closed or judge.failures:
+                raise HandOverViolation("the stream ends although it is open, or failed") from None
+        except FetchError:
+            judge.returns([])
+            judge.failures -= 1
+        else:
+            self._held = messages[-1]._held if messages else None
+            judge.returns(
+                ((TopicPartition(one.topic, one.partition), one.token), one.offset)
+                for one in messages
+            )
+
+    # ---- the calls of other threads --------------------------------------------------------------
+
+    def _keys(self, *numbers: int) -> set[Key]:
+        """The grants of these partitions that hold now."""
+        tps = {TopicPartition(TOPIC, number) for number in numbers}
+        found = {key for key in self.judge.next if key[0] in tps}
+        return {max(key for key in found if key[0] == tp) for tp in {key[0] for key in found}}
+
+    def grant(self, number: int, offset: int) -> None:
+        self._epoch += 1
+        tp = TopicPartition(TOPIC, number)
+        old = self._keys(number)
+        self.judge.next[tp, self._epoch] = offset
+        self.stream.grant([Grant(tp, offset, self._epoch)])
+        self.judge.stopped |= old
+
+    def withdraw(self, *numbers: int) -> None:
+        keys = self._keys(*numbers)
+        self.stream.withdraw([tp for tp, _ in keys])
+        self.judge.stopped |= keys
+
+    def ask_release(self, *numbers: int) -> _Done:
+        keys = self._keys(*numbers)
+        done = _Done(self.judge, frozenset(keys), self.scheduler.point)
+        self.judge.asked.append(done)
+        self.stream.ask_release(sorted(tp for tp, _ in keys), done)
+        return done
+
+    def hand_over(self, number: int) -> None:
+        """Release a partition, commit its position, and grant it again from there."""
+        done = self.ask_release(number)
+        self.scheduler.wait(lambda: done.called)
+        (key,) = done.partitions
+        self._forget(key)
+        offset = self.positions(Which.FINISHED)[key]
+        self._forget(key, offset)
+        if offset != self.judge.next[key]:
+            raise HandOverViolation(f"released, {key} is at {offset}, not {self.judge.next[key]}")
+        self.withdraw(number)
+        self.grant(number, offset)
+
+    def _forget(self, *remembered: Any) -> None:
+        """The rest of an operation depends on nothing else that it has read."""
+        self.scheduler.current.history = 0
+        self.scheduler.observed(remembered)
+
+    def positions(self, which: Which) -> dict[Key, int]:
+        told = dict(self.judge.told)
+        read = self.stream.positions(self.code.holdings.Which[which.name])
+        found = {(tp, at.epoch): at.offset for tp, at in read.items()}
+        self.judge.positions(which, told, found)
+        return found
+
+    def seek(self, number: int, offset: int) -> None:
+        (key,) = self._keys(number)
+        self.judge.sought[key] = offset, False
+        self.judge.claimed.pop(key, None)
+        if not self.stream.seek(key[0], offset):
+            self.judge.sought.pop(key, None)
+            return
+        if key not in self.judge.told:
+            raise HandOverViolation(f"{key} was sought, and nobody was told")
+        if key in self.judge.sought:
+            self.judge.sought[key] = offset, True
+
+    def _told(self, report: Any) -> None:
+        self.scheduler.point()  # a report goes into an inbox, which threads share
+        if report.offset is not None:
+            self.judge.told[report.tp, report.epoch] = report.offset
+
+    def pause(self, *numbers: int) -> None:
+        keys = self._keys(*numbers)
+        self.stream.pause([tp for tp, _ in keys])
+        self.judge.paused |= keys
+
+    def resume(self, *numbers: int) -> None:
+        keys = self._keys(*numbers)
+        self.judge.paused -= keys
+        self.judge.barred -= keys
+        self.stream.resume([tp for tp, _ in keys])
+
+    def fail(self) -> None:
+        self.judge.failures += 1
+        self.stream.fail(FetchError("planted", where="", remedy=""))
+
+    def end(self) -> None:
+        """The member ends by itself, with an error."""
+        self.judge.failures += 1
+        self.stream.end(FetchError("planted", where="", remedy=""))
+        self.judge.is_closed = True
+
+    def close(self) -> None:
+        self.stream.close()
+        self.judge.is_closed = True
+
+    def shut(self) -> None:
+        self.gate.shut()
+        self.judge.is_shut = True
+
+    def open(self) -> None:
+        self.judge.is_shut = False
+        self.judge.barred = self.judge.stopped | self.judge.paused
+        self.gate.open(1.0)
+
+
+def explore(
+    case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")
+) -> Explored:
+    """Run a case until every thread has been let on from every state; stop at the first violation.
+
+    Without `prune` all schedules are run to their ends, which only tiny cases allow.
+    """
+    started = time.monotonic()
+    open_: dict[Hashable, list[int]] = {}  # state -> threads that have not been let on from there
+    # From the first state with an open choice a schedule runs through many others.
+    todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
+    prefix: tuple[int, ...] = ()
+    schedules = 0
+    outcomes: set[Hashable] = set()
+
+    def found(complete: bool, violation: HandOverViolation | None = None) -> Explored:
+        path = tuple([play.scheduler.threads[one].name for one in taken]) if violation else ()
+        seconds = time.monotonic() - started
+        return Explored(
+            len(open_), schedules, seconds, complete, frozenset(outcomes), violation, path
+        )
+
+    def choose(runnable: list[_Thread]) -> _Thread | None:
+        threads = play.scheduler.threads
+        if len(taken) < len(prefix):
+            taken.append(prefix[len(taken)])
+            return threads[taken[-1]]
+        key = hash(play.state()) if prune else (*taken, None)
+        left = open_.get(key)
+        if left is None:
+            left = open_[key] = [threads.index(one) for one in reversed(runnable)]
+            todo.append((tuple(taken), key))
+        if not left:
+            return None
+        taken.append(left.pop())
+        return threads[taken[-1]]
+
+    while time.monotonic() - started < max_s:
+        taken: list[int] = []
+        schedules += 1
+        play = _Play(code, case, choose)
+        try:
+            play.run()
+        except HandOverViolation as violation:
+            return found(False, violation)
+        if not play.scheduler.cut:
+            outcomes.add(hash(play.state()))
+        while todo and not open_[todo[0][1]]:
+            todo.popleft()
+        if not todo:
+            break
+        prefix = todo[0][0]
+    return found(not todo)
+
+
+def _next(times: int) -> tuple[Op, ...]:
+    return (("next",),) * times
+
+
+_FINISHED, _DELIVERED = ("positions", Which.FINISHED), ("positions", Which.DELIVERED)
+
+CASES: Final = (
+    Case("release while iterating", _next(2), ((("ask_release", 0), _FINISHED),)),
+    Case("release of both partitions", _next(2), ((("ask_release", 0, 1),),)),
+    Case("withdraw", _next(2), ((("withdraw", 0, 1),),)),
+    Case("release of the one in hand", _next(2), ((("ask_release", 0),),), (1, 1)),
+    Case("release while polling", (("poll", 10, 0.0),) * 2, ((("ask_release", 0), _FINISHED),)),
+    Case("hand over and back, iterating", _next(2), ((("hand_over", 0),),), (2, 0)),
+    Case("hand over and back, polling", (("poll", 1, 1.0),) * 2, ((("hand_over", 0),),)),
+    Case("withdraw and grant anew", _next(2), ((("withdraw", 0), ("grant", 0, 0)),)),
+    Case("grant anew at once", _next(3), ((("grant", 0, 1),),)),
+    Case("first grant wakes the user", _next(3), ((("grant", 0, 0), ("grant", 1, 0)),), granted=()),
+    Case("positions", _next(3), ((_FINISHED, _DELIVERED, _FINISHED),)),
+    Case("positions of batches", (("poll", 10, 0.0),) * 3, ((_FINISHED, _DELIVERED),)),
+    Case("seek back", (("next",), ("seek", 0, 0), ("next",)), ((_FINISHED, _FINISHED),), (4, 3),
+         start=2),
+    Case("seek ahead", _next(2), ((("seek", 0, 4), _DELIVERED),), (5, 0)),
+    Case("seek and release", (("poll", 9, 0.0),), ((("ask_release", 0),), (("seek", 0, 0),)),
+         (4, 3), start=2),
+    Case("pause and resume", _next(3), ((("pause", 0), ("resume", 0)),)),
+    Case("pause and release", (("poll", 9, 0.0),), ((("ask_release", 0),), (("pause", 0, 1),))),
+    Case("fail", _next(3), ((("fail",), ("fail",)),)),
+    Case("the member ends by itself", _next(3), ((("end",),),)),
+    Case("close", _next(3), ((("close",),),)),
+    Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
+    Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
+)  # fmt: skip
+"""Together: each request of the coordinator and of a steering thread, against each kind of call."""

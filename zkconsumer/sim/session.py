@@ -1,0 +1,180 @@
+"""A simulated ZooKeeper session: what kazoo's threads may do to the coordinator's inbox.
+
+kazoo calls back on two threads. Its connection thread reports changes of the connection, and puts
+them into the inbox at once. Its completion thread hands over replies and watches one by one, and
+may be late: a change of the connection can overtake replies and watches that arrived before it.
+So for the coordinator:
+
+- "suspended" may come before or after replies that arrived before the connection broke;
+- "connected" may come while such replies are still queued;
+- the session may have been replaced (`is_over`) before the coordinator hears of any change;
+- "lost" comes after an expiry, or not at all.
+
+Replies of one batch arrive together, in place of the last of them. When the connection breaks, a
+batch whose last reply has not been read is answered with BROKEN, and unread watches are lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from zkconsumer.consumer.loop import SessionChanged
+from zkconsumer.core.model import Session
+from zkconsumer.zk.executor import Done, Resume, WatchFired
+from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Reply, Request
+
+BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
+CALLBACKS = (Resume, WatchFired)
+"""Items of the inbox that come through kazoo's completion thread."""
+
+
+class SimSession:
+    """One member's client of ZooKeeper, with the inbox that it posts to.
+
+    Attributes:
+        session_id: the client's session; 0 before the first.
+        wire: (ticket, request) for each request that the server has not executed, in order.
+        partial: the replies so far of each batch that is not complete, by ticket.
+        missing: how many replies each of these batches lacks, by ticket.
+        read: how many callbacks at the front of the inbox the client has surely read; the
+            connection's end loses the others.
+        changes: how many changes of the connection are in the inbox.
+    """
+
+    __slots__ = (
+        "_goes_first", "changes", "inbox", "missing", "partial", "read", "session_id", "wire",
+    )
+
+    def __init__(self, goes_first: Callable[[Any], bool]) -> None:
+        """`goes_first` picks the items that the inbox hands out before all others."""
+        self._goes_first = goes_first
+        self.session_id = 0
+        self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
+        self.inbox: deque[Any] = deque()
+        self.partial: dict[int, tuple[Reply, ...]] = {}
+        self.missing: dict[int, int] = {}
+        self.read = self.changes = 0
+
+    def copy(self, goes_first: Callable[[Any], bool]) -> SimSession:
+        twin = SimSession(goes_first)
+        twin.session_id = self.session_id
+        twin.wire, twin.inbox = self.wire.copy(), self.inbox.copy()
+        twin.partial, twin.missing = self.partial.copy(), self.missing.copy()
+        twin.read, twin.changes = self.read, self.changes
+        return twin
+
+    # ---- the executor's side: `zk.executor.Session` and `AskKafka` -------------------------------
+
+    def is_over(self, session_id: int) -> bool:
+        """Has another session taken this one's place?"""
+        return self.session_id != session_id
+
+    def submit(self, batch: Batch, done: Done) -> None:
+        """Queue a batch; without a connection it waits for the next one of this session."""
+        ticket = done.ticket
+        if not batch:
+            self.post(Resume(ticket, ()))
+            return
+        self.partial[ticket], self.missing[ticket] = (), len(batch)
+        self.wire.extend((ticket, request) for request in batch)
+
+    def ask_kafka(self, request: OffsetRequest, done: Done) -> None:
+        self.partial[done.ticket], self.missing[done.ticket] = (), 1
+        self.wire.append((done.ticket, request))
+
+    # ---- the coordinator's side ------------------------------------------------------------------
+
+    def post(self, item: Any) -> None:
+        """Put an item into the inbox."""
+        if self._goes_first(item):
+            self.inbox.appendleft(item)
+            self.read += self.read > 0  # it stands before replies that have been read
+        else:
+            self.inbox.append(item)
+
+    def take(self) -> Any:
+        """Take the next item of the inbox."""
+        item = self.inbox.popleft()
+        if isinstance(item, CALLBACKS):
+            self.read = max(0, self.read - 1)
+        elif isinstance(item, SessionChanged):
+            self.changes -= 1
+        return item
+
+    def may_overtake(self) -> bool:
+        """Can an item come before replies or watches because of a change of the connection?"""
+        return self.changes > 0 and isinstance(self.inbox[0], CALLBACKS)
+
+    def overtake(self) -> Any:
+        """Take the first item that is neither a reply nor a watch."""
+        inbox = self.inbox
+        at = next(n for n, item in enumerate(inbox) if not isinstance(item, CALLBACKS))
+        item = inbox[at]
+        del inbox[at]
+        self.changes -= isinstance(item, SessionChanged)
+        return item
+
+    # ---- the network's side ----------------------------------------------------------------------
+
+    def replied(self, ticket: int, reply: Reply) -> None:
+        """The server's reply to the next request of a batch arrives."""
+        replies = (*self.partial[ticket], reply)
+        self.missing[ticket] -= 1
+        if self.missing[ticket]:
+            self.partial[ticket] = replies
+        else:
+            self._complete(ticket, replies)
+
+    def _complete(self, ticket: int, replies: tuple[Reply, ...]) -> None:
+        del self.partial[ticket], self.missing[ticket]
+        self.post(Resume(ticket, replies))
+
+    def unread(self) -> bool:
+        """Is there a reply or a watch that a broken connection loses?"""
+        return sum(isinstance(item, CALLBACKS) for item in self.inbox) > self.read
+
+    def broke(self) -> None:
+        """The client finds its connection gone: what it has not read is lost."""
+        kept: deque[Any] = deque()
+        left = self.read
+        for item in self.inbox:
+            if isinstance(item, CALLBACKS):
+                left -= 1
+                if left < 0:
+                    if isinstance(item, Resume):  # an empty batch has not been sent
+                        kept.append(Resume(item.ticket, item.replies and (BROKEN,)))
+                    continue
+            kept.append(item)
+        self.inbox.clear()
+        self.inbox.extend(kept)
+        self._break_batches()
+        self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)
+        self._changed(None)
+
+    def connected(self, session: Session) -> None:
+        """The client is connected, in its old session or in a new one."""
+        if self.session_id not in (0, session.id):
+            # kazoo answers what was queued for the expired session, and reports "lost". The
+            # coordinator must not depend on "lost": every other session replaces the old one
+            # without it.
+            self._break_batches()
+            self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)
+            if session.id % 2:
+                self._changed(None)
+        self.session_id = session.id
+        self._changed(session)
+
+    def _break_batches(self) -> None:
+        """Answer every batch under way to ZooKeeper with BROKEN. Kafka's replies still come."""
+        kafka = {ticket for ticket, request in self.wire if isinstance(request, OffsetRequest)}
+        self.wire = deque(one for one in self.wire if one[0] in kafka)
+        for ticket in [one for one in self.partial if one not in kafka]:
+            self._complete(ticket, (*self.partial[ticket], BROKEN))
+
+    def _changed(self, session: Session | None) -> None:
+        self.changes += 1
+        self.inbox.append(SessionChanged(session))
+
+

@@ -1,0 +1,264 @@
+"""An operator who applies plans beside live members: the production `admin.apply` and `undo`.
+
+Every request of the tool is one step of the world, so members join, commit and die between any two
+of them. A reply may be lost, and the tool may be killed between two transactions; its plan is then
+applied again, or undone from the backup.
+
+The production functions wait for replies, and a world has no threads. So each step runs the
+function anew: with the replies so far, up to the first request that has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.admin import apply as applying
+from zkconsumer.admin import planfile
+from zkconsumer.admin.apply import Live
+from zkconsumer.admin.plan import Change, Content, Plan, State
+from zkconsumer.admin.undo import plan_undo
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import paths
+from zkconsumer.core.paths import Kind
+from zkconsumer.errors import RefusedError, ZkConsumerError
+from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.requests import Code, Reply
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.world import World
+
+MAX_WRITES = 1
+"""Changes in a transaction: a plan of two partitions is already made in two."""
+
+FOREVER_S = 1e9
+
+ANYONE = (rq.Right("world:anyone", 31),)
+"""The access control list of every znode: the tool has all rights."""
+
+
+class _Pending(BaseException):
+    """The tool waits for the replies to this batch."""
+
+    def __init__(self, batch: Sequence[rq.Request]) -> None:
+        super().__init__()
+        self.batch = batch
+
+
+class _Connection(Connection):
+    """A connection that knows the replies so far, and stops its caller where there is none."""
+
+    def __init__(self, replies: Sequence[Sequence[Reply]]) -> None:
+        self.config = ConsumerConfig(zookeeper_connect="simulated:2181", group_id="tool")
+        self._limit_s = FOREVER_S
+        self._known = iter(replies)
+
+    def _ask(self, batch: Sequence[Any]) -> Sequence[Reply]:
+        known = next(self._known, None)
+        if known is None:
+            raise _Pending(tuple(batch))
+        return known
+
+
+Task = Callable[[Connection], None]
+
+
+class Tool:
+    """One operator, with one plan at a time.
+
+    Attributes:
+        pending: the requests that the tool has sent; None while it does not run.
+        plan: the last plan; `is_over`: it was applied, undone or refused for good.
+        written: how often each znode of the plan was written for it.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._session = 0
+        self._directory = TemporaryDirectory(prefix="zkconsumer-sim-")
+        self._replies: list[Sequence[Reply]] = []
+        self._task: Task | None = None
+        self._live = Live.REFUSE
+        self._done: Plan | None = None  # what an undo takes back
+        self._backup: Path | None = None
+        self._run: Counter[str] = Counter()
+        self.pending: Sequence[rq.Request] | None = None
+        self.plan: Plan | None = None
+        self.is_over = True
+        self.written: Counter[str] = Counter()
+
+    # ---- what an operator does -------------------------------------------------------------------
+
+    def begin(self, live: Live) -> None:
+        """Plan to set every stored offset back to 0, or to half of it, and apply the plan."""
+        self._take_up(Plan.of("offsets reset", "", self._changes()), live)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any offset is stored that a plan could set back."""
+        return not Plan.of("offsets reset", "", self._changes()).is_empty
+
+    def _changes(self) -> list[Change]:
+        nodes = self._world.zookeeper.nodes
+        changes = []
+        for tp in sorted(self._world.log_end):
+            node = nodes.get(paths.offset(self._world.GROUP, tp))
+            if node is None or not (node.data or b"").isdigit():
+                continue
+            half = int(node.data or b"0") // 2 if tp.partition % 2 else 0
+            before = State(node.data, node.stat.version, node.stat.mzxid)
+            changes.append(
+                Change(paths.offset(self._world.GROUP, tp), before, Content(b"%d" % half))
+            )
+        return changes
+
+    def _take_up(self, plan: Plan, live: Live) -> None:
+        self.plan, self._live, self.is_over = plan, live, plan.is_empty
+        self.written, self._backup = Counter(), None
+        if not plan.is_empty:
+            self.again()
+
+    def again(self) -> None:
+        """Apply the plan, or the rest of it."""
+        plan, live = self.plan, self._live
+        assert plan is not None
+
+        def task(connection: Connection) -> None:
+            applying.apply(
+                connection, plan, backup_dir=Path(self._directory.name), live=live,
+                max_writes=MAX_WRITES, on_backup=self._saved,
+            )
+
+        self._start(task)
+
+    def _saved(self, path: Path) -> None:
+        if self._backup is not None:
+            path.unlink()  # the function has run up to here before
+        else:
+            self._backup = path
+
+    def undo(self) -> None:
+        """Plan the way back from the backup; it is applied as a plan of its own."""
+        done = planfile.load(self._backup) if self._backup is not None else self.plan
+        assert done is not None
+        made: list[Plan] = []
+
+        def task(connection: Connection) -> None:
+            made[:] = [plan_undo(connection, done)]
+
+        self._start(task, then=lambda: self._take_up(made[0], self._live))
+
+    def kill(self) -> None:
+        """The process is gone; what it sent has been executed, or is not."""
+        self.pending = self._task = None
+
+    def retire(self) -> None:
+        """No operator does anything more."""
+        self.kill()
+        self.is_over = True
+        self._directory.cleanup()
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def _start(self, task: Task, then: Callable[[], None] | None = None) -> None:
+        self._task, self._then, self._replies = task, then, []
+        self._run = Counter()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        assert self._task is not None
+        self.pending = None
+        try:
+            self._task(_Connection(self._replies))
+        except _Pending as pending:
+            self.pending = pending.batch
+        except RefusedError as error:
+            self.is_over = True
+            if self._run:
+                raise InvariantViolation("I16", f"refused after {[*self._run]}: {error}") from error
+        except ZkConsumerError:
+            pass  # a part is done: the operator applies it again, or undoes it
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        if self._then is not None:
+            self._then()
+            return
+        assert self.plan is not None
+        self.is_over = True
+        # What another client wrote meanwhile counts as done if it is what was planned.
+        seen = {
+            (change.path, change.new.data)
+            for change in self._world.zookeeper.history if change.new is not None
+        }
+        missing = [
+            one.path for one in self.plan.changes
+            if one.after is not None and (one.path, one.after.data) not in seen
+        ]
+        if missing:
+            raise InvariantViolation("I16", f"applied, and {missing} were never written")
+
+    def step(self, *, is_lost: bool = False) -> None:
+        """Execute the requests that are under way; `is_lost`: their replies do not come."""
+        assert self.pending is not None
+        replies = [self._served(request) for request in self.pending]
+        if is_lost:
+            replies = [Reply(Code.BROKEN)] * len(replies)
+        self._replies.append(replies)
+        self._go_on()
+
+    @property
+    def writes(self) -> bool:
+        """Whether a transaction is under way."""
+        return self.pending is not None and any(isinstance(r, rq.Multi) for r in self.pending)
+
+    def _served(self, request: rq.Request) -> Reply:
+        zookeeper, now = self._world.zookeeper, self._world.now
+        if not zookeeper.is_connected(self._session):
+            session = zookeeper.connect(
+                now=now, timeout_s=FOREVER_S, replica=self._world.plan.replicas,
+                session=self._session,
+            )
+            assert session is not None
+            self._session = session
+        if isinstance(request, rq.Rights):
+            is_there = request.path in zookeeper.nodes
+            return Reply(Code.OK, ANYONE) if is_there else Reply(Code.NO_NODE)
+        before = dict(zookeeper.nodes) if isinstance(request, rq.Multi) else {}
+        reply = zookeeper.request(self._session, request, now)
+        assert reply is not None
+        if isinstance(request, rq.Multi) and reply.code is Code.OK:
+            self._judge(request, before)
+        return reply
+
+    # ---- the promise (I16) -----------------------------------------------------------------------
+
+    def _judge(self, request: rq.Multi, before: Mapping[str, Any]) -> None:
+        """What a transaction of the tool may do, that was executed just now."""
+        assert self.plan is not None
+        planned = {one.path: one for one in self.plan.changes}
+        wrote = [one.path for one in request.writes if one.path in planned]
+        group = self._world.GROUP
+        members = [path for path in before if path.startswith(f"{paths.ids(group)}/")]
+        if wrote and members and self._live is Live.REFUSE:
+            raise InvariantViolation("I16", f"{wrote} written beside live members {members}")
+        marks = any(
+            isinstance(one, rq.Create) and one.path.startswith(f"{paths.edits(group)}/")
+            for one in request.writes
+        )
+        for path in wrote:
+            self._run[path] += 1
+            self.written[path] += 1
+            if self.written[path] > 1:
+                raise InvariantViolation("I16", f"{path} is written twice for one plan")
+            if not planned[path].is_due(before.get(path)):
+                raise InvariantViolation("I16", f"{path} is written over what was not planned on")
+            if paths.locate(path).kind is Kind.OFFSET and not marks:
+                raise InvariantViolation("I16", f"{path} is written without a mark")
+
