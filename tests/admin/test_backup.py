@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hands import Hands, hands_on
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+from zookeepers import release_number
 
 from zkconsumer.admin import planfile
 from zkconsumer.admin.apply import apply
@@ -192,13 +194,17 @@ def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path)
 
 
 def test_a_secret_access_control_list(
-    hands: Hands, unique: Callable[[str], str]
+    hands: Hands, unique: Callable[[str], str], zookeeper_release: str
 ) -> None:
     """What could not be restored as it was is not deleted: the list is another's secret."""
     group = unique("secret")
     hands.offsets(group, {T[0]: 1})
     rights = [make_acl("world", "anyone", read=True), make_digest_acl("u", "p", all=True)]
     hands.other.set_acls(paths.offset(group, T[0]), rights)
+    if release_number(zookeeper_release) < (3, 6):
+        # Every client may read the hash there, so the list can be restored.
+        assert len(plan_delete_group(hands.tools, group)) > 0
+        return
     with pytest.raises(AccessDeniedError, match="kept from us"):
         plan_delete_group(hands.tools, group)
 
@@ -279,6 +285,16 @@ def test_a_file_is_not_trusted(
     with pytest.raises(BadFileError) as caught:
         planfile.loads(json.dumps(document), path=tmp_path / "plan.json")
     assert why in str(caught.value)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """A FIFO without a writer, a device and a directory raise an error, and nothing waits."""
+    fifo = tmp_path / "plan.json"
+    os.mkfifo(fifo)
+    for path in (fifo, Path("/dev/zero"), tmp_path):
+        with pytest.raises(BadFileError) as caught:
+            planfile.load(path)
+        assert str(path) in caught.value.where
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "[" * 100_000, '{"a": 1}', "\ufeff{}"])

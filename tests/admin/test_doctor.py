@@ -257,8 +257,8 @@ def test_retries_that_end_too_early(scene: Scene) -> None:
     scene.settled(TWO, SIZES)
     good = scene.config(rebalance_backoff_s=2.0)
     bad = scene.config(rebalance_backoff_s=1.0, rebalance_max_retries=5)
-    assert examined(scene, "g", settings=good) == []
-    (one,) = examined(scene, "g", settings=bad)
+    assert examined(scene, "g", settings=lambda _: good) == []
+    (one,) = examined(scene, "g", settings=lambda _: bad)
     assert (one.code, one.severity) == ("short-retries", Severity.WARNING)
     assert "5 x 1 s = 5 s" in one.what
 

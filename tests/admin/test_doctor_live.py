@@ -41,7 +41,7 @@ def examined(group: Group) -> list[Finding]:
     """What is found of the group, its logs and settings included."""
     with Connection(config(group)) as connection:
         return doctor(
-            connection, [group.name], settings=config(group), ask_logs=kafka_logs(LIMIT_S)
+            connection, [group.name], settings=lambda _: config(group), ask_logs=kafka_logs(LIMIT_S)
         )
 
 

@@ -94,6 +94,27 @@ def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
     assert f"{path}:2" in err
 
 
+@pytest.mark.parametrize("fill", [b" ", b"1", b"["])
+def test_a_case_that_expands_without_end(run: Run, tmp_path: Path, fill: bytes) -> None:
+    """A small gzip file with one endless line is refused by name, whatever the line holds."""
+    path = tmp_path / "cases.jsonl.gz"
+    path.write_bytes(gzip.compress(case().encode() + b"\n" + fill * (65 * 1024 * 1024), 1))
+    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    assert code == 2
+    assert f"{path}:2" in err
+    assert "a case is longer than" in err
+
+
+def test_a_case_that_is_nested_too_deep(run: Run, tmp_path: Path) -> None:
+    """JSON of 100,000 levels is a bad case, as in a znode."""
+    path = tmp_path / "cases.jsonl"
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    code, _, err = run("assign", "--cases", str(path), "--release", "1.1.1", "--output", "jsonl")
+    assert code == 2
+    assert "levels of brackets" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

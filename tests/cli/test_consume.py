@@ -42,13 +42,23 @@ def committed(sandbox: Sandbox, group: str) -> int:
     return sum(offset for offset in offsets.values() if isinstance(offset, int))
 
 
+def said(err: str) -> list[str]:
+    """Return the lines of standard error without the warnings about look-ups.
+
+    A look-up of a leader that gets no connection in time is logged and repeated, which happens on a
+    busy machine.
+    """
+    look_up = "Failed to get metadata"
+    return [line for line in err.splitlines() if look_up not in line]
+
+
 def test_everything_once(
     sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
 ) -> None:
     """Several runs of one group together write every message, once, to standard output alone."""
     sandbox.produce(topic, 5000)
     code, first, err = run(*arguments, "--max-messages", "1234")
-    assert (code, err) == (0, "zkconsumer: 1234 messages\n")
+    assert (code, said(err)) == (0, ["zkconsumer: 1234 messages"])
     assert committed(sandbox, topic) == 1234
     more = ("--max-messages", "321", "--threads", "3")
     code, second, _ = run(*arguments, *more)
@@ -67,7 +77,7 @@ def test_a_stream_without_messages_takes_nothing_from_the_others(
     sandbox.produce(topic, 400, key="k", partition=PARTITIONS - 1)
     more = ("--max-messages", "321", "--threads", str(PARTITIONS))
     code, out, err = run(*arguments, *more)
-    assert (code, err) == (0, "zkconsumer: 321 messages\n")
+    assert (code, said(err)) == (0, ["zkconsumer: 321 messages"])
     assert len(out.splitlines()) == committed(sandbox, topic) == 321
 
 
@@ -140,7 +150,7 @@ def test_a_signal(
     process.send_signal(number)
     rest = process.stdout.read()
     assert (process.wait(timeout=30), rest) == (code, b"")
-    assert process.stderr.read() == b"zkconsumer: 2000 messages\n"
+    assert said(process.stderr.read().decode()) == ["zkconsumer: 2000 messages"]
     assert committed(sandbox, topic) == len(read)
 
 
@@ -163,7 +173,7 @@ def test_a_reader_that_leaves(
     assert len(os.read(reading, 1000)) == 1000
     os.close(reading)
     assert process.stderr is not None
-    assert (process.wait(timeout=30), process.stderr.read()) == (0, b"")
+    assert (process.wait(timeout=30), said(process.stderr.read().decode())) == (0, [])
     # A pipe holds 64 KiB, a batch is ten times that: not even the first one was written.
     assert committed(sandbox, topic) == 0
 

@@ -21,11 +21,12 @@ def test_where_zookeeper_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     file = tmp_path / "consumer.properties"
     file.write_text("zookeeper.connect=file:1\ngroup.id=billing\n")
     monkeypatch.setenv(ENVIRONMENT, "environment:1")
-    assert Common().settings().zookeeper_connect == "environment:1"
-    assert Common(config=file).settings().zookeeper_connect == "file:1"
+    assert Common().connection_settings().zookeeper_connect == "environment:1"
+    assert Common(config=file).connection_settings().zookeeper_connect == "file:1"
     properties = ["zookeeper.connect=property:1"]
-    assert Common(config=file, properties=properties).settings().zookeeper_connect == "property:1"
-    chosen = Common(config=file, properties=properties, zookeeper="option:1").settings()
+    over_file = Common(config=file, properties=properties).connection_settings()
+    assert over_file.zookeeper_connect == "property:1"
+    chosen = Common(config=file, properties=properties, zookeeper="option:1").connection_settings()
     assert chosen.zookeeper_connect == "option:1"
 
 
@@ -58,7 +59,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
     assert (settings.zookeeper_auth_scheme, settings.group_id) == ("digest", "g")
     assert settings.zookeeper_connection_timeout_s == 1.5
     with pytest.raises(ConfigError, match="is no property"):
-        Common(zookeeper="h:1", properties=["nonsense"]).settings()
+        Common(zookeeper="h:1", properties=["nonsense"]).connection_settings()
 
 
 def test_topics() -> None:

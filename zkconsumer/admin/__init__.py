@@ -1,6 +1,43 @@
-"""The operator's tools as Python calls: read groups, plan changes, apply and undo them.
+"""Operators' operations on groups, as one object and as functions.
 
-Reading (`images`, `lag`, `doctor`, `explain`) writes nothing. Changes are plans (`plan`), which
-`changes` and `moving` make and `undo` makes backwards; `apply` makes them happen, and besides the
-imitations of Kafka's old tools (`legacy_writes`) nothing else writes.
+`Admin` has a method for each recipe of docs/operators.md. The modules behind it read groups, plan
+changes as values, and apply or undo plans. Apart from the imitations of Kafka's old tools, only
+`apply` writes.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.api import Admin
+    from zkconsumer.admin.apply import Live, Report
+    from zkconsumer.admin.findings import Finding
+    from zkconsumer.admin.formats import FileFormat
+    from zkconsumer.admin.migrate import Direction
+    from zkconsumer.admin.plan import Plan
+    from zkconsumer.admin.resets import Kind, Reset
+
+__all__ = [
+    "Admin", "Reset", "Kind", "Direction", "FileFormat", "Live", "Plan", "Report", "Finding",
+]  # fmt: skip
+
+_HOMES = {
+    "Admin": "zkconsumer.admin.api",
+    "Live": "zkconsumer.admin.apply",
+    "Report": "zkconsumer.admin.apply",
+    "Finding": "zkconsumer.admin.findings",
+    "FileFormat": "zkconsumer.admin.formats",
+    "Direction": "zkconsumer.admin.migrate",
+    "Plan": "zkconsumer.admin.plan",
+    "Kind": "zkconsumer.admin.resets",
+    "Reset": "zkconsumer.admin.resets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: a command that needs one module must not load all of them.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

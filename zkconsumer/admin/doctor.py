@@ -31,6 +31,8 @@ from zkconsumer.zk.requests import Node
 
 Logs = Mapping[TopicPartition, Log | str]
 AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
+MemberSettings = Callable[[str], ConsumerConfig]
+"""Group name -> the settings of its members."""
 
 PASSING = frozenset({
     MALFORMED, NO_OWNER, UNREGISTERED, owners.STALE, owners.FOREIGN_OWNER, members.DISAGREEMENT,
@@ -60,16 +62,16 @@ def doctor(
     connection: Connection,
     groups: Iterable[str] | None = None,
     *,
-    settings: ConsumerConfig | None = None,
+    settings: MemberSettings | None = None,
     ask_logs: AskLogs | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[Finding]:
     """What is wrong with these groups, by default with all there are. Reads only.
 
-    `settings` are those of the groups' members (retries, back-off, session timeout, strategy);
-    without them nothing is said about these. `ask_logs` gets brokers and partitions and tells their
-    logs; without it offsets are not compared with logs. What may pass by itself is looked at again
-    after `patience_s` seconds. Raises UnknownGroupError, ZooKeeperUnreachableError.
+    `settings` returns the settings of a group's members (retries, back-off, session timeout,
+    strategy); without it the doctor does not check them. `ask_logs` returns the logs of partitions;
+    without it the doctor does not compare offsets with logs. A finding that may pass by itself is
+    examined again after `patience_s` seconds. Raises UnknownGroupError, ZooKeeperUnreachableError.
     """
     names = read_group_names(connection) if groups is None else list(groups)
     denied: list[Finding] = []
@@ -110,7 +112,7 @@ def kafka_logs(limit_s: float) -> AskLogs:
 
 
 def _cases(
-    connection: Connection, names: Sequence[str], settings: ConsumerConfig | None,
+    connection: Connection, names: Sequence[str], settings: MemberSettings | None,
     denied: list[Finding],
 ) -> dict[str, Case]:
     topics = read_topics(connection, read_topic_names(connection))
@@ -118,7 +120,10 @@ def _cases(
     brokers = read_brokers(connection)
     images = _images(connection, names, denied)
     cases = {
-        name: Case(image, payloads, settings=settings, has_brokers=bool(brokers))
+        name: Case(
+            image, payloads, settings=settings(name) if settings else None,
+            has_brokers=bool(brokers),
+        )
         for name, image in images.items()
     }
     extra = {name: _to_read_whole(case) for name, case in cases.items()}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.images import read_brokers
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config import ConnectionConfig
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import RefusedError, ZkConsumerError
@@ -24,7 +23,7 @@ class BrokerOffsets:
     `limit_s`: seconds for one request. Each opens a client of its own and closes it.
     """
 
-    def __init__(self, config: ConsumerConfig, brokers: Sequence[Broker], limit_s: float) -> None:
+    def __init__(self, config: ConnectionConfig, brokers: Sequence[Broker], limit_s: float) -> None:
         self._config, self._brokers, self._limit_s = config, brokers, limit_s
 
     @classmethod
@@ -51,7 +50,7 @@ class BrokerOffsets:
     ) -> dict[TopicPartition, str]:
         """Store these, as a commit of nobody's; the reasons for those that were not."""
         settings = {
-            **channel_settings(replace(self._config, group_id=group)),
+            **channel_settings(self._config.for_group(group)),
             **broker_settings(self._brokers),
         }
         answer: SimpleQueue[Sequence[Reply]] = SimpleQueue()

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import socket
+import stat
 import tempfile
 from base64 import b64decode
 from collections.abc import Iterable
@@ -90,11 +91,22 @@ def save(plan: Plan, path: Path) -> Path:
 
 
 def load(path: Path) -> Plan:
-    """Read a plan or a backup. Raises BadFileError; nothing of a faulty file is used."""
+    """Read a plan or a backup. Raises BadFileError; nothing of a faulty file is used.
+
+    Only a regular file is read. Another client may have put a FIFO in its place, which would block
+    this process for ever, or a device, which has no end.
+    """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _bad(path, "not a regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
             raise _bad(path, f"longer than {MAX_FILE_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
+        text = data.decode()
     except OSError as error:
         raise _bad(path, error.strerror or type(error).__name__) from error
     except UnicodeDecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -114,6 +115,14 @@ def assign(
     _show_group(common, owners, now, then, release)
 
 
+MAX_CASE_BYTES = 64 * 1024 * 1024
+"""Bytes of one case, unpacked: a group of a thousand members with long registrations. A longer line
+is refused before the rest of it is read."""
+
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""Bytes of a file of cases, unpacked: a million cases of 1 kB. Reading ends with an error there."""
+
+
 # ---- cases --------------------------------------------------------------------------------------
 
 
@@ -147,25 +156,44 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
 
 
 def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, case) of each line; the lines end at line feeds only."""
+    """Yield (place, case) for each line; lines end at line feeds only.
+
+    One line at a time is in memory. A gzip file of 13 MB may expand to gigabytes.
+
+    Raises ConfigError: the file cannot be read, or a line is no case, longer than
+    `MAX_CASE_BYTES`, or nested deeper than the JSON of a znode may be.
+    """
     try:
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError) as error:
+        with path.open("rb") as file:
+            zipped = file.peek(2)[:2] == b"\x1f\x8b"
+            lines = gzip.GzipFile(fileobj=file) if zipped else file
+            number = size = 0
+            while line := lines.readline(MAX_CASE_BYTES + 1):
+                number, size = number + 1, size + len(line)
+                where = f"{path}:{number}"
+                if size > MAX_FILE_BYTES:
+                    raise _bad_case(where, f"the file is longer than {MAX_FILE_BYTES} bytes")
+                if line.strip() or len(line) > MAX_CASE_BYTES:
+                    yield where, _read_case(line, where)
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(
             f"cannot read: {error}", where=str(path), remedy="name a file of cases"
         ) from error
-    for number, line in enumerate(raw.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            case = json.loads(line)
-        except ValueError as error:
-            raise _bad_case(where, f"no JSON: {error}") from error
-        if not isinstance(case, dict):
-            raise _bad_case(where, "no object")
-        yield where, case
+
+
+def _read_case(line: bytes, where: str) -> dict[str, Any]:
+    from zkconsumer.core.scalajson import require_shallow  # noqa: PLC0415
+
+    if len(line) > MAX_CASE_BYTES:
+        raise _bad_case(where, f"a case is longer than {MAX_CASE_BYTES} bytes")
+    try:
+        require_shallow(line.decode())
+        case = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _bad_case(where, f"no JSON: {error}") from error
+    if not isinstance(case, dict):
+        raise _bad_case(where, "no object")
+    return case
 
 
 def _group_of(case: dict[str, Any], where: str) -> Group:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.changing import Changing, carry_out, changing
-from zkconsumer.cli.options import PLACEHOLDER, Common, Groups
+from zkconsumer.cli.options import Common, Groups
 from zkconsumer.cli.output import Color, Column, Output, Row, safe, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.doctor import MemberSettings
     from zkconsumer.admin.findings import Finding
-    from zkconsumer.config import ConsumerConfig
     from zkconsumer.zk.connection import Connection
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
@@ -125,16 +125,15 @@ def _mended_below(one: Finding) -> Finding:
 
 def _groups(
     common: Common, given: list[str] | None
-) -> tuple[list[str] | None, ConsumerConfig | None]:
-    """The groups to examine, None for all; and the members' settings, if they were said."""
+) -> tuple[list[str] | None, MemberSettings | None]:
+    """Return the groups to examine (None: all), and the members' settings if the user gave any."""
     from zkconsumer.core.paths import validate_group  # noqa: PLC0415
 
     names = [validate_group(one) for one in given or ()]
-    said = common.settings(names[0] if names else None)
-    if not names and said.group_id != PLACEHOLDER:
-        names = [said.group_id]
-    is_said = common.config is not None or bool(common.properties)
-    return names or None, said if is_said else None
+    if not names and (named := common.named_group()) is not None:
+        names = [named]
+    is_given = common.config is not None or bool(common.properties)
+    return names or None, common.settings if is_given else None
 
 
 def _counted(count: int, word: str) -> str:

@@ -65,7 +65,7 @@ def lag(
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
     names = [common.group(name) for name in group or (None,)]
-    settings = common.settings(names[0])
+    settings = common.connection_settings(names[0])
     if (watch_ or prometheus) and fail_above is not None:
         raise ConfigError("--fail-above looks once", remedy="leave out --watch and --prometheus")
     limit_s = settings.zookeeper_connection_timeout_s

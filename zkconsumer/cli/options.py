@@ -22,13 +22,10 @@ from zkconsumer.cli.output import Column, Output, Row, Screen, Table
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.config import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.connection import Connection
 
 ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
-
-PLACEHOLDER = "zkconsumer.tools.no-group"
-"""The group.id of a connection that operates on no one group; nothing is ever written below it."""
 
 OneGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group.")]
 Groups = Annotated[
@@ -87,40 +84,61 @@ class Common:
 
     # ---- where ZooKeeper is ----------------------------------------------------------------------
 
-    def settings(self, group: str | None = None) -> ConsumerConfig:
-        """The settings for operating on a group; without one, those of the file, or none.
+    def settings(self, group: str) -> ConsumerConfig:
+        """Return the settings of the members of a group, as far as the user gave them.
 
-        An option wins over a property, that one over the file, and that over the environment.
+        An option wins over a property, a property over the file, the file over the environment.
         Raises ConfigError.
         """
         from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
 
-        first = {"group.id": PLACEHOLDER}
-        if os.environ.get(ENVIRONMENT):
-            first["zookeeper.connect"] = os.environ[ENVIRONMENT]
-        given = dict(map(pair, self.properties or ()))
-        overrides: dict[str, Any] = {}
-        if group is not None:
-            overrides["group_id"] = group
+        return ConsumerConfig.from_properties(
+            *self._sources(), group_id=group, **self._overrides()
+        )
+
+    def connection_settings(self, group: str | None = None) -> ConnectionConfig:
+        """Return where ZooKeeper is; a ConsumerConfig if an argument or a property names a group.
+
+        Raises ConfigError.
+        """
+        from zkconsumer.config import ConnectionConfig  # noqa: PLC0415
+
+        named = group if group is not None else self.named_group()
+        if named is not None:
+            return self.settings(named)
+        return ConnectionConfig.from_properties(*self._sources(), **self._overrides())
+
+    def _sources(self) -> list[Path | dict[str, str]]:
+        """Where properties come from; later sources win."""
+        environment = os.environ.get(ENVIRONMENT)
+        first = {"zookeeper.connect": environment} if environment else {}
+        file = [] if self.config is None else [self.config]
+        return [first, *file, dict(map(pair, self.properties or ()))]
+
+    def _overrides(self) -> dict[str, Any]:
+        """The settings that options of the command line name. Raises ConfigError."""
+        found: dict[str, Any] = {}
         if self.zookeeper is not None:
-            overrides["zookeeper_connect"] = self.zookeeper
-        elif not {"zookeeper.connect"} & {*first, *given, *self._names_in_file()}:
+            found["zookeeper_connect"] = self.zookeeper
+        elif not os.environ.get(ENVIRONMENT) and "zookeeper.connect" not in self._named():
             raise _no_zookeeper()
         if self.timeout is not None:
-            overrides["zookeeper_connection_timeout_s"] = self.timeout
-        file = [] if self.config is None else [self.config]
-        return ConsumerConfig.from_properties(first, *file, given, **overrides)
+            found["zookeeper_connection_timeout_s"] = self.timeout
+        return found
 
-    def _names_in_file(self) -> Iterable[str]:
+    def _named(self) -> dict[str, str]:
+        """The properties of the file and of `--property`."""
         from zkconsumer.config_files import read_properties  # noqa: PLC0415
 
-        return [] if self.config is None else [name for name, _, _ in read_properties(self.config)]
+        file = () if self.config is None else read_properties(self.config)
+        found = {name: value for name, value, _ in file}
+        return found | dict(map(pair, self.properties or ()))
 
     def connect(self, group: str | None = None) -> Connection:
         """A connection to enter. Raises ConfigError; on entering as `Connection` says."""
         from zkconsumer.zk.connection import Connection  # noqa: PLC0415
 
-        return Connection(self.settings(group))
+        return Connection(self.connection_settings(group))
 
     def group(self, given: str | None) -> str:
         """The group that was named, if not on the command line then as group.id.
@@ -131,12 +149,17 @@ class Common:
 
         if given is not None:
             return validate_group(given)
-        found = self.settings().group_id
-        if found == PLACEHOLDER:
+        found = self.named_group()
+        if found is None:
             raise ConfigError(
                 "no group was named", remedy="--group GROUP, or group.id in the file of --config"
             )
         return found
+
+    def named_group(self) -> str | None:
+        """Return `group.id` of the file or of `--property`. Raises ConfigError for a bad name."""
+        found = self._named().get("group.id")
+        return None if found is None else self.settings(found).group_id
 
     # ---- how it is written -----------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ import csv
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
+
+from zkconsumer.errors import printable
 
 Row = Mapping[str, Any]
 
@@ -264,17 +265,9 @@ GAP = "  "
 _NARROWEST = 8
 """Characters. A column is wrapped down to this; what is still too wide runs on."""
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
-
-
 def safe(text: str) -> str:
     """Untrusted text, with everything escaped that a terminal might act upon."""
-    return _UNPRINTABLE.sub(_escaped, text) if not (text.isascii() and text.isprintable()) else text
-
-
-def _escaped(match: re.Match[str]) -> str:
-    one = match[0]
-    return one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode()
+    return printable(text)
 
 
 def width_of(text: str) -> int:

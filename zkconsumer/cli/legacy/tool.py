@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.jopt import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
-from zkconsumer.cli.options import PLACEHOLDER, Common, pair
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.cli.options import Common, pair
+from zkconsumer.config import ConnectionConfig
 from zkconsumer.core.releases import Profile, profile
 from zkconsumer.zk.connection import Connection
 
@@ -140,8 +140,8 @@ class Tool:
     ) -> Iterator[ZkUtils]:
         """A connection; authentication and TLS as `properties` say, and before them our options."""
         limit_s = self.common.timeout or ZOOKEEPER_S
-        config = ConsumerConfig.from_properties(
-            {"group.id": PLACEHOLDER}, dict(properties), self.own_properties(),
+        config = ConnectionConfig.from_properties(
+            dict(properties), self.own_properties(),
             zookeeper_connect=connect, zookeeper_session_timeout_s=ZOOKEEPER_S,
             zookeeper_connection_timeout_s=limit_s,
         )

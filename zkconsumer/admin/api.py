@@ -1,0 +1,294 @@
+"""`Admin`: the operators' operations on groups as methods of one object.
+
+Each recipe of docs/operators.md is one or two calls. A method whose name begins with `plan_` writes
+nothing: it returns a Plan, which `apply` executes and `undo` reverts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from zkconsumer.admin import changes, migrate, moving
+from zkconsumer.admin.apply import Live, Report, apply
+from zkconsumer.admin.assigning import Place, live_group, places, what_if
+from zkconsumer.admin.doctor import doctor, kafka_logs
+from zkconsumer.admin.explain import Explanation, explain
+from zkconsumer.admin.findings import Finding
+from zkconsumer.admin.formats import FileFormat, Offsets, read_file, write_offsets
+from zkconsumer.admin.groups import GroupSummary, MemberReport, groups, members
+from zkconsumer.admin.kafkastore import BrokerOffsets
+from zkconsumer.admin.lag import GroupLag, group_lags
+from zkconsumer.admin.migrate import Direction, Migration
+from zkconsumer.admin.plan import Plan
+from zkconsumer.admin.planfile import load
+from zkconsumer.admin.resets import Reset
+from zkconsumer.admin.topics import TopicSummary, topics
+from zkconsumer.admin.undo import plan_undo
+from zkconsumer.admin.verify import verify
+from zkconsumer.config import ConnectionConfig, ConsumerConfig
+from zkconsumer.core.computing import compute
+from zkconsumer.core.detecting import detect
+from zkconsumer.core.model import Storage, TopicPartition
+from zkconsumer.errors import ConfigError
+from zkconsumer.zk.connection import Connection
+
+BROKER_LIMIT_S: Final = 6.0
+"""Seconds for each request to the brokers. A broker that is slower counts as silent, and what it
+would have answered is reported as unknown."""
+
+Topics = Mapping[str, frozenset[int] | None]
+"""Topic -> the partitions that are meant; None means all partitions of the topic."""
+
+
+class Admin:
+    """Reads, changes and repairs the groups of one ZooKeeper, for as long as it is entered.
+
+        with Admin("zk1:2181/kafka", backup_dir=Path("backups")) as admin:
+            print(admin.lag(["billing"]))
+
+    Use it from one thread.
+
+    Args:
+        config: `host:port,.../chroot`, or settings with authentication and TLS. The settings of a
+            consumer also tell `doctor` the settings of the groups' members.
+        backup_dir: the directory for the backups that `apply` writes before the first change.
+        broker_limit_s: seconds for each request to the brokers.
+
+    Raises:
+        ConfigError: `config` is not valid.
+        ZooKeeperUnreachableError, ChrootMissingError, AccessDeniedError: on entering. Every method
+            raises the first and the last of these, too.
+    """
+
+    def __init__(
+        self,
+        config: str | ConnectionConfig,
+        *,
+        backup_dir: Path = Path(),
+        broker_limit_s: float = BROKER_LIMIT_S,
+    ) -> None:
+        if isinstance(config, str):
+            config = ConnectionConfig(zookeeper_connect=config)
+        if broker_limit_s <= 0:
+            raise ConfigError(
+                f"bad value {broker_limit_s!r}", where="broker_limit_s",
+                remedy="a positive number of seconds",
+            )
+        self.config = config
+        self._backup_dir, self._limit_s = backup_dir, broker_limit_s
+        self._connection = Connection(config)
+
+    def __enter__(self) -> Self:
+        self._connection.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.__exit__(kind, error, trace)
+
+    # ---- read ------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> list[TopicSummary]:
+        """Return these topics as far as they exist, sorted by name; None means all topics."""
+        return topics(self._connection, names)
+
+    def groups(self, *, topic: str | None = None) -> list[GroupSummary]:
+        """Return all groups, or the groups with offsets or owners of a topic, sorted by name."""
+        return groups(self._connection, topic=topic)
+
+    def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
+        """Return group -> its registered members; a group that does not exist is left out."""
+        return {
+            name: reports for name, (_, reports) in members(self._connection, names).items()
+        }
+
+    def lag(
+        self, names: Iterable[str], *, topics: Topics | None = None
+    ) -> dict[str, GroupLag]:
+        """Return group -> committed offsets, ends of the logs, and lag.
+
+        An offset or log end that is not known is a text with the reason.
+        """
+        return group_lags(self._connection, names, limit_s=self._limit_s, only=topics)
+
+    def committed(
+        self,
+        names: Iterable[str],
+        *,
+        topics: Topics | None = None,
+        storage: Storage = Storage.ZOOKEEPER,
+    ) -> tuple[Offsets, list[str]]:
+        """Return group -> partition -> committed offset, and notes on what could not be read.
+
+        Raises UnknownGroupError, and ConfigError for an unknown topic.
+        """
+        return moving.read_committed(
+            self._connection, names, topics=topics, limit_s=self._limit_s, storage=storage
+        )
+
+    def verify(self, group: str) -> list[Finding]:
+        """Return what keeps a group from being settled; empty if it is settled or has no members.
+
+        Raises UnknownGroupError.
+        """
+        return verify(self._connection, group)
+
+    def doctor(self, names: Iterable[str] | None = None) -> list[Finding]:
+        """Return what is wrong with these groups, None: with every group; most severe first.
+
+        A state that may pass by itself is examined again after a second. Raises UnknownGroupError.
+        """
+        known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
+        return doctor(
+            self._connection, names, settings=known, ask_logs=kafka_logs(self._limit_s)
+        )
+
+    def explain(self, group: str) -> Explanation:
+        """Return why each thread of a group owns its partitions. Raises UnknownGroupError."""
+        settings = self.config if isinstance(self.config, ConsumerConfig) else None
+        return explain(self._connection, group, settings=settings)
+
+    def what_if(self, group: str, wishes: Iterable[str]) -> list[Place]:
+        """Return each partition with its owner now, and with its owner after some changes.
+
+        A wish is `+MEMBER:2` (a member with two threads joins), `+MEMBER:T=2,U=1` (for topics of
+        its own), `-MEMBER` (a member leaves) or `TOPIC=+8` (eight partitions are added). Members
+        that would fail own nothing. Raises UnknownGroupError, and ConfigError for a wish that
+        cannot be granted.
+        """
+        now, owners = live_group(self._connection, group)
+        rules = detect(now, owners).profile
+        return places(compute(what_if(now, wishes), rules), owners)
+
+    # ---- plan: nothing is written ----------------------------------------------------------------
+
+    def plan_reset(
+        self,
+        group: str,
+        reset: Reset,
+        *,
+        topics: Topics | None = None,
+        storage: Storage = Storage.ZOOKEEPER,
+    ) -> Plan:
+        """Plan new offsets, as `kafka-consumer-groups --reset-offsets` computes them.
+
+        `topics` None means everything that the group has offsets or owners of.
+        Raises UnknownGroupError; ConfigError for an unknown topic or partition; RefusedError if a
+        log or an offset that is needed is not known.
+        """
+        moved = moving.plan_reset(
+            self._connection, group, reset, topics=topics, limit_s=self._limit_s, storage=storage
+        )
+        return moved.plan
+
+    def plan_import(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> Plan:
+        """Plan to set offsets in ZooKeeper exactly as given; missing groups are created."""
+        return moving.plan_import(self._connection, offsets)
+
+    def plan_delete_offsets(
+        self, group: str, topics: Mapping[str, Collection[int] | None]
+    ) -> Plan:
+        """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""
+        return changes.plan_delete_offsets(self._connection, group, topics=topics)
+
+    def plan_copy_group(self, source: str, target: str) -> Plan:
+        """Plan to give a new group the offsets of another group.
+
+        Raises UnknownGroupError; RefusedError if the target exists.
+        """
+        return changes.plan_copy_group(self._connection, source, target)
+
+    def plan_rename_group(self, source: str, target: str) -> Plan:
+        """Plan to copy a group and to delete the old one. Raises as `plan_copy_group`."""
+        return changes.plan_rename_group(self._connection, source, target)
+
+    def plan_delete_group(self, group: str) -> Plan:
+        """Plan to delete a group's znodes, except those of live sessions.
+
+        Raises UnknownGroupError.
+        """
+        return changes.plan_delete_group(self._connection, group)
+
+    def plan_forget_topics(
+        self, names: Sequence[str], *, groups: Collection[str] | None = None
+    ) -> Plan:
+        """Plan to delete the owner and offset znodes of topics; `groups` None: of every group.
+
+        Raises UnknownGroupError, and ConfigError if no group knows the topics.
+        """
+        return changes.plan_forget_topics(self._connection, names, groups=groups)
+
+    def plan_migration(
+        self, group: str, direction: Direction, *, topics: Collection[str] | None = None
+    ) -> Migration:
+        """Plan to copy a group's offsets from ZooKeeper to Kafka or back; apply its `plan`.
+
+        Raises UnknownGroupError; RefusedError while the group has members that do not commit to
+        both stores, and if Kafka does not return every offset.
+        """
+        return migrate.plan_migration(
+            self._connection, group, direction, topics=topics,
+            ask_kafka=migrate.kafka_offsets(self._limit_s), ask_logs=kafka_logs(self._limit_s),
+        )
+
+    def plan_undo(self, backup: Path) -> Plan:
+        """Plan to restore every znode of a backup that `apply` wrote. Raises BadFileError."""
+        done = load(backup)
+        kafka = BrokerOffsets.of(self._connection) if done.kafka else None
+        return plan_undo(self._connection, done, kafka=kafka)
+
+    # ---- change ----------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        plan: Plan,
+        *,
+        live: Live = Live.REFUSE,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Report:
+        """Write a backup, then make a plan's changes. Applying a plan again finishes it.
+
+        Args:
+            live: Live.FORCE also changes a group that has members.
+            on_progress: called with the number of changes made and of all, after each transaction.
+
+        Raises:
+            RefusedError: something changed after the plan was made, or the group has members;
+                nothing was written.
+            AppliedInPartError: the same, or the connection was lost, after the first write.
+            ConfigError: the backup cannot be written; nothing was changed.
+        """
+        kafka = BrokerOffsets.of(self._connection) if plan.kafka else None
+        return apply(
+            self._connection, plan, backup_dir=self._backup_dir, live=live, kafka=kafka,
+            on_progress=on_progress,
+        )
+
+    def undo(self, backup: Path) -> Report:
+        """Restore every znode of a backup. Raises as `plan_undo` and `apply`."""
+        return self.apply(self.plan_undo(backup))
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    def export_offsets(
+        self, names: Iterable[str], file: Path, *, to: FileFormat = FileFormat.JSON
+    ) -> list[str]:
+        """Write the committed offsets of groups to a file; return notes on what was left out."""
+        offsets, notes = self.committed(names)
+        file.write_text(write_offsets(offsets, to), encoding="utf-8")
+        return notes
+
+    @staticmethod
+    def read_offsets(file: Path, *, group: str | None = None) -> Offsets:
+        """Return the offsets of a file in any of the formats. Raises BadFileError.
+
+        `group` selects one group, and names it for a format that does not.
+        """
+        return read_file(file, group=group)
