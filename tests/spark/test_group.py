@@ -17,14 +17,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from zkconsumer import ConsumerConfig
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.registrations import Registration
-from zkconsumer.errors import SparkSourceError
+from zkconsumer.errors import MissingShareError, SparkSourceError
+from zkconsumer.kafka.logs import LogClient
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.spark import group_reader
 from zkconsumer.spark.group_reader import GroupStreamReader
+from zkconsumer.spark.logs import ENDS_S, PAUSE_IDLE_S, Pause
 from zkconsumer.spark.membership import Membership
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset
 
+# What Spark gives with Trigger.Once: then no batch goes before the first that reads.
 ALL = ReadAllAvailable()
+NO_LIMIT = ReadMaxRows(2**63 - 1)
 
 
 class Groups(Group):
@@ -189,13 +194,13 @@ OPTIONS = {
 class Driven:
     """A reader in this process, and what it has read, batch by batch."""
 
-    def __init__(self, group: Groups, **options: str) -> None:
+    def __init__(self, group: Groups, *, frame: str | None = None, **options: str) -> None:
         given = {"zookeeper": group.sandbox.zookeeper_connect, "group.id": group.name, **OPTIONS}
         if "subscribePattern" not in options:
             given["subscribe"] = group.topic
         given |= {name.replace("__", "."): text for name, text in options.items()}
         parsed = SourceOptions.parse(given).for_stream()
-        self.reader = GroupStreamReader(parsed, ("topic", "partition", "offset"))
+        self.reader = GroupStreamReader(parsed, ("topic", "partition", "offset"), frame=frame)
         self.read: list[tuple[int, int]] = []
         group.stack.callback(self.reader.stop)
 
@@ -248,8 +253,10 @@ def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
     fill(group, 10)
     query = Driven(group, maxOffsetsPerTrigger="20")
     assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
-    first = query.after({}, ReadMaxRows(20))
-    assert len(query.run({}, first)) == 20 and group.stored(0) in (None, "0")
+    warm = query.after({}, ReadMaxRows(20))
+    assert query.run({}, warm) == []
+    first = query.after(warm, ReadMaxRows(20))
+    assert len(query.run(warm, first)) == 20 and group.stored(0) in (None, "0")
     second = query.after(first, ReadMaxRows(20))
     eventually(lambda: group.stored(0) == "5")
     query.run(first, second)
@@ -333,6 +340,29 @@ def test_where_a_restarted_query_goes_on(group: Groups, rule: str, goes_on: list
     assert [begun[0], begun[1]] == goes_on and begun[2] == 10
 
 
+def test_a_reset_by_another_tool_is_reported(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reset without a mark has no effect on restart, and the log says so with both offsets."""
+    fill(group, 10)
+    query = Driven(group)
+    end = query.until(40)
+    query.is_quiet(end)
+    query.reader.stop()
+    group.write(1, b"4")  # as kafka.tools.UpdateOffsetsInZK writes it
+    group.admin.delete(group.offset(2))
+    group.write(3, b"0")  # where the last batch began: the query ended before it committed
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        again = Driven(group)
+        warm = again.reader.latestOffset(end, NO_LIMIT)
+        again.run(end, warm)
+        assert again.is_quiet(warm)
+    (line,) = [one for one in caplog.messages if "behind the checkpoint's" in one]
+    name = group.topic
+    assert f"{name}-1 4 behind 10, {name}-2 none behind 10." in line
+    eventually(lambda: [group.stored(n) for n in range(4)] == ["10"] * 4)
+
+
 def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
     """An operator's rewind while the query was down is honoured, once."""
     fill(group, 10)
@@ -355,12 +385,35 @@ def test_available_now_ends_with_what_was_there(group: Groups) -> None:
     fill(group, 10)
     query = Driven(group)
     query.reader.prepareForTriggerAvailableNow()
+    end = query.reader.latestOffset({}, ReadMaxRows(12))
+    assert query.run({}, end) == []  # the warm-up
+    following = query.reader.latestOffset(end, ReadMaxRows(12))
     fill(group, 10)
-    end: StreamOffset = {}
-    while (following := query.reader.latestOffset(end, ReadMaxRows(12))) != end:
+    while following != end:
         assert len(query.run(end, following)) <= 12
-        end = following
+        end, following = following, query.reader.latestOffset(following, ReadMaxRows(12))
     assert sorted(query.read) == all_of(10)
+
+
+def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
+    """The first batch reads nothing, on a new driver and on a restarted one; then members join."""
+    fill(group, 5)
+    query = Driven(group)
+    assert query.reader.getDefaultReadLimit() == NO_LIMIT
+    end = query.reader.latestOffset({}, NO_LIMIT)
+    assert end == {"": {}}  # not what Spark began with: it would run no batch
+    assert len(query.reader.partitions({}, end)) == 4 and query.run({}, end) == []
+    assert not group.admin.exists(f"/consumers/{group.name}/ids")
+    end = query.after(end, NO_LIMIT)
+    assert query.run({}, end) == all_of(5)
+    query.is_quiet(end)
+    query.reader.stop()
+    again = Driven(group)
+    warm = again.reader.latestOffset(end, NO_LIMIT)
+    assert warm[group.topic] == {str(number): [5, 5] for number in range(4)}
+    assert again.run(end, warm) == [] and group.owners() == []
+    assert again.reader.latestOffset(warm, NO_LIMIT) is warm
+    assert len(group.owners()) == 4
 
 
 def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
@@ -431,3 +484,84 @@ def test_an_offset_that_is_gone_is_reset(
     query.until(20)
     assert sorted(query.read) == all_of(5) and time.monotonic() - started > 1
     assert any("offset 100 is not in the log of 0 to 5" in line for line in caplog.messages)
+
+
+def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without news only the ends of logs are asked for: no metadata, and not where logs begin."""
+    fill(group, 5)
+    query = Driven(group)
+    end = query.until(20)
+    query.is_quiet(end)
+    asked: list[str] = []
+    for name in ("topics", "starts", "latest", "ends"):
+        real = getattr(LogClient, name)
+        monkeypatch.setattr(
+            LogClient, name,
+            lambda *given, name=name, real=real: (asked.append(name), real(*given))[1],
+        )  # fmt: skip
+    until_s = time.monotonic() + 2.5
+    while time.monotonic() < until_s:
+        assert query.reader.latestOffset(end, ALL) is end
+    assert set(asked) == {"latest"} and len(asked) <= 2.5 / ENDS_S + 1
+    fill(group, 1, 0)
+    assert query.run(end, query.after(end)) == [(0, 5)]
+
+
+def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second reader of a DataFrame is refused while the first lives; another frame's is not."""
+    monkeypatch.setattr(group_reader, "FRAME_S", 0.1)
+    first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
+    assert first.reader.initialOffset() == {}
+    with pytest.raises(SparkSourceError, match="has another reader, in this query"):
+        second.reader.initialOffset()
+    assert Driven(group, frame=f"{group.name}-2").reader.initialOffset() == {}
+    first.reader.stop()
+    assert Driven(group, frame=group.name).reader.initialOffset() == {}
+
+
+def test_a_costly_answer_is_held_back() -> None:
+    """An answer without news waits for thirty times what it cost, one second at most."""
+    pause = Pause()
+
+    def held_s(cost_s: float) -> float:
+        limit_s = time.process_time() + cost_s
+        while time.process_time() < limit_s:
+            pass
+        started = time.monotonic()
+        pause.hold()
+        return time.monotonic() - started
+
+    assert held_s(0.1) < PAUSE_IDLE_S  # the batch before it does not count
+    assert held_s(0.02) >= 30 * 0.02
+    assert held_s(0.1) >= PAUSE_IDLE_S
+    pause.end()
+    assert held_s(0.1) < PAUSE_IDLE_S
+
+
+def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
+    """AvailableNow in a group that gives the query no partition is an error that says why."""
+    fill(group, 5)
+    serves(member(group, "a", threads=4), 0, 1, 2, 3)
+    query = Driven(group, consumer__id="z")
+    query.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(MissingShareError, match="more consumer threads than the topic"):
+        query.reader.latestOffset({}, ALL)
+
+
+def test_a_run_that_owns_nothing_may_go_on(
+    group: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
+    """failOnMissingShare=false: one batch without messages, whose progress has what is unread."""
+    fill(group, 5)
+    serves(member(group, "a", threads=4), 0, 1, 2, 3)
+    query = Driven(group, consumer__id="z", failOnMissingShare="false")
+    query.reader.prepareForTriggerAvailableNow()
+    before: StreamOffset = {group.topic: {"0": [0, 5]}}
+    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+        end = query.reader.latestOffset(before, ALL)
+    assert "reads 0 of 4 partitions" in caplog.text
+    assert end != before and query.run(before, end) == []
+    assert query.reader.latestOffset(end, ALL) is end
+    assert query.reader.reportLatestOffset() == {
+        group.topic: {str(number): [0, 5] for number in range(4)}
+    }

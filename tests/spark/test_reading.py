@@ -23,6 +23,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.records import Broker
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
 from zkconsumer.spark import arrow, reading
 from zkconsumer.spark.ranges import OffsetRange
 from zkconsumer.spark.reading import ReadSettings, client_settings, read_ranges
@@ -69,7 +70,7 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 def nothing_kept() -> Iterator[None]:
     """The consumers that the tests left for the next task are closed."""
     yield
-    for kept in reading._idle.pop(os.getpid(), {}).values():
+    for kept, _ in reading._idle.pop(os.getpid(), {}).values():
         kept.close()
 
 
@@ -183,14 +184,26 @@ def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) ->
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
     reading._idle.clear()  # of tests that this process ran before
     offsets(sandbox, *asked)
-    (kept,) = reading._idle[os.getpid()].values()
+    ((kept, _),) = reading._idle[os.getpid()].values()
     one = read_ranges(asked, ["offset"], settings)
     other = read_ranges(asked, ["offset"], settings)
     assert next(one).num_rows == next(other).num_rows == 100
     assert not reading._idle[os.getpid()]
     one.close()
     other.close()
-    assert [*reading._idle[os.getpid()].values()] == [kept]
+    assert [one for one, _ in reading._idle[os.getpid()].values()] == [kept]
+
+
+def test_an_idle_consumer_is_closed(
+    sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker without tasks closes its consumer after a while; the next task makes another."""
+    monkeypatch.setattr(reading, "IDLE_S", 0.2)
+    monkeypatch.setattr(reading, "_closing", set())  # another thread, which looks more often
+    reading._idle.clear()
+    offsets(sandbox, OffsetRange(hundred, 0, 0, 100))
+    assert until(lambda: not reading._idle[os.getpid()], limit_s=60)
+    assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
 
 
 def test_a_forked_process_leaves_its_parent_s_consumer_alone(

@@ -30,7 +30,7 @@ from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.spark import resolving
 from zkconsumer.spark.lifecycle import begin, log_to_stderr, one_sentence
-from zkconsumer.spark.logs import TOPICS_S, ClusterLogs, ShortLogs, brokers_of
+from zkconsumer.spark.logs import ENDS_S, TOPICS_S, ClusterLogs, Pause, ShortLogs, brokers_of
 from zkconsumer.spark.mirror import BackgroundMirror, Mirror
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
@@ -69,6 +69,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._gone: set[TopicPartition] = set()
         self._looked_at = float("-inf")
         self._short = ShortLogs()
+        self._pause = Pause()
         self._told: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,10 +111,14 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         else:
             self._mirror_finished(start)
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if start == self._without_news and self._cluster.is_fresh:
+        if start == self._without_news and self._cluster.is_fresh and self._targets is None:
+            self._pause.hold()
             return start
         self._end = self._next(start, most)
+        self._cluster.is_idle = self._end is start
         self._without_news = start if self._end is start else None
+        if self._end is not start:
+            self._pause.end()
         return self._end
 
     def reportLatestOffset(self) -> StreamOffset | None:
@@ -192,6 +197,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         logs = _known(self._cluster.ends(wanted))
         if len(logs) < len(wanted) or not logs:
             return None
+        logs = _known(self._cluster.renewed(wanted, ENDS_S))
         positions = resolving.offsets_of(self._options, "starting", logs, self._cluster)
         found, ends = self._within(positions, logs)
         return (found, ends) if len(ends) == len(found) else None
@@ -205,6 +211,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         """Where each partition stands: the checkpoint's, and new ones from their beginning."""
         self._drop(before, wanted, topics)
         logs = _known(self._cluster.ends(wanted))
+        if moving := [tp for tp, log in logs.items() if before.get(tp) != log.end]:
+            logs |= _known(self._cluster.renewed(moving))
         back = self._gone.intersection(logs)
         self._gone -= back
         positions = {tp: at for tp, at in before.items() if tp not in self._gone}

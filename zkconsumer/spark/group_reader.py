@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
@@ -29,31 +28,46 @@ from zkconsumer.consumer.gate import boottime
 from zkconsumer.core import topics
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.records import Broker, Registration
-from zkconsumer.errors import RebalanceBlockedError, SparkSourceError, UnsupportedPeerError
+from zkconsumer.errors import (
+    MissingShareError,
+    RebalanceBlockedError,
+    SparkSourceError,
+    UnsupportedPeerError,
+)
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.spark import lifecycle, resolving
+from zkconsumer.spark.ledger import Served
 from zkconsumer.spark.lifecycle import one_sentence
-from zkconsumer.spark.logs import ClusterLogs, brokers_of
-from zkconsumer.spark.membership import MARGIN_S, Membership
+from zkconsumer.spark.logs import ENDS_S, PAUSE_S, ClusterLogs, Pause, brokers_of
+from zkconsumer.spark.membership import LEAVE_S, MARGIN_S, Membership
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.placing import Logs, Placing, Positions
 from zkconsumer.spark.planning import advance
 from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset, to_offset
-from zkconsumer.spark.tasks import planned, read_task
+from zkconsumer.spark.tasks import planned, read_task, warm_ups
 
 if TYPE_CHECKING:
     import pyarrow
 
 _log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 0.05
-"""Seconds that an answer without news is held back. Spark asks again after 10 ms, which would take
-a tenth of a core for nothing; a query with several sources waits for each of them."""
-
 SETTLE_S: Final = 3.0
 """Seconds that the first batch waits for the group to come to rest, so that it has all that the
 query gets. Another member may take longer to let go: then the batches after it have the rest."""
+
+UNREAD_S: Final = 0.5
+"""Seconds of these that it waits for more partitions while it owns some, which nobody reads."""
+
+FRAME_S: Final = LEAVE_S + 8.0
+"""Seconds that a reader waits until the previous reader of its DataFrame has ended, in a query that
+was stopped just before. After that the DataFrame has two readers, which is an error."""
+
+WARM_UP_TASKS: Final = 32
+"""Tasks of the warm-up batch at most. Each starts or takes a worker; one that runs costs 60 ms."""
+
+NO_LIMIT: Final = 2**63 - 1
+"""Messages of a batch without `maxOffsetsPerTrigger`: Spark's largest long."""
 
 TELL_S: Final = 60.0
 """Seconds between two lines in the log about the same waiting."""
@@ -70,18 +84,35 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.
     """
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], *, frame: str | None = None
+    ) -> None:
+        """`frame`: the DataFrame that is read, which may have one reader at a time."""
         self._options, self._columns = options, tuple(columns)
+        self._frame = frame
+        self._hold: lifecycle.Hold | None = None
         self._group: Membership | None = None
         self._cluster = ClusterLogs(self._brokers)
         self._has_begun = False
+        # Whether Spark has run a batch in this process: then plans are compiled, workers started.
+        self._is_warm = False
+        self._is_available_now = False
         self._placing = Placing(options, self._name)
         self._end: StreamOffset = {}  # what latestOffset has answered last
         # With Trigger.AvailableNow: nothing is read beyond these.
         self._targets: Positions | None = None
+        # Partitions that a run of Trigger.AvailableNow leaves unread, each with the group's offset;
+        # and whether a batch has carried them into the query's progress.
+        self._unread: Positions = {}
+        self._is_unread_reported = True
         self._away_since: float | None = None
         self._owned: Collection[TopicPartition] | None = None
+        self._subscribed: Sequence[TopicPartition] = ()
         self._told_at: dict[str, float] = {}
+        # The `start` that had no news, and the member's changes of ownership until then.
+        self._idle: tuple[StreamOffset, int] | None = None
+        self._pause = Pause()
+        self._waits_for = ""  # the last error of the member that waiting may mend
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: `read` needs no more, and credentials stay where they are."""
@@ -89,23 +120,41 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
+    @one_sentence()
     def initialOffset(self) -> StreamOffset:
         """Nothing yet: Spark asks twice and keeps neither answer, so the first batch decides."""
         self._begin()
         return {}
 
+    @one_sentence()
     def getDefaultReadLimit(self) -> ReadLimit:
         self._begin()
-        limit = self._options.max_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        # Never ReadAllAvailable: Spark gives that to `latestOffset` with Trigger.Once alone, which
+        # must be told apart (`MicroBatchExecution`, SingleBatchExecutor).
+        return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
     @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is read is what is owned and there when the group has come to rest."""
-        group = self._joined()
+        """Note it; the member joins after the warm-up batch, and then the run's end is fixed."""
+        self._begin()
+        self._is_available_now = True
+
+    def _fix_targets(self, group: Membership) -> None:
+        """Fix what this run reads: the partitions owned now, up to the present ends of their logs.
+
+        Raises MissingShareError, unless `failOnMissingShare` is false.
+        """
         limit_s = 2 * self._options.config.zookeeper_session_timeout_s + MARGIN_S
         _wait(lambda: group.is_settled, limit_s)
-        self._targets = {tp: log.end for tp, log in self._logs(group.served()).items()}
+        # The coordinator explains an idle thread after it has settled.
+        _wait(lambda: bool(group.served() or group.idle_reason), SETTLE_S)
+        self._heed(group)
+        served = group.served()
+        if not group.is_settled:
+            self._lacks_share(served, f"it did not settle within {limit_s:g} s", self._waits_for)
+        elif not served:
+            self._lacks_share(served, "it gives this query no partition", group.idle_reason)
+        self._targets = {tp: log.end for tp, log in self._logs(served).items()}
 
     @one_sentence()
     def latestOffset(
@@ -115,22 +164,54 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
         Spark 4.0 and 4.1 give no arguments: then what was answered last is finished.
         """
+        if self._group is None and start and not self._placing.checkpoint:
+            self._placing.checkpoint = {one.tp: one for one in from_offset(start)}
+        if self._must_warm_up(limit):
+            assert start is not None
+            self._end = self._warm_up(start)
+            return self._end
         group = self._joined()
+        if self._is_available_now and self._targets is None:
+            self._fix_targets(group)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if start is None:
             start, most = self._end, self._options.max_per_trigger
-        self._finish(group, start)
         self._heed(group)
-        self._end = self._next(group, start, most) if self._has_lease(group) else start
-        if self._end is start and self._targets is None:
-            time.sleep(PAUSE_S)
+        has_lease = self._has_lease(group)
+        if has_lease and self._is_known_to_be_idle(group, start):
+            self._pause.hold()
+            return start
+        changes = group.changes
+        self._finish(group, start)
+        self._end = self._next(group, start, most) if has_lease else start
+        if self._end is start and not self._is_unread_reported:
+            # Without a batch Spark reports no progress, and the unread partitions are not seen.
+            self._end = to_offset(_nothing_of(start), unlike=start)
+        self._is_unread_reported = True
+        self._cluster.is_idle = self._end is start
+        self._idle = (start, changes) if has_lease and self._end is start else None
+        if self._end is not start:
+            self._pause.end()
+        elif self._targets is None:
+            self._pause.hold()
         return self._end
 
+    def _is_known_to_be_idle(self, group: Membership, start: StreamOffset) -> bool:
+        """Whether a look would find what the last one has found: nothing new."""
+        return (
+            self._targets is None and self._cluster.is_fresh
+            and self._idle is not None and self._idle == (start, group.changes)
+        )
+
     def reportLatestOffset(self) -> StreamOffset | None:
-        """Beside where the query stands the end of the log: what is left then is the lag."""
+        """Where the query stands and where the log ends, `[position, end]`: between is the lag.
+
+        A run of Trigger.AvailableNow that lacks its share also reports the unread partitions, with
+        the group's offset as their position.
+        """
         if self._group is None:
             return None
-        reached = self._group.reached()
+        reached = {**self._unread, **self._group.reached()}
         logs = _known(self._cluster.ends(reached)) if reached else {}
         found = {tp: at for tp, at in reached.items() if at is not None and tp in logs}
         return to_offset(OffsetRange(*tp, at, logs[tp].end) for tp, at in found.items()) or None
@@ -140,8 +221,10 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._begin()
         ranges = [one for one in from_offset(end) if one.size]
         if self._group is None:
-            self._end = end
+            self._end, self._is_warm = end, True
             self._placing.replayed |= {one.tp: one.start for one in ranges}
+            if not ranges:
+                return self._warm_up_tasks()
         made = planned(self._options, ranges, self._cluster.bootstrap())
         _log.info(
             "%s: batch of %d messages of %d partitions in %d tasks: %s",
@@ -157,6 +240,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """Leave the group; a task that still runs needs nothing from here."""
         if self._group is not None:
             self._group.leave()
+        if self._hold is not None:
+            self._hold.close()
         lifecycle.end_quietly()
 
     # ---- on executors ----------------------------------------------------------------------------
@@ -174,6 +259,25 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if not self._has_begun:
             self._has_begun = True
             lifecycle.begin(self.stop)
+            if self._frame is not None:
+                self._hold = self._held_frame(self._frame)
+
+    def _held_frame(self, frame: str) -> lifecycle.Hold:
+        """Be the only reader of the DataFrame. Raises SparkSourceError: it has another.
+
+        Spark starts a source process for each query, and for each side of a self-join. Each would
+        be a member of the group, and get only a part of the messages.
+        """
+        hold = lifecycle.hold(f"zkconsumer-frame-{frame}", limit_s=FRAME_S)
+        if hold is None:
+            raise SparkSourceError(
+                "this DataFrame of mode=group has another reader, in this query (a self-join) or in"
+                " another query: each reader would be a member of the group, and get only a part of"
+                " the messages",
+                where=self._name,
+                remedy="call load() once for each query; join in foreachBatch, or use mode=direct",
+            )
+        return hold
 
     def _joined(self) -> Membership:
         """Join at the first call that needs it: a replay does not."""
@@ -185,9 +289,50 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             self._group = Membership(config, _registration(self._options))
             self._group.join()
             _log.info("%s: joined as %s", self._name, self._group.consumer_id)
-            group = self._group
-            _wait(lambda: group.is_settled, SETTLE_S)
+            self._settle(self._group)
         return self._group
+
+    def _settle(self, group: Membership) -> None:
+        """Wait until the member owns its share, but not long with partitions that wait unread."""
+        owns_since: list[float] = []
+
+        def is_over() -> bool:
+            if not owns_since and group.served():
+                owns_since.append(time.monotonic())
+            owns_s = time.monotonic() - owns_since[0] if owns_since else 0.0
+            return group.is_settled or owns_s >= UNREAD_S
+
+        _wait(is_over, SETTLE_S)
+
+    # ---- the warm-up batch -----------------------------------------------------------------------
+
+    def _must_warm_up(self, limit: ReadLimit | None) -> bool:
+        """Whether an empty batch comes before the member joins.
+
+        Not with Trigger.Once, whose only batch it would be, nor with Spark 4.0 and 4.1, which do
+        the same with Trigger.AvailableNow.
+        """
+        return self._group is None and not self._is_warm and isinstance(limit, ReadMaxRows)
+
+    def _warm_up(self, start: StreamOffset) -> StreamOffset:
+        """The end of a batch without messages, and the connections to the brokers.
+
+        On a new driver the first batch takes seconds: plans are compiled, Python workers start. A
+        member that had joined before would own partitions, and nobody would read them meanwhile.
+        """
+        self._begin()
+        self._is_warm = True
+        self._cluster.bootstrap()  # raises what keeps it from ZooKeeper
+        topics = self._cluster.topics() or {}
+        self._subscribed = resolving.partitions_of(self._options, topics)
+        self._cluster.ends(self._subscribed)
+        return to_offset(_nothing_of(start), unlike=start)
+
+    def _warm_up_tasks(self) -> Sequence[InputPartition]:
+        """Tasks that read nothing: as many as the first batch may have."""
+        made = warm_ups(self._options, self._subscribed[:WARM_UP_TASKS], self._cluster.bootstrap())
+        _log.info("%s: warms up with %d tasks before it joins", self._name, len(made))
+        return made
 
     def _brokers(self) -> Sequence[Broker]:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
@@ -202,8 +347,40 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         while (error := group.failure()) is not None:
             if not isinstance(error, _WAITS):
                 raise error
+            self._waits_for = str(error)
         if self._targets is not None:
             _wait(lambda: group.is_at_rest, self._options.patience_s)
+
+    def _lacks_share(
+        self, served: Collection[TopicPartition], what: str, why: str
+    ) -> None:
+        """Fail, or warn and note which partitions this run leaves unread, as the option says.
+
+        Raises:
+            MissingShareError: `failOnMissingShare` is true.
+            SparkSourceError: the brokers do not answer, or Kafka does not tell the group's offsets.
+        """
+        said = f"{what}: {why}" if why else what
+        if self._options.fail_on_missing_share:
+            raise MissingShareError(
+                f"the group does not give this query its share of the partitions: {said}",
+                where=self._name,
+                remedy="start the query again when the other owner has left; `zkconsumer explain"
+                " GROUP` names it; failOnMissingShare=false reads what the query owns",
+            )
+        config = self._options.config
+        topics = resolving.await_topics(self._cluster, limit_s=config.socket_timeout_s)
+        wanted = resolving.partitions_of(self._options, topics)
+        unread = [tp for tp in wanted if tp not in served]
+        stored = resolving.stored_offsets(config, unread)
+        logs = _known(self._cluster.ends(unread))
+        self._unread = {tp: stored.get(tp, log.start) for tp, log in logs.items()}
+        self._is_unread_reported = False
+        _log.warning(
+            "%s: reads %d of %d partitions, because the group does not give this query its share"
+            " of the partitions: %s (failOnMissingShare=false); unread: %s",
+            self._name, len(served), len(wanted), said, _few(unread),
+        )
 
     def _has_lease(self, group: Membership) -> bool:
         """Whether it is sure that what is owned is ours. Raises when that takes too long."""
@@ -247,7 +424,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         logs = self._logs(served)
         if not self._placing.resume(group, served, before):
             return start
-        positions = self._placing.positions(group, group.served(), logs)
+        served = group.served()
+        logs = {**logs, **self._renewed(served, logs)}
+        positions = self._placing.positions(group, served, logs)
         ends = {tp: log.end for tp, log in logs.items()}
         if self._targets is not None:
             ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
@@ -266,6 +445,13 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             limit_s = self._options.config.socket_timeout_s
             return resolving.await_ends(self._cluster, partitions, limit_s=limit_s)
         return _known(self._cluster.ends(partitions))
+
+    def _renewed(self, served: Mapping[TopicPartition, Served], logs: Logs) -> Logs:
+        """The logs from which something is read: retention may have moved where they begin."""
+        moving = [tp for tp, at in served.items() if tp in logs and at.offset != logs[tp].end]
+        first = [tp for tp in moving if served[tp].is_stored]
+        found = _known(self._cluster.renewed(first, ENDS_S)) if first else {}
+        return {**_known(self._cluster.renewed(moving)), **found} if moving else {}
 
     # ---- what the user should know ---------------------------------------------------------------
 
@@ -314,6 +500,11 @@ def _registration(options: SourceOptions) -> Registration:
     assert isinstance(wanted, Matching), "mode=group has no assign"
     count = topics.validate_streams(wanted.threads, where=wanted.filter.regex)
     return Registration({wanted.filter.regex: count}, wanted.filter.pattern)
+
+
+def _nothing_of(offset: StreamOffset) -> list[OffsetRange]:
+    """An empty range at the end of each of these."""
+    return [one._replace(start=one.end) for one in from_offset(offset)]
 
 
 def _known(logs: Mapping[TopicPartition, LogRange | str]) -> Logs:

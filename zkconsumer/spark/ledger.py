@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from zkconsumer.consumer.holdings import Grant, Which
 from zkconsumer.core.model import Position, TopicPartition
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.spark.ranges import OffsetRange
 
 
@@ -64,7 +65,9 @@ class Ledger:
         """`seen` is shared by the ledgers of a member: all partitions that it ever had."""
         self.thread_id = thread_id
         self.idle_reason = ""
+        self.changes = 0  # how often partitions were granted, asked back or withdrawn
         self.failures: deque[Exception] = deque()
+        self.ended: ZkConsumerError | None = None
         self._seen = seen
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, _Held] = {}
@@ -75,6 +78,7 @@ class Ledger:
     def grant(self, grants: Iterable[Grant]) -> None:
         """Serve these from their offsets; one that is held is begun anew, as an edit wants it."""
         with self._lock:
+            self.changes += 1
             for one in grants:
                 self._held[one.tp] = _Held(one, is_first=one.tp not in self._seen)
                 self._seen.add(one.tp)
@@ -82,6 +86,7 @@ class Ledger:
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
         """Forget these; a batch that still reads them finishes nothing."""
         with self._lock:
+            self.changes += 1
             for tp in tps:
                 one = self._held.pop(tp, None)
                 if one is not None:
@@ -91,6 +96,7 @@ class Ledger:
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
         """Plan these no more; `done` when none of them is in flight, which may be at once."""
         with self._lock:
+            self.changes += 1
             asked = [self._held[tp] for tp in tps if tp in self._held]
             for one in asked:
                 one.granted = False
@@ -111,6 +117,10 @@ class Ledger:
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
+
+    def end(self, error: ZkConsumerError) -> None:
+        """The member has ended by itself: `ended` says why, for good."""
+        self.ended = error
 
     def answer(self) -> None:
         """Tell of the releases that wait for nothing more."""

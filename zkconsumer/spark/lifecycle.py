@@ -7,12 +7,14 @@ where the process saw its socket close first, or failed.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -103,6 +105,32 @@ def log_to_stderr() -> None:
             one.warning("%s=%s is no level of logging; taken for INFO", LEVEL_VARIABLE, level)
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("zkconsumer.consumer.journal").setLevel(logging.WARNING)
+
+
+Hold = socket.socket
+"""What `hold` returns: as long as the object and its process live, the name is held."""
+
+
+def hold(name: str, *, limit_s: float) -> Hold | None:
+    """Hold this name among the processes of this machine; None if another holds it for `limit_s`.
+
+    The name is an abstract Unix address, which the kernel frees when the process ends, however that
+    happens. Other systems than Linux have none: there nothing is checked.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    deadline = time.monotonic() + limit_s
+    while sys.platform == "linux":
+        try:
+            made.bind(f"\0{name}")
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                made.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                return None
+            time.sleep(0.05)
+    return made
 
 
 @contextmanager

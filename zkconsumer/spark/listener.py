@@ -49,6 +49,8 @@ def progress_of(source: SourceProgress) -> list[PartitionProgress]:
     """
     starts, ends = positions(source.startOffset), positions(source.endOffset)
     latest = positions(source.latestOffset)
+    # A run of Trigger.AvailableNow that lacks its share leaves these unread.
+    unread = {tp: at for tp, at in latest.items() if tp not in ends and len(at) > 1}
     return [
         PartitionProgress(
             tp,
@@ -58,6 +60,9 @@ def progress_of(source: SourceProgress) -> list[PartitionProgress]:
             max(0, latest[tp][-1] - end[-1]) if tp in latest else None,
         )
         for tp, end in sorted(ends.items())
+    ] + [
+        PartitionProgress(tp, None, at[0], max(0, at[-1] - at[0]))
+        for tp, at in sorted(unread.items())
     ]
 
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.consumer import commits, making
-from zkconsumer.consumer.coordinator import Coordinator, Outlets
+from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.gate import LeaseGate
+from zkconsumer.consumer.loop import Outlets
 from zkconsumer.consumer.stream import ReportKind, StreamReport
 from zkconsumer.core import paths, topics
 from zkconsumer.core.model import Purpose, TopicPartition
@@ -27,7 +28,7 @@ from zkconsumer.spark.ledger import Ledger, Served
 from zkconsumer.spark.ranges import OffsetRange
 from zkconsumer.zk import requests as rq
 from zkconsumer.zk.requests import Code, Reply
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 MARGIN_S: Final = 10.0
 """What joining may take beyond two session timeouts, in seconds: a predecessor of our id goes
@@ -56,7 +57,9 @@ class Membership:
         self._ledgers = {thread: Ledger(thread, seen) for thread in threads}
         self._wanted = wanted
         self._gate = LeaseGate()
-        self._latest: Any = None  # the connection, for the coordinator that comes later
+        # The connection, and the death of its client, for the coordinator that comes later.
+        self._latest: Any = None
+        self._death: ClientDeath | None = None
         self._coordinator: Coordinator | None = None
         self._session: ZooKeeperSession | None = None
         self._ending = threading.Lock()
@@ -73,16 +76,19 @@ class Membership:
             AccessDeniedError: ZooKeeper forbids the registration.
         """
         session = self._session = ZooKeeperSession(
-            self.config, on_state=self._session_changed, on_watch=self._watch_fired
+            self.config, on_state=self._session_changed, on_watch=self._watch_fired,
+            on_death=self._client_died,
         )
         session.start()
         settings = making.settings(self.config, session, self.consumer_id, self._wanted, None)
-        coordinator = Coordinator(settings, gate=self._gate)
         store = making.offset_store(self.config, self.consumer_id, self.brokers)
         outlets: Outlets = {(None, thread): one for thread, one in self._ledgers.items()}
-        coordinator.attach(session, outlets, store)
-        self._coordinator = coordinator
+        coordinator = self._coordinator = Coordinator(
+            settings, gate=self._gate, session=session, streams=outlets, store=store
+        )
         coordinator.session_changed(self._latest)
+        if self._death is not None:
+            coordinator.client_died(self._death)
         coordinator.start()
         limit_s = 2 * self.config.zookeeper_session_timeout_s + MARGIN_S
         try:
@@ -98,6 +104,11 @@ class Membership:
         self._latest = session
         if self._coordinator is not None:
             self._coordinator.session_changed(session)
+
+    def _client_died(self, death: ClientDeath) -> None:
+        self._death = death
+        if self._coordinator is not None:
+            self._coordinator.client_died(death)
 
     def _watch_fired(self, kind: str, path: str) -> None:
         if self._coordinator is not None:
@@ -139,13 +150,23 @@ class Membership:
         return self.holds_lease and self.state.phase is Phase.SETTLED
 
     @property
+    def changes(self) -> int:
+        """How often partitions were granted, asked back or withdrawn."""
+        return sum(one.changes for one in self._ledgers.values())
+
+    @property
     def idle_reason(self) -> str:
         """Why it has no partition, as far as that is known."""
         return next((one.idle_reason for one in self._ledgers.values() if one.idle_reason), "")
 
     def failure(self) -> Exception | None:
-        """What the member was told of and cannot mend, each once."""
+        """Return what the member was told of and cannot mend, each once.
+
+        If the member has ended by itself, return the error that ended it, at every call.
+        """
         for ledger in self._ledgers.values():
+            if ledger.ended is not None:
+                return ledger.ended
             if ledger.failures:
                 return ledger.failures.popleft()
         return None

@@ -102,6 +102,8 @@ class SourceOptions:
         revoke_grace_s: how long a release waits for the batch in flight, in group mode.
         on_restart: group mode: which counts of the checkpoint's offset and the group's.
         patience_s: group mode: how long ZooKeeper may be away before the query fails.
+        fail_on_missing_share: group mode with `Trigger.AvailableNow`: a query that owns less than
+            its share when the run begins fails; else it reads what it owns, and warns.
         poll_timeout_s: how long a task waits for brokers from which nothing comes.
         given: the names of the options that were given, as they are written in the documentation.
     """
@@ -121,6 +123,7 @@ class SourceOptions:
     revoke_grace_s: float = 4.0
     on_restart: OnRestart = "max"
     patience_s: float = 60.0
+    fail_on_missing_share: bool = True
     poll_timeout_s: float = POLL_TIMEOUT_MS / 1000
     given: frozenset[str] = field(default=frozenset())
 
@@ -156,6 +159,7 @@ class SourceOptions:
             patience_s=(
                 whole(given, "zookeeper.patience.ms", _MAX_INT)
                 or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000) / 1000,
+            fail_on_missing_share=flag(given, "failOnMissingShare", "true"),
             poll_timeout_s=(
                 whole(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS) / 1000,
             given=frozenset(given),
@@ -212,7 +216,10 @@ _TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 _BATCH_ONLY: Final = frozenset({*_ENDING, "pushFilters"})
 _STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "mirrorOffsets"})
 _GROUP_ONLY: Final = frozenset(
-    {"streams", "revoke.grace.ms", "offsets.on.restart", "zookeeper.patience.ms"}
+    {
+        "streams", "revoke.grace.ms", "offsets.on.restart", "zookeeper.patience.ms",
+        "failOnMissingShare",
+    }
 )
 _DIRECT_ONLY: Final = frozenset(
     {
@@ -226,7 +233,7 @@ OPTIONS: Final = (
     *_ENDING, "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
     "kafkaConsumer.pollTimeoutMs", "mirrorOffsets", "pushFilters", "includeHeaders",
     "revoke.grace.ms", "offsets.on.restart",
-    "zookeeper.patience.ms",
+    "zookeeper.patience.ms", "failOnMissingShare",
 )
 """The options beside the old consumer's property names."""
 

@@ -16,6 +16,8 @@ from zkconsumer.spark.ranges import OffsetRange
 
 _log = logging.getLogger(__name__)
 
+_TOLD = 10  # of many partitions, so many are logged
+
 Positions = dict[TopicPartition, int]
 Logs = Mapping[TopicPartition, LogRange]
 Partitions = Mapping[TopicPartition, Served]
@@ -26,11 +28,13 @@ class Placing:
 
     Attributes:
         replayed: where batches began that were run again before the membership.
+        checkpoint: the last batch of the checkpoint with which this process began.
     """
 
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options, self._name = options, name
         self.replayed: Positions = {}
+        self.checkpoint: Mapping[TopicPartition, OffsetRange] = {}
         self._short = ShortLogs()
 
     def resume(
@@ -59,11 +63,36 @@ class Placing:
                     end = moves.pop(tp)
                     _log.info("%s: %s goes on from an operator's edit, %s, and not from %d",
                               self._name, tp, edit, end)
+        self._report(served, moves)
         for tp, end in moves.items():
             group.place(tp, served[tp], end)
         if moves:
             group.commit()
         return True
+
+    def _report(self, served: Partitions, moves: Positions) -> None:
+        """Warn of group offsets behind the checkpoint that the query does not go on from.
+
+        The JVM's tools leave no mark, so their reset cannot be told from an offset that was never
+        committed. Only where the group's offset is the beginning of the checkpoint's last batch,
+        the query most likely ended between the two commits: no warning then.
+        """
+        if self._options.on_restart != "max":
+            return
+        behind = [
+            f"{tp} {'none' if served[tp].offset is None else served[tp].offset} behind {end}"
+            for tp, end in sorted(moves.items())
+            if tp not in self.checkpoint or served[tp].offset != self.checkpoint[tp].start
+        ]
+        if behind:
+            _log.warning(
+                "%s: the group's offsets are behind the checkpoint's, and the query goes on from"
+                " the checkpoint: %s%s. If another tool than `zkconsumer offsets` has reset them,"
+                " the reset has no effect and is overwritten: to honour it, start the query with"
+                " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
+                self._name, ", ".join(behind[:_TOLD]),
+                f" and {len(behind) - _TOLD} more" if len(behind) > _TOLD else "",
+            )
 
     def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
         """From where each partition is read, which its log has; without those that must wait."""

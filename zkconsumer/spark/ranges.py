@@ -45,11 +45,14 @@ def to_offset(
     """The checkpoint's form; topics and partitions in order, since Spark compares it as text.
 
     The text of `unlike` would mean no news to Spark; where the same ranges are to be read once more
-    (an operator's rewind, a topic made anew), a third number tells the two apart.
+    (an operator's rewind, a topic made anew), a third number tells the two apart. Without any
+    partition, the topic with the empty name does.
     """
     found: StreamOffset = {}
     for one in sorted(ranges):
         found.setdefault(one.topic, {})[str(one.partition)] = [one.start, one.end]
+    if not found and not unlike and unlike is not None:
+        return {"": {}}
     if found == unlike:
         return {topic: {number: [*pair, 1] for number, pair in partitions.items()}
                 for topic, partitions in found.items()}

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,10 @@ COLLECT_EVERY: Final = 1_000_000
 # and the one that was not used for the longest time is closed.
 KEPT: Final = 2
 
+# Seconds without a task after which a worker process closes a consumer that it has kept: a worker
+# lives as long as its application, and a consumer has connections, threads and a timer.
+IDLE_S: Final = 120.0
+
 _topic: Final[Callable[[Message], Any]] = Message.topic
 _partition: Final[Callable[[Message], Any]] = Message.partition
 _offset: Final[Callable[[Message], Any]] = Message.offset
@@ -102,14 +107,7 @@ def read_ranges(
         SparkSourceError: pyarrow is missing; messages are missing from the log, and
             `fail_on_data_loss`; nothing came for `patience_s`; or the brokers refuse.
     """
-    try:
-        from zkconsumer.spark.arrow import record_batches  # noqa: PLC0415 - see the error
-    except ImportError as error:
-        raise SparkSourceError(
-            f"an executor cannot read: {error}",
-            where=f"{sys.executable} on {socket.gethostname()}",
-            remedy="install zkconsumer[spark] there, or let PYSPARK_PYTHON name where it is",
-        ) from error
+    record_batches = _record_batches()
     left = [one for one in ranges if one.size]
     reader = _Reader(settings)
     thresholds = gc.get_threshold()
@@ -129,6 +127,30 @@ def read_ranges(
     finally:
         gc.set_threshold(*thresholds)
     reader.give_back()
+
+
+def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
+    """Import what reading needs, and keep a consumer that is connected to the partition's leader.
+
+    A broker that does not answer is no error here. Raises SparkSourceError: pyarrow is missing.
+    """
+    _record_batches()
+    fetcher = _take(settings.client)
+    fetcher.resolve([tp], Reset.LARGEST)
+    _keep(settings.client, fetcher)
+
+
+def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
+    """`arrow.record_batches`. Raises SparkSourceError: pyarrow is missing."""
+    try:
+        from zkconsumer.spark.arrow import record_batches  # noqa: PLC0415 - see the error
+    except ImportError as error:
+        raise SparkSourceError(
+            f"an executor cannot read: {error}",
+            where=f"{sys.executable} on {socket.gethostname()}",
+            remedy="install zkconsumer[spark] there, or let PYSPARK_PYTHON name where it is",
+        ) from error
+    return record_batches
 
 
 class _Reader:
@@ -252,8 +274,8 @@ class _Reader:
         """What is to be read is not all there: fetch what is, or wait for it, or fail."""
         position, end = self._next[tp], self._ranges[tp].end
         self._fetcher.unassign([tp])
-        first = self._fetcher.resolve([tp], Reset.SMALLEST)[tp]
-        until = self._fetcher.resolve([tp], Reset.LARGEST)[tp]
+        first = self._fetcher.resolve([tp], Reset.SMALLEST).result()[tp]
+        until = self._fetcher.resolve([tp], Reset.LARGEST).result()[tp]
         if isinstance(first, str) or isinstance(until, str):
             self._trouble = str(first if isinstance(first, str) else until)
         elif first > position:
@@ -291,8 +313,11 @@ class _Reader:
 # ---- consumers that wait for the next task -------------------------------------------------------
 
 # Of each process by its number, because librdkafka's threads do not survive a fork: a child leaves
-# its parent's alone. In each the one that was used last stands last.
-_idle: dict[int, dict[frozenset[tuple[str, Any]], KafkaFetcher]] = {}
+# its parent's alone. In each the one that was used last stands last, each with that moment.
+_Kept = dict[frozenset[tuple[str, Any]], tuple[KafkaFetcher, float]]
+_idle: dict[int, _Kept] = {}
+# The processes in which a thread closes what is idle.
+_closing: set[int] = set()
 
 
 def _take(settings: Settings) -> KafkaFetcher:
@@ -300,8 +325,8 @@ def _take(settings: Settings) -> KafkaFetcher:
     kept = _idle.get(os.getpid(), {}).pop(frozenset(settings.items()), None)
     if kept is None:
         return KafkaFetcher(settings)
-    kept.faults.clear()
-    return kept
+    kept[0].faults.clear()
+    return kept[0]
 
 
 def _keep(settings: Settings, fetcher: KafkaFetcher) -> None:
@@ -310,6 +335,27 @@ def _keep(settings: Settings, fetcher: KafkaFetcher) -> None:
     if key in mine:
         fetcher.close()
         return
-    mine[key] = fetcher
+    mine[key] = fetcher, time.monotonic()
     while len(mine) > KEPT:
-        mine.pop(next(iter(mine))).close()
+        mine.pop(next(iter(mine)))[0].close()
+    if os.getpid() not in _closing:
+        _closing.add(os.getpid())
+        threading.Thread(target=_close_idle, name="idle", daemon=True).start()
+
+
+def _close_idle() -> None:
+    """Close the consumers that no task has used for `IDLE_S`, as long as the process lives.
+
+    It runs beside the thread of the tasks, without a lock: who pops a consumer has it. A task may
+    take the consumer, and keep it again, between the look and the `pop`: then it is put back.
+    """
+    while True:
+        time.sleep(IDLE_S / 4)
+        mine = _idle.get(os.getpid(), {})
+        for key, kept in list(mine.items()):
+            if time.monotonic() - kept[1] >= IDLE_S:
+                found = mine.pop(key, None)
+                if found is kept:
+                    kept[0].close()
+                elif found is not None:
+                    mine[key] = found

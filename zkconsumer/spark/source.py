@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -36,6 +37,8 @@ class ZkConsumerSource(Pickled, DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._parsed = SourceOptions.parse(options)
         self._has_reader = False
+        # Made once for each `load()`: every reader of the DataFrame knows it.
+        self._frame = uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
         """From process to process on the driver all; with a reader to executors, who need none."""
@@ -60,7 +63,7 @@ class ZkConsumerSource(Pickled, DataSource):
         except ZkConsumerError as error:
             return Refusal(error)
         if options.mode is Mode.GROUP:
-            return GroupStreamReader(options, columns)
+            return GroupStreamReader(options, columns, frame=self._frame)
         return DirectStreamReader(options, columns)
 
 

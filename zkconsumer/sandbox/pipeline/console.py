@@ -30,6 +30,8 @@ log4j.appender.out.layout.ConversionPattern=%d{{ISO8601}} %p %c - %m%n
 class ConsoleConsumer(Startable):
     """`kafka.tools.ConsoleConsumer --zookeeper`: a member of the group GROUP_NAME, by a white list.
 
+    Where the group has stored no offset, it begins at the end of the log.
+
     Attributes:
         values: the file with the values of its messages, one a line.
     """
@@ -43,7 +45,7 @@ class ConsoleConsumer(Startable):
         self._properties = {
             "group.id": group,
             "consumer.id": name,
-            "auto.offset.reset": "smallest",
+            # With auto.offset.reset=smallest the program refuses a group that has stored offsets.
             "auto.commit.interval.ms": "500",
             "rebalance.backoff.ms": "500",
             # The default of 4 attempts is up before a killed member's session ends.
@@ -57,6 +59,11 @@ class ConsoleConsumer(Startable):
     def alive(self) -> bool:
         """Whether the process exists."""
         return self._process is not None and self._process.alive
+
+    def last_words(self) -> str:
+        """The end of its output, and of its log."""
+        files = [one for one in (self.values, self._directory / "log") if one.exists()]
+        return "; ".join(one.read_text(errors="replace")[-500:].strip() for one in files)
 
     def start(self) -> None:
         """The process is there; it joins within a few seconds. Raises SandboxError: no Java."""

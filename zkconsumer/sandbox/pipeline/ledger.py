@@ -24,6 +24,7 @@ class Ledger:
     Attributes:
         jvm: what the JVM consumer has printed.
         began, ended: the numbers of the query's batches.
+        rows: messages in the query's Parquet; those of a batch that was replayed count again.
         told: lines of the query's listener that nobody has looked at yet.
         seen: messages per partition that either has been given.
     """
@@ -32,6 +33,7 @@ class Ledger:
         self.jvm: list[Place] = []
         self.began: list[int] = []
         self.ended: list[int] = []
+        self.rows = 0
         self.told: list[str] = []
         self.seen = [set[int]() for _ in range(partitions)]
         self._query = query
@@ -48,7 +50,9 @@ class Ledger:
             what, of = json.loads(line)
             getattr(self, what).append(of)
             if what == "ended":
-                for row in self.batch(of):
+                batch = self.batch(of)
+                self.rows += len(batch)
+                for row in batch:
                     self.seen[row.partition].add(row.offset)
 
     def batch(self, number: int) -> list[Row]:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 # Seconds between two looks at whether the query still runs.
 _TURN_S = 0.2
 WINDOW = "1 second"
+# Threads of the query in the group, where the JVM consumer has one: three of four partitions.
+STREAMS = 3
+# Messages of a batch at most. A batch should be shorter than the grace of a release (4 s), also the
+# first one, whose messages were produced while Spark started.
+MAX_OFFSETS = 20_000
 # What Spark says of a Python process that takes longer than ten seconds to start, which a busy
 # machine may need and no option changes; the query is then started again.
 _SLOW = "failed to connect back"
@@ -100,6 +105,8 @@ def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
         .option("group.id", query.group)
         .option("consumer.id", query.name)
         .option("subscribe", query.topic)
+        .option("streams", STREAMS)
+        .option("maxOffsetsPerTrigger", MAX_OFFSETS)
         .option("auto.offset.reset", "smallest")
         .option("zookeeper.session.timeout.ms", f"{query.session_timeout_s * 1000:.0f}")
         .load()

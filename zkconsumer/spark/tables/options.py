@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from zkconsumer.config import TABLE, ConsumerConfig
+from zkconsumer.config import TABLE, ConnectionConfig
 from zkconsumer.core.filters import TopicFilter, matching, white_list
 from zkconsumer.core.paths import validate_group, validate_topic
 from zkconsumer.errors import ConfigError
 from zkconsumer.spark.option_values import choice, named, nearest, whole
-
-# The group.id of a connection that operates on no one group; nothing is ever written below it.
-NOBODY: Final = "zkconsumer.spark.tables"
 
 PARALLELISM: Final = 4
 """Tasks at most, where `parallelism` does not say: a table is read by so many processes at once."""
@@ -81,7 +78,7 @@ class GroupsOptions:
     """
 
     table: Table
-    config: ConsumerConfig
+    config: ConnectionConfig
     groups: frozenset[str] | None = None
     pattern: TopicFilter | None = None
     topics: frozenset[str] | None = None
@@ -140,7 +137,7 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
     )
 
 
-def _config(given: Mapping[str, str]) -> ConsumerConfig:
+def _config(given: Mapping[str, str]) -> ConnectionConfig:
     properties = {name: given[name] for name in _PROPERTIES if name in given}
     if (_ZOOKEEPER in given) is (_CONNECT in given):
         raise ConfigError(
@@ -149,7 +146,7 @@ def _config(given: Mapping[str, str]) -> ConsumerConfig:
         )
     if _ZOOKEEPER in given:
         properties[_CONNECT] = given[_ZOOKEEPER]
-    return ConsumerConfig.from_properties(properties, group_id=NOBODY)
+    return ConnectionConfig.from_properties(properties)
 
 
 def _listed(given: Mapping[str, str], name: str) -> list[str] | None:

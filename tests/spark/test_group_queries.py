@@ -1,0 +1,162 @@
+"""`mode=group` on a real Spark: what one query is told, refused and given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from members import Group
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from spark.queries import SLOW, wait
+
+from zkconsumer.core import paths
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.spark.listener import progress_of
+
+OPTIONS = {
+    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
+    "zookeeper.session.timeout.ms": "3000",
+}  # fmt: skip
+
+
+class Scene(Group):
+    """A topic of four partitions, a group, and the frames and queries that a test makes on it."""
+
+    spark: SparkSession
+    directory: Path
+
+    def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
+        super().__init__(sandbox, name, topic, stack)
+        self.stack = stack
+        self.rows: list[tuple[int, int]] = []
+        # The members of the group while each batch ran.
+        self.members: list[list[str]] = []
+
+    def frame(self, **options: str) -> DataFrame:
+        given = {name.replace("__", "."): text for name, text in options.items()}
+        reader = self.spark.readStream.format("zkconsumer").options(**(OPTIONS | given))
+        reader = reader.option("zookeeper", self.sandbox.zookeeper_connect)
+        return reader.option("group.id", self.name).option("subscribe", self.topic).load()
+
+    def start(self, frame: DataFrame, *, name: str = "query", **trigger: Any) -> Any:
+        """The query; it ends with the test."""
+        writer = frame.writeStream.foreachBatch(self._take)
+        writer = writer.trigger(**trigger) if trigger else writer
+        query = writer.option("checkpointLocation", str(self.directory / name)).start()
+        self.stack.callback(query.stop)
+        return query
+
+    def run(self, frame: DataFrame, **trigger: bool) -> Any:
+        """A query that has ended by itself, by default that of AvailableNow; raises its error."""
+        while True:
+            query = self.start(frame, **(trigger or {"availableNow": True}))
+            wait(lambda: not query.isActive, "the query to end")  # noqa: B023
+            if (error := query.exception()) is None:
+                return query
+            if SLOW not in str(error):  # a busy machine, and nothing that is tested here
+                raise error
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        ids = paths.ids(self.name)
+        self.members.append(self.admin.get_children(ids) if self.admin.exists(ids) else [])
+        self.rows += [(row.partition, row.offset)
+                      for row in batch.select("partition", "offset").collect()]
+
+
+@pytest.fixture
+def scene(
+    spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[Scene]:
+    """Five messages in each partition, and nobody in the group yet."""
+    topic = unique("queries")
+    sandbox.create_topic(topic, partitions=4)
+    for partition in range(4):
+        sandbox.produce(topic, 5, partition=partition)
+    with ExitStack() as stack:
+        made = Scene(sandbox, unique("group"), topic, stack)
+        made.spark, made.directory = spark, tmp_path
+        yield made
+
+
+# ---- Trigger.AvailableNow ------------------------------------------------------------------------
+
+
+def owned_by_another(scene: Scene, *partitions: int) -> None:
+    """A live session that is no member owns these, and releases nothing."""
+    for partition in partitions:
+        scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
+
+
+def test_a_run_without_its_share_fails(scene: Scene) -> None:
+    """AvailableNow beside a live owner of all partitions ends with MissingShareError."""
+    owned_by_another(scene, 0, 1, 2, 3)
+    with pytest.raises(StreamingQueryException) as raised:
+        scene.run(scene.frame())
+    assert "MissingShareError" in str(raised.value)
+    assert "does not give this query its share of the partitions" in str(raised.value)
+    assert "another-0" in str(raised.value)
+
+
+def test_a_run_without_its_share_may_go_on(scene: Scene) -> None:
+    """failOnMissingShare=false reads what is owned, and the progress has the unread partitions."""
+    owned_by_another(scene, 2, 3)
+    query = scene.run(scene.frame(failOnMissingShare="false"))
+    assert sorted(scene.rows) == [(part, offset) for part in (0, 1) for offset in range(5)]
+    (source,) = query.lastProgress.sources
+    assert json.loads(source.latestOffset)[scene.topic]["3"] == [0, 5]
+    lags = {one.tp.partition: one.lag for one in progress_of(source)}
+    assert lags == {0: 0, 1: 0, 2: 5, 3: 5}
+
+
+# ---- the warm-up ---------------------------------------------------------------------------------
+
+
+def test_a_query_joins_after_a_batch(scene: Scene) -> None:
+    """Nobody is registered while Spark runs its first batch, which has no message."""
+    scene.run(scene.frame())
+    assert scene.members[0] == [] and len(scene.members[1]) == 1
+    assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
+
+
+def test_the_only_batch_reads(scene: Scene) -> None:
+    """Trigger.Once, which has one batch, reads in it."""
+    scene.run(scene.frame(), once=True)
+    assert len(scene.members) == 1
+    assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
+
+
+# ---- one DataFrame, used twice -------------------------------------------------------------------
+
+
+def test_a_union_with_itself(scene: Scene) -> None:
+    """Spark reads both sides through one member: each message twice."""
+    frame = scene.frame()
+    scene.run(frame.union(frame))
+    every = [(part, offset) for part in range(4) for offset in range(5)]
+    assert sorted(scene.rows) == sorted(every * 2)
+
+
+def test_a_join_with_itself_is_refused(scene: Scene) -> None:
+    """Its two sides would be two members, which split the messages between them."""
+    frame = scene.frame()
+    one, other = frame.alias("one"), frame.alias("other")
+    with pytest.raises(StreamingQueryException) as raised:
+        scene.run(one.join(other, sf.expr(
+            "one.partition = other.partition and one.offset = other.offset"
+        )).select("one.partition", "one.offset"))  # fmt: skip
+    assert "this DataFrame of mode=group has another reader" in str(raised.value)
+    assert scene.rows == []
+
+
+def test_a_query_is_started_again(scene: Scene) -> None:
+    """A DataFrame whose query has ended may be read again; and by two queries in turn."""
+    frame = scene.frame()
+    for _ in range(2):
+        scene.run(frame)
+    assert len(scene.rows) == 20
