@@ -40,6 +40,8 @@ WARM_UPS = 2
 # The case `idle`: how many partitions, how long it is watched, how long it may take to begin.
 GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64
 IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
+# The case `idle streams 1000`; the first seconds after the claims are the group's work.
+STREAMS, CALM_S = 1000, 5.0
 
 
 def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
@@ -198,6 +200,61 @@ def idle(sandbox: Sandbox) -> list[Result]:
     ]
 
 
+IDLE_STREAMS = """
+import sys, threading
+from zkconsumer import ConsumerConfig, ConsumerConnector
+config = ConsumerConfig(group_id="streams", zookeeper_connect=sys.argv[1])
+count = int(sys.argv[2])
+with ConsumerConnector(config) as connector:
+    def read(stream):
+        for message in stream:
+            raise SystemExit("the topic should be empty")
+    counts = {f"streams-{number}": 100 for number in range(count // 100)}
+    made = connector.create_message_streams(counts)
+    streams = [stream for several in made.values() for stream in several]
+    users = [threading.Thread(target=read, args=[stream], daemon=True) for stream in streams]
+    for user in users:
+        user.start()
+    while sum(map(len, connector.status().owned.values())) != count or any(
+        stream.waiting_for for stream in streams
+    ):
+        threading.Event().wait(0.2)
+    print("settled", flush=True)
+    threading.Event().wait()
+"""
+
+
+def idle_streams(sandbox: Sandbox) -> list[Result]:
+    """One process with a thousand streams of a partition each, whose users wait for messages."""
+    case = f"idle streams {STREAMS}"
+    for number in range(STREAMS // 100):
+        sandbox.create_topic(f"streams-{number}", partitions=100)
+    command = [sys.executable, "-c", IDLE_STREAMS, sandbox.zookeeper_connect, str(STREAMS)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as member:
+        try:
+            assert member.stdout is not None
+            if member.stdout.readline() != "settled\n":
+                raise SystemExit("the streams did not settle")
+            time.sleep(CALM_S)
+            before, start = cpu_seconds(member.pid), time.perf_counter()
+            time.sleep(IDLE_SPAN_S)
+            used = cpu_seconds(member.pid) - before
+            percent = 100 * used / (time.perf_counter() - start)
+            memory = resident_mb(member.pid)
+            threads = len(list(Path(f"/proc/{member.pid}/task").iterdir())) - STREAMS
+            descriptors = len(list(Path(f"/proc/{member.pid}/fd").iterdir()))
+        finally:
+            member.terminate()
+    return [
+        at_most(case, "cpu_percent", percent, "%", 5),
+        at_most(case, "threads", threads, "", 50),
+        at_most(case, "descriptors", descriptors, "", 200),
+        at_most(case, "rss_mb", memory, "MB", 1000),
+    ]
+
+
 def await_settled(sandbox: Sandbox) -> None:
     """Wait until every partition has an owner, and each of the eight members its share."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
@@ -245,8 +302,9 @@ def main() -> int:
     def wanted(case: str) -> bool:
         return not options.only or case in options.only
 
+    needs_messages = not options.only or any("idle" not in case for case in options.only)
     with Sandbox() as sandbox:
-        for load in (small, large) if options.only != ["idle"] else ():
+        for load in (small, large) if needs_messages else ():
             print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
             sandbox.create_topic(load.topic, partitions=2)
             fill(sandbox.bootstrap, load)
@@ -262,6 +320,8 @@ def main() -> int:
             results.append(first_message(sandbox.bootstrap, small, options.pairs))
         if wanted("idle"):
             results += idle(sandbox)
+        if wanted(f"idle streams {STREAMS}"):
+            results += idle_streams(sandbox)
     return show("bench_consume", results, output=options.output)
 
 

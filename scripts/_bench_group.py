@@ -4,7 +4,11 @@ And how soon it serves what a member has left behind that died.
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -17,13 +21,19 @@ from typing import TYPE_CHECKING
 
 from _bench import Result, at_most, cpu_seconds
 from confluent_kafka import Producer
+from pyarrow import parquet
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.registrations import Registration
+from zkconsumer.sandbox.pipeline.query import Query
+from zkconsumer.sandbox.topics import session
+from zkconsumer.spark.group_reader import GroupStreamReader
 from zkconsumer.spark.lifecycle import RUNNER
 from zkconsumer.spark.membership import Membership
-from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.ranges import OffsetRange, from_offset
 from zkconsumer.zk.connection import Connection
 
 if TYPE_CHECKING:
@@ -34,6 +44,10 @@ PARTITIONS, BATCHES, BATCH_S = 64, 100, 0.05
 IDLE_S = 20.0
 # The case `take over`: how often a member dies, its session timeout, the query's trigger.
 TAKE_OVERS, SESSION_S, TRIGGER_S = 3, 6.0, 1
+# The case `warm join`: so many queries are started.
+WARM_JOINS = 3
+# Batches that the cases `plan` plan.
+PLANS = 5
 LIMIT_S = 120.0
 
 
@@ -72,16 +86,34 @@ def commit_case(bench: Bench, case: str) -> list[Result]:
 
 def idle_case(bench: Bench, case: str) -> list[Result]:
     """Of one core: the source process of a query whose group has nothing new, default trigger."""
-    topic = "bench-idle"
-    bench.sandbox.create_topic(topic, partitions=8)
+    bench.sandbox.create_topic("bench-idle", partitions=8)
+    percent = _idle_percent(bench, bench.sandbox.zookeeper_connect, "bench-idle", 8)
+    return [at_most(case, "cpu_percent", percent, "%", 5)]
+
+
+class IdleMany:
+    """The same with so many partitions, on a broker that has only these."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def __call__(self, bench: Bench, case: str) -> list[Result]:
+        topic = f"bench-idle-{self._partitions}"
+        with _many(bench, topic, self._partitions) as (zookeeper, _):
+            percent = _idle_percent(bench, zookeeper, topic, self._partitions)
+        return [at_most(case, "cpu_percent", percent, "%", 10)]
+
+
+def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> float:
     query = (
         bench.spark.readStream.format("zkconsumer")
-        .option("zookeeper", bench.sandbox.zookeeper_connect)
-        .option("mode", "group").option("group.id", "bench-idle").option("subscribe", topic).load()
+        .option("zookeeper", zookeeper).option("mode", "group").option("group.id", topic)
+        .option("subscribe", topic).option("auto.offset.reset", "smallest").load()
         .writeStream.format("noop")
-        .option("checkpointLocation", str(bench.directory / "idle")).start()
+        .option("checkpointLocation", str(bench.directory / topic)).start()
     )  # fmt: skip
     try:
+        _await(lambda: len(_others(zookeeper, topic, topic)) == partitions)
         _await(lambda: query.status["message"].startswith("Waiting for data"))
         (pid,) = _sources(bench.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
         before, started = cpu_seconds(pid), time.monotonic()
@@ -89,7 +121,92 @@ def idle_case(bench: Bench, case: str) -> list[Result]:
         percent = 100 * (cpu_seconds(pid) - before) / (time.monotonic() - started)
     finally:
         query.stop()
-    return [at_most(case, "cpu_percent", percent, "%", 5)]
+    return percent
+
+
+class PlanMany:
+    """Seconds to plan a batch with a message in each of so many partitions: the reader is called as
+    Spark calls it, `latestOffset` with its JSON, and `partitions` with the pickled tasks."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def __call__(self, bench: Bench, case: str) -> list[Result]:
+        topic = f"bench-plan-{self._partitions}"
+        taken: list[float] = []
+        with _many(bench, topic, self._partitions) as (zookeeper, bootstrap):
+            options = {
+                "mode": "group", "zookeeper": zookeeper, "group.id": topic, "subscribe": topic,
+                "auto.offset.reset": "smallest",
+            }  # fmt: skip
+            reader = GroupStreamReader(SourceOptions.parse(options).for_stream(), ("value",))
+            try:
+                self._owns_all(reader, topic)
+                start = "{}"
+                for _ in range(PLANS):
+                    _one_each(bootstrap, topic, self._partitions)
+                    start = self._planned(reader, start, taken)
+            finally:
+                reader.stop()
+        print(f"  {case}: {', '.join(f'{one:.2f}' for one in taken)} s", file=sys.stderr)
+        return [at_most(case, "seconds", statistics.median(taken), "s", 1)]
+
+    def _owns_all(self, reader: GroupStreamReader, topic: str) -> None:
+        def owns_all() -> bool:
+            reader.latestOffset({}, ReadAllAvailable())
+            found = reader.reportLatestOffset() or {}
+            return len(found.get(topic, ())) == self._partitions
+
+        _await(owns_all)
+
+    def _planned(self, reader: GroupStreamReader, start: str, taken: list[float]) -> str:
+        """The end of the next batch that has all; earlier ones may lack some."""
+        read = 0
+        while read < self._partitions:
+            began = time.perf_counter()
+            end = json.dumps(reader.latestOffset(json.loads(start), ReadAllAvailable()))
+            if end == start:
+                continue
+            tasks = reader.partitions(json.loads(start), json.loads(end))
+            assert pickle.dumps(tasks)
+            took_s = time.perf_counter() - began
+            size = sum(one.end - one.start for one in from_offset(json.loads(end)))
+            read, start = read + size, end
+            if size == self._partitions:
+                taken.append(took_s)
+        return start
+
+
+@contextmanager
+def _many(bench: Bench, topic: str, partitions: int) -> Iterator[tuple[str, str]]:
+    """A ZooKeeper (a chroot) and the broker registered in it, with a topic of many partitions."""
+    command = [sys.executable, str(Path(__file__).with_name("_bench_brokers.py"))]
+    with subprocess.Popen(
+        [*command, topic, str(partitions)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout
+            bootstrap = process.stdout.readline().strip()
+            host, _, port = bootstrap.partition(":")
+            broker = {"version": 1, "host": host, "port": int(port), "jmx_port": -1,
+                      "timestamp": "0"}  # fmt: skip
+            placed = {"version": 1, "partitions": {str(n): [1] for n in range(partitions)}}
+            with session(bench.sandbox.zookeeper_connect) as client:
+                for path, value in (
+                    (f"{paths.BROKER_IDS}/1", broker), (paths.topic(topic), placed)
+                ):  # fmt: skip
+                    client.create(f"/{topic}{path}", json.dumps(value).encode(), makepath=True)
+            yield f"{bench.sandbox.zookeeper_connect}/{topic}", bootstrap
+        finally:
+            process.kill()
+
+
+def _one_each(bootstrap: str, topic: str, partitions: int) -> None:
+    """One more message in each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for number in range(partitions):
+        producer.produce(topic, b"x", partition=number)
+    assert not producer.flush(LIMIT_S)
 
 
 def take_over_case(bench: Bench, case: str) -> list[Result]:
@@ -123,25 +240,87 @@ def take_over_case(bench: Bench, case: str) -> list[Result]:
     return [at_most(case, "seconds_after_timeout", max(took), "s", 1 + TRIGGER_S)]
 
 
+def warm_join_case(bench: Bench, case: str) -> list[Result]:
+    """From a query's first claim to its first delivered message: a driver of its own, which has
+    just been started, joins a member that has no lag. The worst of some rounds.
+
+    The claim's time is the server's, of the znode; the message is delivered when its Parquet file
+    is written, which is more than a sink needs at least.
+    """
+    gaps = []
+    for number in range(WARM_JOINS):
+        topic = group = f"bench-warm-{number}"
+        bench.sandbox.create_topic(topic, partitions=8)
+        query = Query(
+            zookeeper=bench.sandbox.zookeeper_connect, group=group, topic=topic, name="query",
+            directory=str(bench.directory / topic), session_timeout_s=SESSION_S, trigger_s=0.5,
+        )  # fmt: skip
+        Path(query.directory).mkdir()
+        with (
+            _flow(bench.sandbox.bootstrap, topic, 8),
+            _member(bench.sandbox.zookeeper_connect, group, topic),
+        ):
+            _await(lambda: len(_others(bench.sandbox.zookeeper_connect, group, topic)) == 8)  # noqa: B023
+            gaps.append(_gap_s(bench, query))
+        print(f"  {case}: {gaps[-1]:.2f} s", file=sys.stderr)
+    return [at_most(case, "gap_s", max(gaps), "s", 2)]
+
+
+def _gap_s(bench: Bench, query: Query) -> float:
+    """Seconds from the first claim of this query, which is started and stopped here, to its first
+    Parquet file with a row."""
+    log = Path(query.directory, "query.log")
+    with log.open("w") as out, subprocess.Popen(
+        query.command(), cwd=query.directory, stdout=out, stderr=out, start_new_session=True
+    ) as process:
+        try:
+            files: dict[Path, float] = {}
+
+            def has_rows() -> bool:
+                files.update(
+                    (path, path.stat().st_mtime) for path in query.rows.glob("batch=*/*.parquet")
+                    if path not in files and parquet.read_metadata(path).num_rows
+                )
+                assert process.poll() is None, log.read_text()[-2000:]
+                return bool(files)
+
+            _await(has_rows)
+            return min(files.values()) - _claimed_at(bench, query)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _claimed_at(bench: Bench, query: Query) -> float:
+    """When the query claimed the first partition that it owns: seconds since 1970."""
+    root = paths.owners_of(query.group, query.topic)
+    config = ConsumerConfig(group_id=query.group, zookeeper_connect=query.zookeeper)
+    with Connection(config) as zookeeper:
+        names = zookeeper.children([root]).get(root, ())
+        found = zookeeper.read(f"{root}/{one}" for one in names)
+    prefix = f"{query.group}_{query.name}-".encode()
+    return min(node.stat.mtime_ms for node in found.values()
+               if (node.data or b"").startswith(prefix)) / 1000
+
+
 def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float]) -> float:
     """Seconds from a member's death until `seen` has all its partitions."""
     with _member(bench.sandbox.zookeeper_connect, group, topic) as member:
-        _await(lambda: len(_others(bench, group, topic)) == 4)
+        _await(lambda: len(_others(bench.sandbox.zookeeper_connect, group, topic)) == 4)
         time.sleep(random.uniform(0, SESSION_S / 3))  # between any two heartbeats
-        theirs = _others(bench, group, topic)
+        theirs = _others(bench.sandbox.zookeeper_connect, group, topic)
         member.kill()
         died = time.monotonic()
         _await(lambda: all(seen.get(one, 0) > died for one in theirs))
         return time.monotonic() - died
 
 
-def _others(bench: Bench, group: str, topic: str) -> list[int]:
-    """The partitions of the topic that another member than the query owns."""
+def _others(zookeeper: str, group: str, topic: str) -> list[int]:
+    """The partitions of the topic that another member than `query` owns."""
     root = paths.owners_of(group, topic)
-    config = ConsumerConfig(group_id=group, zookeeper_connect=bench.sandbox.zookeeper_connect)
-    with Connection(config) as zookeeper:
-        names = zookeeper.children([root]).get(root, ())
-        found = zookeeper.read(f"{root}/{one}" for one in names)
+    config = ConsumerConfig(group_id=group, zookeeper_connect=zookeeper)
+    with Connection(config) as connection:
+        names = connection.children([root]).get(root, ())
+        found = connection.read(f"{root}/{one}" for one in names)
     return [int(path.rpartition("/")[2]) for path, node in found.items()
             if not (node.data or b"").startswith(f"{group}_query".encode())]
 

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _bench import Load, Result, at_least, fill, raw_rate, show
-from _bench_group import commit_case, idle_case, take_over_case
+from _bench_group import (
+    IdleMany,
+    PlanMany,
+    commit_case,
+    idle_case,
+    take_over_case,
+    warm_join_case,
+)
 from _bench_tables import tables_case
 from _kafka_source import KafkaSource
 
@@ -141,7 +148,12 @@ CASES: Mapping[str, Case] = {
     "value only 1KB": Race(LARGE, SparkRate("value binary"), 0.48),
     "commit 64": commit_case,
     "idle group": idle_case,
+    "idle 1000": IdleMany(1000),
+    "idle 10000": IdleMany(10_000),
+    "plan 1000": PlanMany(1000),
+    "plan 10000": PlanMany(10_000),
     "take over": take_over_case,
+    "warm join": warm_join_case,
     "tables 10000": tables_case,
 }
 KAFKA_SOURCE: Mapping[str, Case] = {

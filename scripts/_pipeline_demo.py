@@ -1,10 +1,11 @@
 """A Spark query and a JVM consumer share a legacy group, on a real ZooKeeper and a real broker.
 
 The query writes Parquet: its rows, and their number by second and partition. Messages are produced
-all the time. The query joins the JVM consumer (Kafka 1.1.1), is killed in the middle of a batch,
-and is started again on its checkpoint. At the end everything that was written is compared with what
-the topic holds: fails if a message is missing or wrong, if a window's count is, or if a message
-came twice that was not in the batch in flight when the query was killed.
+all the time. A JVM consumer (Kafka 1.1.1) joins the query. The query is killed in the middle of a
+batch, is started again on its checkpoint, and joins the JVM consumer. At the end everything that
+was written is compared with what the topic holds: fails if a message is missing or wrong, if a
+window's count is, or if a message came twice that was not in the batch in flight when the query was
+killed.
 
 Everything lives in a temporary directory, on the loopback interface, and is gone at the end, also
 after Ctrl-C.

@@ -4,7 +4,9 @@ usage: scripts/test [--install-docker] [pytest arguments]
   --install-docker   install and start a Docker engine where none answers (root, apt-get);
                      CI=true does the same. Then doing without one is a failure.
 pytest arguments of ours: --brokers all, for every release of the broker; --mixed all, for every
-scenario with JVM members (tests/mixed alone: name it); --kafka-source, for Spark's own source.
+scenario with JVM members (tests/mixed alone: name it); --zookeeper all, for every release of
+ZooKeeper (tests/zk/contract tests/zkreleases tests/mixed: name them), or --zookeeper 3.4.6, for any
+tests on that release; --kafka-source, for Spark's own source.
 """
 
 from __future__ import annotations

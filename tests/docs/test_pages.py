@@ -25,7 +25,7 @@ TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
 OWN_METRICS = [
     "rebalances", "commits", "rebalance_seconds", "zookeeper_commits", "kafka_commits", "messages",
     "fetched_bytes", "queued_messages", "max_lag", "zookeeper_requests", "owned_partitions",
-    "blocked_partitions", "trace_failed",
+    "blocked_partitions", "listener_merged", "trace_failed", "journal_failed", "tally_failed",
 ]
 
 

@@ -130,10 +130,21 @@ def test_every_row_names_a_test() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Links within the repository name files that exist."""
+    """Links within the repository name files, and headings of pages, that exist."""
     text = page.read_text(encoding="utf-8")
     for _, target in LINK.findall(text):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+        if target.startswith("https://"):
+            continue
+        file, _, heading = target.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), target
+        assert not heading or heading in _anchors(there), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
 
 def test_the_most_used_properties() -> None:

@@ -65,7 +65,7 @@ def test_the_defaults() -> None:
     assert told["startingOffsetsByTimestampStrategy"] == f"`{direct.without_match}`"
     for name, flag in (
         ("failOnDataLoss", direct.fail_on_data_loss), ("mirrorOffsets", direct.mirror_offsets),
-        ("pushFilters", direct.push_filters),
+        ("pushFilters", direct.push_filters), ("failOnMissingShare", group.fail_on_missing_share),
     ):  # fmt: skip
         assert told[name] == f"`{str(flag).lower()}`"
     starts = [plain.for_stream(), direct.for_stream(), plain.for_batch()]

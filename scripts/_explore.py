@@ -1,0 +1,175 @@
+"""Run schedules of the simulator on all cores, and count what they do, reach and break.
+
+`scripts/bench_sim` runs a number of seeds; `scripts/soak --simulated` runs until the time is over.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zkconsumer.sim import coverage, failing
+from zkconsumer.sim.coverage import Coverage, Pair
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Plan
+from zkconsumer.sim.recorder import Watchers
+from zkconsumer.sim.swarm import Decisions, Result, draw_plan, run, run_plan
+from zkconsumer.sim.world import World
+
+CHUNK = 50
+"""Seeds that a process takes at once."""
+
+MEMBERS, PARTITIONS = 3, 6
+"""The size of the schedules whose speed is compared from commit to commit."""
+
+
+@dataclass
+class Totals:
+    """What a number of schedules have done.
+
+    Attributes:
+        violations: the seed, the promise and the text of each; `pairs` is what was reached.
+    """
+
+    schedules: int = 0
+    actions: int = 0
+    deliveries: int = 0
+    duplicates: int = 0
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    pairs: Counter[Pair] = field(default_factory=Counter)
+
+    def add(self, seed: int, result: Result) -> None:
+        self.schedules += 1
+        self.actions += result.actions
+        self.deliveries += result.deliveries
+        self.duplicates += result.duplicates
+        if (found := result.violation) is not None:
+            self.violations.append(
+                {"seed": seed, "invariant": found.invariant, "text": str(found)}
+            )
+
+    def __iadd__(self, other: Totals) -> Totals:
+        self.schedules += other.schedules
+        self.actions += other.actions
+        self.deliveries += other.deliveries
+        self.duplicates += other.duplicates
+        self.violations += other.violations
+        self.pairs += other.pairs
+        return self
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "schedules": self.schedules, "actions": self.actions,
+            "deliveries": self.deliveries, "redeliveries": self.duplicates,
+        }
+
+    def never(self) -> list[Pair]:
+        """Return the pairs that can occur and were not reached."""
+        return [pair for pair in coverage.possible() if not self.pairs[pair]]
+
+
+def one_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
+    """A schedule of 3 members and 6 partitions."""
+    plan, length, rarity = draw_plan(decide)
+    plan = replace(plan, members=MEMBERS, partitions=PARTITIONS)
+    return run_plan(plan, decide, length=length, rarity=rarity, make=make)
+
+
+def any_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
+    """A schedule of any size that a seed draws."""
+    return run(decide, make=make)
+
+
+WORLDS = {"3x6": one_size, "any": any_size}
+
+
+def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
+    """Run some seeds in this process; `counted` also counts the pairs that they reach."""
+    totals = Totals()
+    for seed in seeds:
+        reached = Coverage()
+
+        def make(plan: Plan, monitor: Monitor, reached: Coverage = reached) -> World:
+            return World(plan, Watchers(monitor, reached) if counted else monitor)
+
+        totals.add(seed, WORLDS[worlds](Decisions(random.Random(seed)), make))
+        totals.pairs += reached.pairs
+    return totals
+
+
+def explore(
+    totals: Totals, pieces: Iterable[range], *, worlds: str, processes: int, counted: bool = False,
+    told: Callable[[Totals], None] = lambda _: None,
+) -> None:
+    """Add up the runs of all pieces, on several processes; prints each violation at once.
+
+    `totals` holds what was done so far when the caller is interrupted. `told` is called after each
+    piece.
+    """
+    with _pool(processes) as pool:
+        under_way: set[Future[Totals]] = set()
+        for piece in pieces:
+            under_way.add(pool.submit(chunk, worlds, piece, counted))
+            if len(under_way) >= 2 * processes:
+                under_way = _collect(totals, under_way, told)
+        while under_way:
+            under_way = _collect(totals, under_way, told)
+
+
+def _collect(
+    totals: Totals, under_way: set[Future[Totals]], told: Callable[[Totals], None]
+) -> set[Future[Totals]]:
+    done, left = wait(under_way, return_when=FIRST_COMPLETED)
+    for one in done:
+        found = one.result()
+        for violation in found.violations:
+            print(f"seed {violation['seed']}: {violation['text']}", flush=True)
+        totals += found
+        told(totals)
+    return left
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that leave Ctrl-C to this one, and end with it."""
+    pool = ProcessPoolExecutor(
+        processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def pieces(first: int, schedules: int) -> Iterator[range]:
+    """So many seeds, in chunks."""
+    for start in range(first, first + schedules, CHUNK):
+        yield range(start, min(start + CHUNK, first + schedules))
+
+
+def endless(first: int, seconds: float) -> Iterator[range]:
+    """Chunks of seeds until the time is over."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield range(first, first + CHUNK)
+        first += CHUNK
+
+
+def cpu_seconds_of_children() -> float:
+    spent = os.times()
+    return spent.children_user + spent.children_system
+
+
+def story(seed: int, worlds: str) -> str:
+    """Shrink the run of a seed that broke a promise: its decisions, and its story in lanes."""
+    if worlds != "any":
+        return f"seed {seed} of worlds {worlds}: run it again with --worlds any to shrink it"
+    return failing.report(run(Decisions(random.Random(seed))).decisions)

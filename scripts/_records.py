@@ -1,0 +1,296 @@
+"""Write the tables of recorded runs into docs/*.md.
+
+A long run with `--record` (scripts/bench_sim, scripts/soak) writes one JSON file to docs/records/:
+what ran, on which commit, with which command and seeds, how long it took, and what it found. This
+command generates every part of a page between `<!-- records: NAME -->` and
+`<!-- end of records -->` from these files. A test compares the pages with what it would write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+RECORDS = DOCS / "records"
+KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed")
+REQUIRED = ("kind", "date", "commit", "command", "machine", "seconds", "seeds", "counts",
+            "violations")
+BLOCK = re.compile(r"(<!-- records: ([a-z ]+) -->\n).*?(<!-- end of records -->)", re.DOTALL)
+
+Record = Mapping[str, Any]
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def records(kind: str) -> list[dict[str, Any]]:
+    """Return the records of a kind, in the order of their dates and first seeds."""
+    paths = RECORDS.glob(f"{kind}-*.json")
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted(found, key=lambda one: (one["date"], (one["seeds"] or {}).get("first", 0)))
+
+
+def latest(kind: str) -> dict[str, Any] | None:
+    """Return the youngest record of a kind, or None."""
+    found = records(kind)
+    return found[-1] if found else None
+
+
+def write(
+    kind: str, *, seconds: float, counts: Mapping[str, Any], seeds: Mapping[str, int] | None = None,
+    violations: Sequence[Any] = (), name: str = "", **more: Any,
+) -> Path:
+    """Write the record of a run that has ended; returns its path.
+
+    `name` makes the file's name unique among the records of this kind and commit.
+    """
+    record = {
+        "kind": kind, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit(),
+        "command": " ".join([f"scripts/{Path(sys.argv[0]).stem.lstrip('_')}", *sys.argv[1:]]),
+        "machine": {"cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1)},
+        "seconds": round(seconds, 1), "seeds": seeds, "counts": counts,
+        "violations": list(violations), **more,
+    }
+    path = RECORDS / f"{'-'.join(filter(None, (kind, record['commit'], name)))}.json"
+    save(path, record)
+    print(f"recorded in {path.relative_to(ROOT)}; scripts/records writes it into the pages")
+    return path
+
+
+def save(path: Path, record: Record) -> None:
+    """Write a record as text that is easy to compare."""
+    RECORDS.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """Return the commit that runs; `+changes` follows where tracked code differs from it."""
+    head = _git("rev-parse", "--short=7", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":!docs")
+    return f"{head}+changes" if changed else head
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+# ---- what the pages show -------------------------------------------------------------------------
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    lines = [" | ".join(map(_cell, line)) for line in (head, *rows)]
+    lines = [f"| {line} |" for line in lines]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _time(record: Record) -> str:
+    seconds = record["seconds"]
+    return "not recorded" if seconds is None else f"{seconds:,.0f} s"
+
+
+def _broken(record: Record) -> str:
+    told = [
+        f"{one['invariant']}, mended in {one['mended']}" if one.get("mended") else one["invariant"]
+        for one in record["violations"]
+    ]
+    return f"{len(told)}: {'; '.join(sorted(set(told)))}" if told else "0"
+
+
+def _swarm() -> str:
+    found = records("swarm")
+    rows = [
+        (one["date"], one["commit"], f"{one['seeds']['first']} to {one['seeds']['last']}",
+         one["counts"]["schedules"], _broken(one), _time(one))
+        for one in found
+    ]
+    total = sum(one["counts"]["schedules"] for one in found)
+    broken = sum(len(one["violations"]) for one in found)
+    table = _table(("Date", "Commit", "Seeds", "Schedules", "Violations", "Time"), rows)
+    return f"{table}\n\nAll runs together: {total:,} schedules, {broken} violations."
+
+
+def _exhaustive() -> str:
+    keys = ("faults", "states", "transitions", "depth", "rests")
+    rows = [
+        (one["date"], one["commit"], *(one["counts"][key] for key in keys),
+         "yes" if one["counts"]["complete"] else "no", len(one["violations"]), _time(one))
+        for one in records("exhaustive")
+    ]
+    return _table(
+        ("Date", "Commit", "Faults, at most", "States", "Transitions", "Longest path",
+         "States at rest", "Complete", "Violations", "Time"), rows,
+    )
+
+
+def mutant_rows() -> dict[str, dict[str, Any]]:
+    """Return, by mutant's name, the promise that caught it, the count of schedules, and the run."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records("mutants"):
+        for name, row in record["counts"].items():
+            found[name] = {**row, "commit": record["commit"], "date": record["date"]}
+    return found
+
+
+def _mutants() -> str:
+    sys.path.insert(0, str(ROOT / "tests"))
+    planted = importlib.import_module("simmutants").MUTANTS
+    known = mutant_rows()
+    rows = []
+    for one in planted:
+        row = known.get(one.name, {"caught_by": "not recorded", "schedules": "", "commit": ""})
+        rows.append((one.name, one.what, one.who, row["caught_by"], row["schedules"],
+                     row["commit"]))
+    head = ("Mutant", "What is wrong", "Who does it", "Caught by", "Schedules", "Commit")
+    return f"{len(rows)} mutants.\n\n{_table(head, rows)}"
+
+
+def _soak() -> str:
+    found = records("soak")
+    keys = ("rounds", "faults", "delivered", "redelivered", "lost", "owned_twice", "moved_back")
+    rows = [
+        (one["date"], one["commit"], *(one["counts"][key] for key in keys), _time(one))
+        for one in found
+    ]
+    total = ["all", "", *(sum(one["counts"][key] for one in found) for key in keys), ""]
+    head = ("Date", "Commit", "Rounds", "Faults", "Delivered", "Redelivered", "Lost",
+            "Owned twice", "Offsets moved back", "Time")
+    return _table(head, [*rows, total])
+
+
+def _of_faults(case: str) -> Record | None:
+    return next((one for one in reversed(records("faults")) if one["case"] == case), None)
+
+
+def _fault_costs() -> str:
+    record = _of_faults("faults")
+    assert record is not None
+    head = ("Fault", "Messages redelivered, in each run", "Delivered in all", "Lost")
+    rows = [
+        (name, ", ".join(map(str, row["redelivered"])), row["delivered"], row["lost"])
+        for name, row in record["counts"].items()
+    ]
+    return f"{_provenance(record)}\n\n{_table(head, rows)}"
+
+
+def _takeover() -> str:
+    record = _of_faults("kill")
+    assert record is not None
+    told = record["counts"]
+    return (
+        f"{_provenance(record)}\n\n{told['members']} members were killed, which owned"
+        f" {told['partitions']} partitions. Time to take over a partition: p50 {told['p50_s']} s,"
+        f" p99 {told['p99_s']} s, max {told['max_s']} s, of which {told['session_s']} s are the"
+        f" session timeout. Lost: {told['lost']} of {told['delivered']:,}."
+    )
+
+
+def _overlap() -> str:
+    record = _of_faults("freeze")
+    assert record is not None
+    head = ("User", "Freezes", "With an overlap", "At most in hand", "Longest overlap", "Delivered",
+            "Lost")
+    rows = [
+        (user, row["freezes"], row["overlaps"], row["most"], f"{row['longest_s']} s",
+         row["delivered"], row["lost"])
+        for user, row in record["counts"].items()
+    ]
+    return f"{_provenance(record)}\n\n{_table(head, rows)}"
+
+
+def _requests() -> str:
+    record = _of_faults("requests")
+    assert record is not None
+    partitions = record["partitions"]
+    rows = [
+        (int(size), row["reads"], int(size) ** 2 + 9 * int(size) + 2 * partitions, row["writes"],
+         2 * int(size) + 2)
+        for size, row in record["counts"].items()
+    ]
+    head = ("Members after the join, n", "Reads", "n² + 9 n + 2 for each partition", "Writes",
+            "2 n + 2")
+    return f"{_provenance(record)}\n\n{_table(head, rows)}"
+
+
+def _mixed() -> str:
+    record = latest("mixed")
+    assert record is not None
+    keys = ("repeated", "without_session", "moves_back")
+    rows: list[list[object]] = []
+    sums: dict[str, list[int]] = {key: [0, 0] for key in keys}
+    messages = 0
+    for name, row in record["counts"].items():
+        rows.append([name, row["messages"], *(_pair(row[key]) for key in keys)])
+        messages += row["messages"]
+        for key in keys:
+            sums[key] = [a + b for a, b in zip(sums[key], row[key], strict=True)]
+    rows.append(["all", messages, *(_pair(sums[key]) for key in keys)])
+    table = _table(("scenario", "messages", "repeated", "without a session", "moves back"), rows)
+    return f"{_provenance(record)}\n\n{table}"
+
+
+def _pair(both: Sequence[int]) -> str:
+    return " / ".join(f"{one:,}" for one in both)
+
+
+def _provenance(record: Record) -> str:
+    cores, note = record["machine"]["cores"], record["machine"].get("note", "")
+    where = f"{cores} cores" + (f" ({note})" if note else "")
+    at = f", commit {record['commit']}" if record["commit"] else ""
+    return f"Recorded on {record['date']}{at}, with `{record['command']}`, on {where}."
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "swarm": _swarm, "exhaustive": _exhaustive, "mutants": _mutants, "soak": _soak,
+    "take over": _takeover, "overlap": _overlap, "costs of faults": _fault_costs,
+    "requests of a join": _requests, "mixed groups": _mixed,
+}  # fmt: skip
+
+
+def pages() -> dict[Path, str]:
+    """Return the text that each page should have, for every page with a generated part."""
+    found = {}
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if BLOCK.search(text):
+            found[path] = BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}\n{m[3]}", text)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/records", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; exit with 1 if a page differs from the records")
+    arguments = parser.parse_args()
+    stale = [
+        path for path, text in pages().items() if path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'differs' if arguments.check else 'written'}")
+        if not arguments.check:
+            path.write_text(pages()[path], encoding="utf-8")
+    return int(arguments.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
