@@ -5,17 +5,25 @@ A part that is missing in CI is a failure. Servers start when a test asks for th
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from zkconsumer.sandbox import RELEASES, Sandbox, ZooKeeperEnsemble, ZooKeeperServer
+from zkconsumer.sandbox import (
+    RELEASES,
+    ZOOKEEPER_RELEASES,
+    Sandbox,
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+)
 
 # The servers that several rooms of the suite share.
 pytest_plugins = ["zookeepers"]
@@ -25,13 +33,19 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite`: golden traces, as they are now. `--brokers`, `--mixed`: those rooms.
-    `--kafka-source`: the one test of it."""
+    `--zookeeper`: the releases of ZooKeeper. `--kafka-source`: the one test of it."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
     which = "releases that tests/brokers run on: three of them, all, or the one of this number"
     choices = ("some", "all", *RELEASES)
     parser.addoption("--brokers", choices=choices, default="some", help=which)
     which = "scenarios of tests/mixed: those of each run, or all"
     parser.addoption("--mixed", choices=("some", "all"), default="some", help=which)
+    which = (
+        "releases of ZooKeeper beside the default one: two of them, or all; or the one named, of "
+        "which the servers that all tests share are then, too"
+    )
+    choices = ("some", "all", *ZOOKEEPER_RELEASES)
+    parser.addoption("--zookeeper", choices=choices, default="some", help=which)
     which = "also what needs Spark 4.0.0 and its Kafka source, half a gigabyte that is fetched once"
     parser.addoption("--kafka-source", action="store_true", help=which)
 
@@ -67,6 +81,15 @@ class _Scheduling(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """For `--dist loadfile`, as scripts/test has it."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests have recorded as `summary`, also those that ran in another process."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, text in getattr(report, "user_properties", ()):
+                if name == "summary" and report.when == "call":
+                    terminalreporter.write_line(text)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,23 +128,49 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+def zookeeper(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
+) -> Iterator[ZooKeeperServer]:
     """A ZooKeeper for the whole session; each test uses names of its own."""
-    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), tick_time_s=TICK_S) as server:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    with ZooKeeperServer(directory, release=zookeeper_release, tick_time_s=TICK_S) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
+def zookeeper_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+    zookeeper_release: str,
+) -> Iterator[Callable[[str], ZooKeeperServer]]:  # fmt: skip
+    """Returns the session's server of a release; each test uses names of its own."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def server(release: str) -> ZooKeeperServer:
+            if release == zookeeper_release:
+                return cast("ZooKeeperServer", request.getfixturevalue("zookeeper"))
+            directory = tmp_path_factory.mktemp(f"zookeeper-{release}")
+            return stack.enter_context(
+                ZooKeeperServer(directory, release=release, tick_time_s=TICK_S)
+            )
+
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
     """A ZooKeeper and a 3.9 broker for the whole session; each test uses topics of its own."""
-    with Sandbox(tick_time_s=TICK_S) as servers:
+    with Sandbox(zookeeper_release=zookeeper_release, tick_time_s=TICK_S) as servers:
         yield servers
 
 
 @pytest.fixture
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+def ensemble(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_release: str
+) -> Iterator[ZooKeeperEnsemble]:
     """Three ZooKeeper servers for one test, which may kill them."""
-    with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as servers:
+    directory = tmp_path_factory.mktemp("ensemble")
+    with ZooKeeperEnsemble(directory, release=zookeeper_release) as servers:
         yield servers
 
 

@@ -31,7 +31,9 @@ class Trio(NamedTuple):
 
 
 @pytest.fixture
-def trio(unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Iterator[Trio]:
+def trio(
+    unique: Callable[[str], str], tmp_path: Path, stack: ExitStack, zookeeper_release: str
+) -> Iterator[Trio]:
     """A group on three servers; the first server reaches the third through a proxy."""
     peers = {number: Peer(free_port(), free_port()) for number in (1, 2, 3)}
     line = stack.enter_context(Proxy(f"127.0.0.1:{peers[3].quorum_port}"))
@@ -39,7 +41,7 @@ def trio(unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Iter
     servers = tuple(
         ZooKeeperServer(
             tmp_path / f"zookeeper-{number}", server_id=number, tick_time_s=0.1, heap_mb=128,
-            ensemble={**peers, 3: behind} if number == 1 else peers,
+            release=zookeeper_release, ensemble={**peers, 3: behind} if number == 1 else peers,
         )
         for number in peers
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,7 +17,8 @@ from mixed.scenario import OURS, SECOND, Outcome, Scenario
 
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.records import Pattern
-from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 AT_ONCE = 2
 
@@ -34,6 +37,13 @@ TWO = (
     Cast(("0.8.2.2", "0.9.0.1"), Strategy.ROUND_ROBIN),
     Cast(("0.10.2.2", "0.11.0.3"), Strategy.ROUND_ROBIN),
 )
+# One old JVM and the newest, on each release of ZooKeeper.
+ZOOKEEPERS = tuple(
+    replace(cast, zookeeper=release)
+    for release in ZOOKEEPER_RELEASES
+    for cast in (RANGE[0], RANGE[-1])
+    if release != DEFAULT_ZOOKEEPER
+)
 OLD_BROKER = tuple(
     replace(cast, broker="0.8.2.2")
     for cast in RANGE + ROUND_ROBIN
@@ -44,13 +54,16 @@ ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
 NEWEST = (
     ROUND_ROBIN[-1], replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST), PATTERN_AND_NAME[-1]
 )  # fmt: skip
-CASTS = {"some": RANGE + NEWEST, "all": ALL}
+# The oldest JVM on the oldest ZooKeeper, and the newest JVM on the newest.
+CASTS = {"some": (ZOOKEEPERS[0], *RANGE[1:-1], ZOOKEEPERS[-1], *NEWEST), "all": ALL}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The scenarios that `--mixed` names."""
+    """The scenarios that `--mixed` names; `--zookeeper all` alone: those of its releases."""
     if "cast" in metafunc.fixturenames:
         casts = CASTS[metafunc.config.getoption("--mixed")]
+        if metafunc.config.getoption("--zookeeper") == "all":
+            casts = ZOOKEEPERS
         metafunc.parametrize("cast", casts, ids=str, scope="module")
 
 
@@ -78,16 +91,29 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(scope="session")
-def old_sandbox() -> Iterator[Sandbox]:
-    """A ZooKeeper and a 0.8.2.2 broker."""
-    with Sandbox(release="0.8.2.2", tick_time_s=0.1) as servers:
-        yield servers
+def sandbox_of(
+    request: pytest.FixtureRequest, zookeeper_release: str
+) -> Iterator[Callable[[str, str], Sandbox]]:
+    """Returns the session's servers of a broker's release and of ZooKeeper's, the shared one if
+    that is empty."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def servers(broker: str, zookeeper: str) -> Sandbox:
+            if (broker, zookeeper) == (NEWEST_BROKER, zookeeper_release):
+                return typing.cast("Sandbox", request.getfixturevalue("sandbox"))
+            return stack.enter_context(
+                Sandbox(release=broker, zookeeper_release=zookeeper, tick_time_s=0.1)
+            )
+
+        yield lambda broker, zookeeper: servers(broker, zookeeper or zookeeper_release)
 
 
 @pytest.fixture(scope="module")
 def plays(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Cast], Outcome]]:
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+    sandbox_of: Callable[[str, str], Sandbox],
+) -> Iterator[Callable[[Cast], Outcome]]:  # fmt: skip
     """Plays the scenarios of the tests that were chosen, in their order; each is waited for."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("cast") for spec in specs if spec is not None]
@@ -100,8 +126,8 @@ def plays(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         played: dict[Cast, Future[Outcome]] = {}
         for cast in casts:
-            fixture = "sandbox" if cast.broker == NEWEST_BROKER else "old_sandbox"
-            servers, directory = request.getfixturevalue(fixture), tmp_path_factory.mktemp("mixed")
+            servers = sandbox_of(cast.broker, cast.zookeeper)
+            directory = tmp_path_factory.mktemp("mixed")
             played[cast] = pool.submit(play, cast, servers, directory)
 
         def outcome(cast: Cast) -> Outcome:

@@ -55,6 +55,8 @@ class Cast:
     strategy: Strategy = Strategy.RANGE
     pattern: Pattern = Pattern.STATIC
     broker: str = NEWEST_BROKER
+    # Of the ZooKeeper; empty: of the servers that all tests share.
+    zookeeper: str = ""
     by_name: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -62,6 +64,7 @@ class Cast:
         words += ["wildcard"] * (self.pattern is not Pattern.STATIC)
         words += ["and-static"] * bool(self.by_name)
         words += [f"on-{self.broker}"] * (self.broker != NEWEST_BROKER)
+        words += [f"on-zookeeper-{self.zookeeper}"] * bool(self.zookeeper)
         return "-".join(words)
 
     @property

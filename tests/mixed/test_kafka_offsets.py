@@ -33,11 +33,12 @@ STORAGES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+def cluster(
+    request: pytest.FixtureRequest, sandbox_of: Callable[[str, str], Sandbox]
+) -> Iterator[Sandbox]:
     """A broker of the release asked for."""
-    shared = {NEWEST_BROKER: "sandbox", "0.8.2.2": "old_sandbox"}.get(request.param)
-    if shared:
-        yield request.getfixturevalue(shared)
+    if request.param in (NEWEST_BROKER, "0.8.2.2"):
+        yield sandbox_of(request.param, "")
         return
     with Sandbox(release=request.param, tick_time_s=0.1) as servers:
         yield servers

@@ -1,0 +1,227 @@
+"""The ZooKeeper client ends for good: it is replaced where that helps, and otherwise all are told.
+
+kazoo's connection loop ends, and never comes back, when the server refuses the credential at a
+reconnect, when the connection breaks during the login, and on an exception that it does not expect.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from members import LIMIT_S, SETTINGS, One, eventually
+from proxy import Proxy
+
+from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
+from zkconsumer.core import paths
+from zkconsumer.errors import AccessDeniedError, ZkConsumerError
+from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
+from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.zk.connection import Connection
+
+USER, PASSWORD = "carol", "canary-first-8831"
+_SASL = 102  # ZooKeeper's number of a login's request
+
+
+class Spoiler(Proxy):
+    """Hangs up on the next `logins` SASL logins; `spoil` falsifies the number of one reply."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.logins = 0
+        self.hung_up = 0
+        self.spoil = threading.Event()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while chunk := self._receive(client):
+            if self.logins and int.from_bytes(chunk[8:12], "big") == _SASL:
+                self.logins, self.hung_up = self.logins - 1, self.hung_up + 1
+                break
+            self._send(server, chunk)
+        self._shut(client)
+        self._shut(server)
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while chunk := self._receive(server):
+            number = int.from_bytes(chunk[4:8], "big", signed=True)
+            if number > 0 and self.spoil.is_set() and len(chunk) < 1000:
+                self.spoil.clear()
+                chunk = chunk[:4] + (number + 1000).to_bytes(4, "big") + chunk[8:]
+            self._send(client, chunk)
+        self._shut(client)
+        self._shut(server)
+
+
+class Guarded:
+    """A ZooKeeper that knows one user, with a broker beside it and a proxy before it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._jaas = directory / "jaas.conf"
+        self.password(PASSWORD)
+        self.zookeeper = ZooKeeperServer(
+            directory / "zookeeper",
+            tick_time_s=0.1,
+            settings={
+                "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+            },
+            properties={"java.security.auth.login.config": self._jaas},
+        )
+
+    def password(self, password: str) -> None:
+        """Set the user's password; the server knows it from its next start on."""
+        self._jaas.write_text(
+            "Server { org.apache.zookeeper.server.auth.DigestLoginModule required "
+            f'user_{USER}="{password}"; }};\n'
+        )
+
+    def config(self, group: str, connect: str, **more: Any) -> ConsumerConfig:
+        sasl = {
+            "zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": f"{USER}:{PASSWORD}"
+        }
+        return ConsumerConfig(
+            group_id=group, zookeeper_connect=connect, **{**SETTINGS, **sasl, **more}
+        )
+
+
+@pytest.fixture
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    one = Guarded(tmp_path_factory.mktemp("guarded"))
+    with one.zookeeper:
+        yield one
+
+
+@pytest.fixture
+def topic(
+    guarded: Guarded, tmp_path_factory: pytest.TempPathFactory, unique: Callable[[str], str]
+) -> Iterator[str]:
+    directory, connect = tmp_path_factory.mktemp("broker"), guarded.zookeeper.connect
+    with BrokerServer(directory, zookeeper_connect=connect):
+        name = unique("topic")
+        create_topic(connect, name, partitions=2)
+        yield name
+
+
+@pytest.fixture
+def spoiler(guarded: Guarded) -> Iterator[Spoiler]:
+    with Spoiler(guarded.zookeeper.connect) as proxy:
+        yield proxy
+
+
+@contextmanager
+def joined(config: ConsumerConfig, topic: str) -> Iterator[One]:
+    """A settled member of two partitions; `with` ends it, however it has ended itself."""
+    one = One(config)
+    try:
+        one.subscribe(topic)
+        one.settled(0, 1)
+        yield one
+    finally:
+        with ExitStack() as stack:
+            stack.enter_context(pytest.raises(ZkConsumerError) if one.status.error else stack)
+            one.close()
+
+
+def test_a_credential_that_is_refused_from_now_on(guarded: Guarded, topic: str) -> None:
+    """The password changes, the server restarts: streams, calls and status get the error."""
+    config = guarded.config(topic, guarded.zookeeper.connect, auto_commit_enable=False)
+    with joined(config, topic) as one, ThreadPoolExecutor() as pool:
+        guarded.password("canary-second-1190")
+        guarded.zookeeper.kill()
+        eventually(lambda: one.status.lease_s == 0.0)
+        waiting = pool.submit(one.connector.commit_offsets, timeout_s=LIMIT_S)
+        guarded.zookeeper.start()
+        (reader,) = one.readers
+        reader.join(LIMIT_S)
+        (error,) = reader.errors
+        assert isinstance(error, AccessDeniedError)
+        assert guarded.zookeeper.connect in error.where and "credential" in error.remedy
+        assert "canary" not in str(error)
+        with pytest.raises(AccessDeniedError):
+            waiting.result(LIMIT_S)
+        with pytest.raises(AccessDeniedError):
+            one.connector.commit_offsets()
+        with pytest.raises(AccessDeniedError):
+            reader.stream.poll()
+        assert (one.status.phase, str(one.status.error)) == ("closed", str(error))
+        assert one.counted["client_died"] >= 1
+
+
+def _survives(one: One, admin: KazooClient, spoil: Callable[[], object]) -> None:
+    """The client dies once by `spoil`, and the member keeps its session and what it owns."""
+    topic = one.readers[0].stream.topic or ""
+    owner = paths.owner(one.connector.config.group_id, TopicPartition(topic, 0))
+    session, czxid = one.status.session, admin.exists(owner).czxid
+    spoil()
+    eventually(lambda: one.counted.get("client_died"))
+    one.settled(0, 1)
+    eventually(lambda: one.status.lease_s > 0)
+    one.connector.commit_offsets(timeout_s=LIMIT_S)
+    assert (one.status.session, admin.exists(owner).czxid) == (session, czxid)
+    assert (one.readers[0].errors, one.status.error, one.status.waiting_for) == ([], None, "")
+
+
+@pytest.fixture
+def admin(guarded: Guarded) -> Iterator[KazooClient]:
+    client = KazooClient(guarded.zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_a_login_that_breaks_off(
+    guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
+) -> None:
+    """A server that hangs up during two logins, as when it restarts, costs not even the session."""
+    config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
+    with joined(config, topic) as one:
+
+        def hang_up() -> None:
+            spoiler.logins = 2
+            spoiler.cut()
+
+        _survives(one, admin, hang_up)
+        assert (spoiler.hung_up, one.counted["client_died"]) == (2, 2)
+
+
+def test_an_exception_that_kazoo_does_not_expect(
+    guarded: Guarded, topic: str, spoiler: Spoiler, admin: KazooClient
+) -> None:
+    """kazoo's loop ends by an exception of its own: the member goes on with a new client."""
+    config = guarded.config(topic, spoiler.address, zookeeper_session_timeout_s=20.0)
+    with joined(config, topic) as one:
+        _survives(one, admin, spoiler.spoil.set)
+
+
+def test_a_client_that_dies_before_there_are_streams(
+    guarded: Guarded, topic: str, spoiler: Spoiler
+) -> None:
+    """A connector whose client died meanwhile joins with a new one."""
+    connector = ConsumerConnector(guarded.config(topic, spoiler.address))
+    spoiler.logins = 1
+    spoiler.cut()
+    eventually(lambda: spoiler.hung_up)
+    one = One.__new__(One)
+    one.connector, one.readers = connector, []
+    one.subscribe(topic)
+    one.settled(0, 1)
+    one.close()
+
+
+def test_a_tool_is_told_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
+    """A tool whose client dies does not wait for its time limit, and says what happened."""
+    config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
+    with Connection(config) as connection:
+        assert connection.children([paths.CONSUMERS]) is not None
+        spoiler.logins = 1
+        spoiler.cut()
+        with pytest.raises(AccessDeniedError, match="refused our credential"):
+            while True:
+                connection.children([paths.CONSUMERS])
