@@ -26,7 +26,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.core.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.java import find_java
 

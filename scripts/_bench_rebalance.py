@@ -36,7 +36,8 @@ from kazoo.exceptions import NoNodeError
 
 from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.records import decode_owner, decode_registration, decode_topic
+from zkconsumer.core.records import decode_owner, decode_topic
+from zkconsumer.core.registrations import decode_registration
 from zkconsumer.sandbox import Sandbox
 
 LOOK_S = 0.003  # between two looks of the observer

@@ -13,7 +13,7 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.core.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 # Nobody listens there.

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.zk.connection import Connection
 
 # A znode: payload, version, access control list.

@@ -19,7 +19,8 @@ from zkconsumer.core.model import (
     StoredOffset,
     TopicPartition,
 )
-from zkconsumer.core.records import Broker, Pattern, Registration
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Pattern, Registration
 from zkconsumer.core.state import Phase, Settings, State
 from zkconsumer.core.view import GroupView, Topic
 

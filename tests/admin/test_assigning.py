@@ -11,11 +11,11 @@ from zkconsumer.admin.assigning import Place, places, what_if
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.computing import Failure, Group, compute
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import (
+from zkconsumer.core.records import decode_topic
+from zkconsumer.core.registrations import (
     Pattern,
     Registration,
     decode_registration,
-    decode_topic,
     encode_registration,
 )
 from zkconsumer.core.releases import DEFAULT

@@ -9,7 +9,7 @@ from zkconsumer.admin.findings import Finding, ranges
 from zkconsumer.admin.verify import verify
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.errors import UnknownGroupError
 from zkconsumer.zk.connection import Connection
 

@@ -15,7 +15,7 @@ from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.computing import Group, compute
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.core.releases import profile
 from zkconsumer.sandbox import ZooKeeperServer
 

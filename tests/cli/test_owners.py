@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from tests.cli.conftest import Spawn
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 Run = Callable[..., tuple[int, str, str]]

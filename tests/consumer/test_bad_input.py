@@ -18,7 +18,7 @@ from members import SETTINGS, Group, One, eventually
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.notices import TROUBLE_S
 from zkconsumer.core import paths
-from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.core.registrations import Registration, encode_registration
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,

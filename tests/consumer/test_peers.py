@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.core import paths, records
+from zkconsumer.core import paths, registrations
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
@@ -22,9 +22,9 @@ def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
     client.start()
 
     def register(group: str, topic: str) -> None:
-        registration = records.Registration({topic: 1}, timestamp_ms=1400000000000)
+        registration = registrations.Registration({topic: 1}, timestamp_ms=1400000000000)
         path = paths.member(group, f"{group}_aaa")
-        payload = records.encode_registration(registration)
+        payload = registrations.encode_registration(registration)
         client.create(path, payload, ephemeral=True, makepath=True)
 
     yield register

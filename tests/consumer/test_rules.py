@@ -10,7 +10,7 @@ from members import LIMIT_S, Group, eventually
 from zkconsumer.consumer.commits import CommitAsked
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerIdTakenError,

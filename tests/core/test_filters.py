@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zkconsumer import black_list, white_list
 from zkconsumer.core.filters import TopicFilter, matching, normalise
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.errors import ConfigError, FilterTooCostlyError, InvalidFilterError
 
 INTERNAL = frozenset({"__consumer_offsets"})

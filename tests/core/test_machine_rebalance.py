@@ -18,7 +18,7 @@ from zkconsumer.core.model import (
     TopicPartition,
 )
 from zkconsumer.core.rebalance import MAX_PUT_OFF, RECHECK_S
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.releases import profile
 from zkconsumer.core.state import Phase, replace
 

@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core import records
-from zkconsumer.core.records import Broker, Pattern, Registration
+from zkconsumer.core import payloads, records, registrations
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Pattern, Registration
 from zkconsumer.core.topics import MAX_STREAMS
 from zkconsumer.errors import MalformedZnodeError
 
 WHERE = "/the/znode"
 DECODERS: list[Callable[..., object]] = [
-    records.decode_registration,
+    registrations.decode_registration,
     records.decode_topic,
     records.decode_broker,
     records.decode_offset,
     records.decode_owner,
 ]
-MIB = records.MAX_PAYLOAD
+MIB = payloads.MAX_PAYLOAD
 
 
 def _registration(**fields: object) -> bytes:
@@ -41,8 +42,8 @@ def _registration(**fields: object) -> bytes:
 def test_registrations_come_back(regex: str, streams: int, pattern: Pattern) -> None:
     """What is encoded is decoded again, whatever must be escaped."""
     subscription = {regex: streams}
-    payload = records.encode_registration(Registration(subscription, pattern, 1400000000000))
-    decoded = records.decode_registration(payload, where=WHERE)
+    payload = registrations.encode_registration(Registration(subscription, pattern, 1400000000000))
+    decoded = registrations.decode_registration(payload, where=WHERE)
     assert dict(decoded.subscription) == subscription
     assert (decoded.pattern, decoded.timestamp_ms) == (pattern, 1400000000000)
     assert json.loads(payload)["subscription"] == subscription
@@ -51,26 +52,26 @@ def test_registrations_come_back(regex: str, streams: int, pattern: Pattern) -> 
 def test_a_registration_is_written_with_its_time() -> None:
     """Encoding without a timestamp is a mistake of ours."""
     with pytest.raises(ValueError, match="time"):
-        records.encode_registration(Registration({"t": 1}))
+        registrations.encode_registration(Registration({"t": 1}))
 
 
 @pytest.mark.parametrize("pattern", ["whatever", "WHITE_LIST", "", None])
 def test_unknown_patterns_are_static(pattern: str | None) -> None:
     """A pattern that the JVM does not know, or null, means static."""
-    decoded = records.decode_registration(_registration(pattern=pattern), where=WHERE)
+    decoded = registrations.decode_registration(_registration(pattern=pattern), where=WHERE)
     assert decoded.pattern is Pattern.STATIC
 
 
 def test_empty_subscription_is_static() -> None:
     """A list pattern without an entry counts as a static member without topics."""
     payload = _registration(pattern="white_list", subscription={})
-    assert records.decode_registration(payload, where=WHERE) == Registration({})
+    assert registrations.decode_registration(payload, where=WHERE) == Registration({})
 
 
 def test_wildcards_are_kept() -> None:
     """A peer's pattern is decoded, its first entry alone; its topics are found elsewhere."""
     payload = rb'{"subscription":{"te\\st\d/.*":2,"x":0},"pattern":"black_list"}'
-    decoded = records.decode_registration(payload, where=WHERE)
+    decoded = registrations.decode_registration(payload, where=WHERE)
     assert decoded == Registration({r"te\st\d/.*": 2}, Pattern.BLACK_LIST)
 
 
@@ -81,7 +82,7 @@ def test_wildcards_are_kept() -> None:
 def test_timestamps_are_never_a_fault(timestamp: object, expected: int | None) -> None:
     """No reader needs the time, so any value of it is taken, and usable ones are kept."""
     payload = _registration(timestamp=timestamp)
-    assert records.decode_registration(payload, where=WHERE).timestamp_ms == expected
+    assert registrations.decode_registration(payload, where=WHERE).timestamp_ms == expected
 
 
 BAD_COUNTS: list[object] = [0, -1, 1.0, 1.5, "1", None, True, 2**31, {}]
@@ -111,7 +112,7 @@ BAD_REGISTRATIONS = [
 def test_bad_registrations(payload: bytes | None) -> None:
     """What would fail the JVM's rebalance is refused, with the znode and a remedy."""
     with pytest.raises(MalformedZnodeError) as caught:
-        records.decode_registration(payload, where=WHERE)
+        registrations.decode_registration(payload, where=WHERE)
     assert caught.value.where == WHERE
     assert caught.value.remedy
     assert len(str(caught.value)) < 500

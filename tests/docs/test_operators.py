@@ -24,7 +24,7 @@ from zkconsumer.admin.exporter import GAUGES
 from zkconsumer.cli import COMMANDS, Exit, app
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.process import until

@@ -16,7 +16,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.core.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 
 CROWD = 200

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import paths, records
+from zkconsumer.core import paths, records, registrations
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.registrations import (
@@ -118,8 +118,8 @@ def test_znodes_of_running_groups() -> None:
         tp = TopicPartition(located.name, located.partition)
         if located.kind is Kind.MEMBER:
             assert path == paths.member(located.group, located.name)
-            registration = records.decode_registration(payload, where=path)
-            assert records.encode_registration(registration) == payload
+            registration = registrations.decode_registration(payload, where=path)
+            assert registrations.encode_registration(registration) == payload
         elif located.kind is Kind.OWNER:
             assert path == paths.owner(located.group, tp)
             owner = records.decode_owner(payload, where=path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import records
+from zkconsumer.core import registrations
 from zkconsumer.core.filters import TopicFilter, matching, normalise
 from zkconsumer.core.javaregex import compile_java
 from zkconsumer.errors import FilterTooCostlyError, InvalidFilterError, UnsupportedFilterError
@@ -28,7 +28,7 @@ CONSUMERS = list(_lines("java_regex.jsonl.gz"))
 @pytest.mark.parametrize("case", CONSUMERS, ids=[str(n) for n in range(len(CONSUMERS))])
 def test_a_filter_matches_the_topics_that_it_matches_in_the_jvm(case: dict[str, Any]) -> None:
     """A registration's white or black list gives the topics that five releases gave it."""
-    registration = records.decode_registration(case["registration"].encode(), where="ids")
+    registration = registrations.decode_registration(case["registration"].encode(), where="ids")
     regex = normalise(next(iter(registration.subscription)))
     topic_filter = TopicFilter(registration.pattern, regex)
     if case["matched"] is None:

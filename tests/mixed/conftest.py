@@ -16,7 +16,7 @@ from mixed.groups import NEWEST_BROKER, Cast
 from mixed.scenario import OURS, SECOND, Outcome, Scenario
 
 from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 

@@ -18,7 +18,7 @@ from waiting import LIMIT_S, wait_for
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.releases import DEFAULT, Profile, profile
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.sandbox import Sandbox

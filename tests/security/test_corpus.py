@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zkconsumer.core import paths, records
+from zkconsumer.core import paths, records, registrations
 from zkconsumer.errors import InvalidNameError, MalformedZnodeError
 
 WHERE = "/the/znode"
@@ -50,7 +50,7 @@ BROKEN = {
     "comment": b"/* */" + SOUND,
 }
 DECODERS: list[Callable[..., object]] = [
-    records.decode_registration, records.decode_topic, records.decode_broker,
+    registrations.decode_registration, records.decode_topic, records.decode_broker,
     records.decode_offset, records.decode_owner,
 ]  # fmt: skip
 NO_OFFSET = [
@@ -97,7 +97,7 @@ def test_what_java_takes_for_no_number_is_no_offset(payload: bytes) -> None:
 def test_what_is_cut_or_damaged_is_refused_or_still_json(payload: bytes) -> None:
     """A damaged registration counts only where it is still sound JSON, with the same topics."""
     try:
-        found = records.decode_registration(payload, where=WHERE)
+        found = registrations.decode_registration(payload, where=WHERE)
     except MalformedZnodeError:
         return
     assert dict(found.subscription) == {"t": 1}

@@ -17,10 +17,10 @@ from zkconsumer.consumer.notices import NoticeLog, TroubleLog, error_for, held_b
 from zkconsumer.consumer.status import status_of
 from zkconsumer.core import commands as cmd
 from zkconsumer.core import events as ev
-from zkconsumer.core import paths, records
+from zkconsumer.core import paths, registrations
 from zkconsumer.core.machine import step
 from zkconsumer.core.model import Blocker, TopicPartition
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.registrations import Pattern, Registration
 from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, displayed
 from zkconsumer.trace.page import page
 
@@ -130,7 +130,7 @@ def test_hostile_znodes_reach_no_terminal(
     """A member and the tools meet hostile znodes on a real server: every line is harmless."""
     caplog.set_level(logging.DEBUG, "zkconsumer")
     admin, name = group.admin, group.name
-    sound = records.encode_registration(Registration({group.topic: 1}, Pattern.STATIC, 1))
+    sound = registrations.encode_registration(Registration({group.topic: 1}, Pattern.STATIC, 1))
     for number, text in enumerate(HOSTILE.values()):
         payload = text.encode(errors="surrogatepass")
         if number < 4:

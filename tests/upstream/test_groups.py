@@ -14,7 +14,7 @@ from oldtools import World
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Registration, encode_registration
+from zkconsumer.core.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Pattern, Registration, encode_registration
+from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,

@@ -10,7 +10,8 @@ from zkconsumer.core.javatext import utf16_key
 from zkconsumer.core.model import ConsumerId, ThreadId
 from zkconsumer.core.paths import topic as topic_path
 from zkconsumer.core.paths import znode_fault
-from zkconsumer.core.records import Registration, decode_topic
+from zkconsumer.core.records import decode_topic
+from zkconsumer.core.registrations import Registration
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.topics import thread_ids
 from zkconsumer.errors import MalformedZnodeError, ZkConsumerError

@@ -24,11 +24,11 @@ from zkconsumer.core import paths
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.computing import Failure, Group, Part
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.core.records import (
+from zkconsumer.core.records import decode_topic
+from zkconsumer.core.registrations import (
     Pattern,
     Registration,
     decode_registration,
-    decode_topic,
     encode_registration,
 )
 from zkconsumer.core.topics import validate_streams, validate_topic_counts

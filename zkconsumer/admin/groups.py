@@ -17,7 +17,7 @@ from zkconsumer.admin.images import (
 )
 from zkconsumer.core import paths
 from zkconsumer.core.model import ConsumerId, ThreadId
-from zkconsumer.core.records import Pattern, Registration
+from zkconsumer.core.registrations import Pattern, Registration
 from zkconsumer.core.topics import thread_ids
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.zk.connection import Connection

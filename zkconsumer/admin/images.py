@@ -13,15 +13,8 @@ from functools import cached_property
 from zkconsumer.core import paths
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.records import (
-    Broker,
-    Registration,
-    decode_broker,
-    decode_offset,
-    decode_owner,
-    decode_registration,
-    decode_topic,
-)
+from zkconsumer.core.records import Broker, decode_broker, decode_offset, decode_owner, decode_topic
+from zkconsumer.core.registrations import Registration, decode_registration
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, UnknownGroupError
 from zkconsumer.zk.connection import Connection

@@ -14,15 +14,8 @@ from zkconsumer.core.filters import TopicFilter, matching
 from zkconsumer.core.javatext import java_hash, parse_int64
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.payloads import Thrown
-from zkconsumer.core.records import (
-    Broker,
-    Pattern,
-    Registration,
-    decode_broker,
-    decode_partition_state,
-    decode_registration,
-    decode_topic,
-)
+from zkconsumer.core.records import Broker, decode_broker, decode_partition_state, decode_topic
+from zkconsumer.core.registrations import Pattern, Registration, decode_registration
 from zkconsumer.core.releases import Profile
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.zk.connection import Connection

@@ -31,28 +31,28 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 
-# name -> module, which has a Typer `app`, and what the help says of it without importing it.
-# In the order of the help.
+# Command name -> "module:Typer application", and the summary that the help prints without importing
+# the module. The help lists the commands in this order.
 COMMANDS = {
-    "demo": ("zkconsumer.cli.demo", "Show a real group at work: join, leave, kill."),
-    "consume": ("zkconsumer.cli.consume", "Write the messages of topics to standard output."),
-    "topics": ("zkconsumer.cli.topics", "Which topics there are, and where they are kept."),
-    "groups": ("zkconsumer.cli.groups", "Which groups there are; one group in full; change them."),
-    "members": ("zkconsumer.cli.members", "Who is registered, and what its threads have."),
-    "lag": ("zkconsumer.cli.lag", "How far groups are behind; also for Prometheus."),
-    "offsets": ("zkconsumer.cli.offsets", "A group's offsets: see, move, back up, carry over."),
-    "apply": ("zkconsumer.cli.apply", "Make the changes of a plan, or finish them."),
-    "undo": ("zkconsumer.cli.undo", "Put back what a change has taken away."),
-    "owners": ("zkconsumer.cli.owners", "Who owns the partitions of a group, also with --watch."),
-    "assign": ("zkconsumer.cli.assign", "Who would get what, in a live group or a file of cases."),
-    "verify": ("zkconsumer.cli.verify", "Check that a group has settled."),
-    "doctor": ("zkconsumer.cli.doctor", "What is wrong with groups, and what mends it."),
-    "migrate": ("zkconsumer.cli.migrate", "Offsets from ZooKeeper to Kafka, or back."),
-    "explain": ("zkconsumer.cli.explain", "Why a thread owns its partitions: the arithmetic."),
-    "legacy": ("zkconsumer.cli.legacy", "Kafka's old tools, with their arguments and output."),
-    "simulate": ("zkconsumer.cli.simulate", "Play groups on a simulated ZooKeeper, and tell."),
-    "trace": ("zkconsumer.cli.trace", "What a member wrote down of its decisions: replay it."),
-    "sandbox": ("zkconsumer.cli.sandbox", "A ZooKeeper and a broker of your own, for trying."),
+    "demo": ("zkconsumer.cli.demo:app", "Show a real group at work: join, leave, kill."),
+    "consume": ("zkconsumer.cli.consume:app", "Write the messages of topics to standard output."),
+    "topics": ("zkconsumer.cli.topics:app", "Which topics there are, and where they are kept."),
+    "groups": ("zkconsumer.cli.groups:app", "Which groups there are; one group in full; change them."),
+    "members": ("zkconsumer.cli.members:app", "Who is registered, and what its threads have."),
+    "lag": ("zkconsumer.cli.lag:app", "How far groups are behind; also for Prometheus."),
+    "offsets": ("zkconsumer.cli.offsets:app", "A group's offsets: see, move, back up, carry over."),
+    "apply": ("zkconsumer.cli.apply:app", "Make the changes of a plan, or finish them."),
+    "undo": ("zkconsumer.cli.undo:app", "Put back what a change has taken away."),
+    "owners": ("zkconsumer.cli.owners:app", "Who owns the partitions of a group, also with --watch."),
+    "assign": ("zkconsumer.cli.assign:app", "Who would get what, in a live group or a file of cases."),
+    "verify": ("zkconsumer.cli.verify:app", "Check that a group has settled."),
+    "doctor": ("zkconsumer.cli.doctor:app", "What is wrong with groups, and what mends it."),
+    "migrate": ("zkconsumer.cli.migrate:app", "Offsets from ZooKeeper to Kafka, or back."),
+    "explain": ("zkconsumer.cli.explain:app", "Why a thread owns its partitions: the arithmetic."),
+    "legacy": ("zkconsumer.cli.legacy:app", "Kafka's old tools, with their arguments and output."),
+    "simulate": ("zkconsumer.cli.simulate:app", "Play groups on a simulated ZooKeeper, and tell."),
+    "trace": ("zkconsumer.cli.trace:app", "What a member wrote down of its decisions: replay it."),
+    "sandbox": ("zkconsumer.cli.sandbox:app", "A ZooKeeper and a broker of your own, for trying."),
 }
 
 
@@ -108,7 +108,9 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name][0]).app)
+        module, _, application = COMMANDS[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(module), application)
+        command = typer.main.get_command(found)
         command.name = cmd_name
         _name_arguments(command)
         return command

@@ -240,7 +240,7 @@ def _bad_case(where: str, what: str) -> ConfigError:
 def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]) -> Group:
     """The group after members have come and gone."""
     from zkconsumer.admin.assigning import joined, left, topic_counts, what_if  # noqa: PLC0415
-    from zkconsumer.core.records import Registration  # noqa: PLC0415
+    from zkconsumer.core.registrations import Registration  # noqa: PLC0415
 
     for consumer in leave:
         now = left(now, consumer, where="--leave")

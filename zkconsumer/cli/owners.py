@@ -176,7 +176,7 @@ def _change_json(change: Change) -> str:
 
 def _value(value: Any) -> Any:
     """What is shown of a member (its topics), an owner (the thread), an offset, or a fault."""
-    from zkconsumer.core.records import Registration  # noqa: PLC0415
+    from zkconsumer.core.registrations import Registration  # noqa: PLC0415
     from zkconsumer.zk.observer import OwnerInfo  # noqa: PLC0415
 
     match value:

@@ -25,7 +25,8 @@ from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport, Streams
 from zkconsumer.core import topics
 from zkconsumer.core.filters import TopicFilter
 from zkconsumer.core.model import Purpose, TopicPartition
-from zkconsumer.core.records import Broker, Registration
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Registration
 from zkconsumer.core.state import Phase
 from zkconsumer.errors import (
     CommitError,

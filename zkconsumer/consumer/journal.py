@@ -16,7 +16,7 @@ from zkconsumer.core import commands as cmd
 from zkconsumer.core import events, paths
 from zkconsumer.core.assignors import Strategy
 from zkconsumer.core.model import UNNAMED, Purpose, TopicPartition
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.state import Phase, State, own_topics
 from zkconsumer.core.topics import thread_ids
 from zkconsumer.errors import displayed, printable

@@ -9,9 +9,9 @@ The order within a turn:
 2. The machine steps, observers see the transition, and then the commands run in their order. A
    command that produces an event (`CollectPositions`) steps the machine at once: the commands of
    that nested step run before the remaining commands of the outer step.
-3. While a deadline has passed, the machine steps with another `Tick`, so that a busy inbox does not
-   delay a renewal of the lease or a back-off. A `Tick` serves one deadline of a phase: a member that
-   was frozen has several.
+3. While a deadline has passed, the machine steps with another `Tick`, so that a busy inbox delays
+   neither a renewal of the lease nor a back-off. A `Tick` serves one deadline of a phase, and a
+   member that was frozen has several.
 """
 
 from __future__ import annotations

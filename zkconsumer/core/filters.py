@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from zkconsumer.core.javaregex import compile_java
 from zkconsumer.core.paths import shown
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.errors import FilterTooCostlyError
 
 # Seconds of processor time (of the whole process: `regex` measures nothing finer) for one filter

@@ -8,7 +8,7 @@ from zkconsumer.core import blocking, listening, rebalance
 from zkconsumer.core.commands import Command, Notice, NoticeKind
 from zkconsumer.core.events import ViewRead
 from zkconsumer.core.model import RebalanceMode, ThreadId, TopicPartition
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.state import State, Step, own_topics, replace, then
 from zkconsumer.core.view import GroupView, assignment, recreated, undecidable
 from zkconsumer.errors import ConfigError, displayed

@@ -15,32 +15,8 @@ from functools import lru_cache
 
 from zkconsumer.core.javatext import MAX_INT32, MIN_INT32, parse_int32, parse_int64
 from zkconsumer.core.paths import shown
-from zkconsumer.core.payloads import MAX_PAYLOAD, Payload, Thrown
-from zkconsumer.core.registrations import (
-    Pattern,
-    Registration,
-    decode_registration,
-    encode_registration,
-)
+from zkconsumer.core.payloads import Payload, Thrown
 from zkconsumer.core.releases import DEFAULT, Profile
-
-__all__ = [
-    "MAX_PAYLOAD",
-    "Broker",
-    "PartitionState",
-    "Pattern",
-    "Registration",
-    "decode_broker",
-    "decode_offset",
-    "decode_owner",
-    "decode_partition_state",
-    "decode_registration",
-    "decode_replicas",
-    "decode_topic",
-    "encode_offset",
-    "encode_owner",
-    "encode_registration",
-]
 
 
 @dataclass(frozen=True, slots=True)

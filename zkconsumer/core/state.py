@@ -24,7 +24,7 @@ from zkconsumer.core.model import (
     TopicPartition,
 )
 from zkconsumer.core.offsets import CommitPlan, Ledger
-from zkconsumer.core.records import Pattern
+from zkconsumer.core.registrations import Pattern
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.view import GroupView
 

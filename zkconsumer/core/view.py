@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.core.paths import znode_fault
-from zkconsumer.core.records import Broker, Pattern, Registration
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Pattern, Registration
 from zkconsumer.core.releases import DEFAULT, Profile
 from zkconsumer.core.topics import thread_ids
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core import paths, records
+from zkconsumer.core import paths, records, registrations
 from zkconsumer.core.assignors import assign
 from zkconsumer.core.model import ThreadId, TopicPartition
-from zkconsumer.core.records import Registration
+from zkconsumer.core.registrations import Registration
 from zkconsumer.core.state import Settings
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.sim.member import Feed
@@ -144,7 +144,7 @@ class Connector:
         self._enter("registering", "")
         for parent in (paths.CONSUMERS, parent_of(paths.ids(group)), paths.ids(group)):
             yield rq.Create(parent)
-        payload = records.encode_registration(
+        payload = registrations.encode_registration(
             Registration(self.settings.subscription, timestamp_ms=self.wall_ms)
         )
         created: Reply = yield rq.Create(path, payload, ephemeral=True)
@@ -299,7 +299,7 @@ class Connector:
         reply: Reply = yield rq.Get(path)
         if reply.code is not Code.OK:
             raise _AttemptFailed(f"NoNode for {path}")
-        return records.decode_registration(reply.value.data, where=path)
+        return registrations.decode_registration(reply.value.data, where=path)
 
     def _partitions(self) -> Generator[Asked, Any, dict[str, tuple[int, ...]]]:
         found = {}

@@ -27,7 +27,8 @@ from pyspark.sql.streaming.datasource import (
 from zkconsumer.consumer.gate import boottime
 from zkconsumer.core import topics
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Broker, Registration
+from zkconsumer.core.records import Broker
+from zkconsumer.core.registrations import Registration
 from zkconsumer.errors import (
     MissingShareError,
     RebalanceBlockedError,

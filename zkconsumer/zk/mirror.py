@@ -23,12 +23,8 @@ from kazoo.exceptions import NoNodeError
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
 from zkconsumer.core.paths import Kind
-from zkconsumer.core.records import (
-    Registration,
-    decode_offset,
-    decode_owner,
-    decode_registration,
-)
+from zkconsumer.core.records import decode_offset, decode_owner
+from zkconsumer.core.registrations import Registration, decode_registration
 from zkconsumer.errors import MalformedZnodeError
 
 # Seconds one reply may take; a server that is slower than this is treated like a lost connection.

@@ -23,7 +23,6 @@ from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ChrootMissingError, ZooKeeperUnreachableError
 from zkconsumer.zk.mirror import ALL, Change, GroupSnapshot, Mirror, OwnerInfo, Part, What
 from zkconsumer.zk.security import TlsSockets, client_options, tls_context
-from zkconsumer.zk.survey import Survey, read_survey
 
 __all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "Part", "ALL", "Change", "What"]
 
@@ -133,10 +132,6 @@ class Observer:
         mirror = Mirror(self._client, self.group, self._follow, watch=None)
         self._read(mirror.read_all)
         return mirror.snapshot()
-
-    def survey(self) -> Survey:
-        """Reads what members compute the assignment from, and who owns what now."""
-        return self._read(lambda: read_survey(self._client, self.group))
 
     def changes(self) -> Iterator[tuple[float, Change]]:
         """Every change, with the monotonic time in seconds at which it was known; until `close`.

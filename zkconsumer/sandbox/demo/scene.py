@@ -11,7 +11,7 @@ from typing import Any
 
 from zkconsumer.core.assignors import Strategy, assign
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Registration
+from zkconsumer.core.registrations import Registration
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.sandbox.demo.judge import Seen, Tally
 from zkconsumer.zk.observer import Change, Observer, OwnerInfo, What
