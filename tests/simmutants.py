@@ -37,7 +37,7 @@ from zkconsumer.core import (
     view,
 )
 from zkconsumer.core.model import Purpose
-from zkconsumer.core.state import Phase
+from zkconsumer.core.state import Phase, start_op
 from zkconsumer.sim import handover
 from zkconsumer.sim.monitor import InvariantViolation
 from zkconsumer.sim.session import SimSession
@@ -180,7 +180,7 @@ def _stale_operations_go_on() -> list[Patch]:
 def _release_before_stop() -> list[Patch]:
     def stop(state: Any, go: Any, now: float) -> Any:
         state = replace(state, moving=go, ready=frozenset(), phase=Phase.RELEASING)
-        state, op = rebalance.start_op(state)
+        state, op = start_op(state)
         return state, (commands.Release(op, go),)
 
     return [(rebalance, "stop", stop)]
