@@ -44,7 +44,7 @@ COMMANDS = {
     "apply": ("zkconsumer.cli.apply:app", "Make the changes of a plan, or finish them."),
     "undo": ("zkconsumer.cli.undo:app", "Put back what a change has taken away."),
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
-    "assign": ("zkconsumer.cli.assign:app", "Compute an assignment, of a group or a file of cases."),
+    "assign": ("zkconsumer.cli.assign:app", "Compute the assignment of a group or of a file."),
     "verify": ("zkconsumer.cli.verify:app", "Check that a group has settled."),
     "doctor": ("zkconsumer.cli.doctor:app", "What is wrong with groups, and what mends it."),
     "migrate": ("zkconsumer.cli.migrate:app", "Offsets from ZooKeeper to Kafka, or back."),
