@@ -16,7 +16,8 @@ All times are seconds of one clock that does not stop while the machine sleeps; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 
 SHARE_OF_TIMEOUT = 2 / 3
 RENEWALS_PER_TIMEOUT = 6
@@ -39,11 +40,11 @@ class Lease:
         )
 
     def asked(self, op: int, now: float) -> Lease:
-        return replace(self, op=op, asked_at=now)
+        return dataclasses.replace(self, op=op, asked_at=now)
 
     def granted(self, sent_at: float) -> Lease:
         deadline = max(self.deadline, sent_at + SHARE_OF_TIMEOUT * self.timeout_s)
-        return replace(self, op=None, deadline=deadline)
+        return dataclasses.replace(self, op=None, deadline=deadline)
 
     def holds(self, now: float) -> bool:
         return now < self.deadline

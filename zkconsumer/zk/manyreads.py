@@ -16,7 +16,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeGuard
 
-from zkconsumer.zk.requests import Children, Exists, Get, Node, Request, Rights, Stat
+from zkconsumer.zk import requests as rq
+from zkconsumer.zk.requests import Children, Get, Node, Request, Rights, Stat
 
 SINCE = (3, 6)
 """The first release of ZooKeeper that knows it."""
@@ -32,7 +33,7 @@ REQUEST_BYTES = 512 * 1024
 """Bytes of one request, about: a server shuts the connection at jute.maxbuffer, by default 1 MiB.
 The rest goes into further requests."""
 
-PlainRead = Get | Exists | Children
+PlainRead = Get | rq.Exists | Children
 
 _GET, _CHILDREN, _ERROR = 4, 8, -1  # `ZooDefs.OpCode`
 _HEADER = struct.Struct("!i?i")  # `MultiHeader`: the operation, whether this is the end, the error
