@@ -125,6 +125,13 @@ class Case:
         """Have a znode deleted, or its payload replaced."""
         return Mend(path, self.image.nodes[path].stat.mzxid, data)
 
+    def mends_of_tree(self, root: str) -> tuple[Mend, ...]:
+        """Have a znode deleted with everything below it; nothing where a session holds one of it."""
+        found = list(self.below(root))
+        if any(self.session_of(path) for path in found):
+            return ()
+        return tuple(map(self.mend, reversed(found)))
+
     def below(self, root: str) -> Iterator[str]:
         """A znode and all that were read below it, parents first."""
         if root in self.image.nodes:

@@ -78,3 +78,8 @@ def partitions_of(numbers: Iterable[int]) -> str:
     """The same with the word before it: `partition 7`, `partitions 0-3, 7`."""
     known = set(numbers)
     return f"partition{'s' if len(known) > 1 else ''} {ranges(known)}"
+
+
+def fix_command(group: str) -> str:
+    """Return the command that makes the doctor's changes to a group."""
+    return f"zkconsumer doctor --group {group} --fix --execute"

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 
 from zkconsumer.admin.case import Case
-from zkconsumer.admin.checks.members import fix
-from zkconsumer.admin.checks.owners import whole
-from zkconsumer.admin.findings import Finding, Severity
+from zkconsumer.admin.findings import Finding, Severity, fix_command
 from zkconsumer.core import paths
 from zkconsumer.core.paths import Kind, shown
 
@@ -44,19 +42,19 @@ def _topic(case: Case, parent: str, name: str) -> Finding:
     why = "no topic can have that name"
     if name.startswith(("b'", 'b"')):
         why += ": a Python 3 client wrote the text of its bytes, as pykafka does (its issue 888)"
-    mends = whole(case, parent)
+    mends = case.mends_of_tree(parent)
     return Finding(
         Severity.WARNING, FOREIGN_TOPIC, case.group, shown(name), f"{parent} is no topic's", why
         + "; to JVM members it means nothing, and both may be reading the same partitions",
-        fix(case.group) if mends else _stop_of(case, [parent]), mends=mends,
+        fix_command(case.group) if mends else _stop_of(case, [parent]), mends=mends,
     )
 
 
 def _nodes(case: Case, topic: str, odd: list[str], kind: Kind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
     listed = ", ".join(map(shown, names[:3])) + (" ..." if len(names) > 3 else "")
-    mends = tuple(mend for path in odd for mend in whole(case, path))
-    remedy = fix(case.group) if mends else _stop_of(case, odd)
+    mends = tuple(mend for path in odd for mend in case.mends_of_tree(path))
+    remedy = fix_command(case.group) if mends else _stop_of(case, odd)
     if kind is Kind.OFFSETS_OF:
         return Finding(
             Severity.WARNING, FOREIGN_OFFSETS, case.group, topic,

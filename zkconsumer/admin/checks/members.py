@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zkconsumer.admin.case import Case
-from zkconsumer.admin.findings import Finding, Severity
+from zkconsumer.admin.findings import Finding, Severity, fix_command
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC
 from zkconsumer.core import paths
 from zkconsumer.errors import MalformedZnodeError
@@ -47,14 +47,9 @@ def _finding(case: Case, code: str, consumer: str, what: str, why: str) -> Findi
         remedy = f"stop the process that holds session 0x{session:x}: {path} goes with it"
         return Finding(Severity.ERROR, code, case.group, consumer, what, why, remedy)
     return Finding(
-        Severity.ERROR, code, case.group, consumer, what, why, fix(case.group),
+        Severity.ERROR, code, case.group, consumer, what, why, fix_command(case.group),
         mends=(case.mend(path),),
     )
-
-
-def fix(group: str) -> str:
-    """The command that mends what can be mended."""
-    return f"zkconsumer doctor --group {group} --fix --execute"
 
 
 def of_agreement(case: Case) -> Iterator[Finding]:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from zkconsumer.admin.asking import partitions_in
 from zkconsumer.admin.case import Case, Log
-from zkconsumer.admin.checks.members import fix
-from zkconsumer.admin.checks.owners import whole
-from zkconsumer.admin.findings import Finding, Severity, partitions_of
+from zkconsumer.admin.findings import Finding, Severity, fix_command, partitions_of
 from zkconsumer.core import paths
 from zkconsumer.core.javatext import parse_int64
 from zkconsumer.core.model import TopicPartition
@@ -51,7 +49,7 @@ def _malformed(case: Case) -> Iterator[Finding]:
             f"the offset of {partitions_of([tp.partition])}: {node.fault}",
             "a JVM member that is given the partition fails in every rebalance, with"
             " NumberFormatException",
-            f"{fix(case.group)} ({kept})", (tp.partition,), (mend,),
+            f"{fix_command(case.group)} ({kept})", (tp.partition,), (mend,),
         )
 
 
@@ -79,14 +77,14 @@ def _of_nothing(case: Case) -> Iterator[Finding]:
             leaves = (paths.offset(case.group, TopicPartition(topic, number)) for number in gone)
             mends = tuple(map(case.mend, leaves))
         else:
-            mends = whole(case, paths.offsets_of(case.group, topic))
+            mends = case.mends_of_tree(paths.offsets_of(case.group, topic))
         yield Finding(
             Severity.WARNING, OFFSET_OF_NOTHING, case.group, topic,
             f"{partitions_of(gone)}: an offset, and the topic "
             + ("has no such partition" if exists else "does not exist"),
             "when the topic is made anew, the group begins there in the middle of it, or beyond"
             " its end",
-            fix(case.group), gone, mends,
+            fix_command(case.group), gone, mends,
         )
 
 

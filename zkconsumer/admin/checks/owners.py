@@ -7,8 +7,7 @@ from itertools import groupby
 
 from zkconsumer.admin.asking import partitions_in
 from zkconsumer.admin.case import Case
-from zkconsumer.admin.checks.members import fix
-from zkconsumer.admin.findings import Finding, Mend, Severity, partitions_of
+from zkconsumer.admin.findings import Finding, Severity, fix_command, partitions_of
 from zkconsumer.admin.images import OwnerNode
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
 from zkconsumer.core import paths
@@ -46,7 +45,7 @@ def _persistent(case: Case, tp: TopicPartition, node: OwnerNode) -> Finding:
         f"the owner node of {partitions_of([tp.partition])}, {shown(node.thread)}, is persistent:"
         " no session will ever take it away",
         "no member can claim the partition, and JVM members give up after their retries",
-        fix(case.group), (tp.partition,), (case.mend(paths.owner(case.group, tp)),),
+        fix_command(case.group), (tp.partition,), (case.mend(paths.owner(case.group, tp)),),
     )
 
 
@@ -59,22 +58,14 @@ def _of_nothing(
     dead = [paths.owner(case.group, tp) for tp, node in zip(gone, nodes, strict=True)
             if not node.session]
     root = paths.owners_of(case.group, topic)
-    mends = tuple(map(case.mend, dead)) if exists or sessions else whole(case, root)
+    mends = tuple(map(case.mend, dead)) if exists or sessions else case.mends_of_tree(root)
     return Finding(
         Severity.WARNING, OWNER_OF_NOTHING, case.group, topic,
         f"{partitions_of(numbers)}: an owner node, and the topic "
         + ("has no such partition" if exists else "does not exist"),
         "the topic was deleted or never there; members that hold it read nothing",
-        _stop(*sessions) if sessions else fix(case.group), numbers, mends,
+        _stop(*sessions) if sessions else fix_command(case.group), numbers, mends,
     )
-
-
-def whole(case: Case, root: str) -> tuple[Mend, ...]:
-    """Delete a znode with everything below it; nothing at all where a session holds one of it."""
-    found = list(case.below(root))
-    if any(case.session_of(path) for path in found):
-        return ()
-    return tuple(map(case.mend, reversed(found)))
 
 
 def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator[Finding]:
