@@ -126,7 +126,7 @@ class Case:
         return Mend(path, self.image.nodes[path].stat.mzxid, data)
 
     def mends_of_tree(self, root: str) -> tuple[Mend, ...]:
-        """Have a znode deleted with everything below it; nothing where a session holds one of it."""
+        """Return the deletions of a znode and all below it; none if a session holds one of them."""
         found = list(self.below(root))
         if any(self.session_of(path) for path in found):
             return ()

@@ -118,7 +118,8 @@ def _fix(common: Common, connection: Connection, found: list[Finding], how: Chan
 
 def _mended_below(one: Finding) -> Finding:
     """With the plan in place of the command that makes it, which is the one that runs."""
-    from zkconsumer.admin.checks.members import fix  # noqa: PLC0415
+    from zkconsumer.admin.findings import fix_command  # noqa: PLC0415
+
 
     return replace(one, remedy=one.remedy.replace(fix(one.group), "by the plan below"))
 
