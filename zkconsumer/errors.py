@@ -41,6 +41,12 @@ def displayed(text: str, limit: int = MAX_DISPLAYED) -> str:
     return f"{printable(text[:limit])}... ({len(text)} characters)"
 
 
+def shown(text: str) -> str:
+    """Return the first 80 characters of foreign text, quoted, in ASCII and safe to print."""
+    quoted = ascii(text[:80])
+    return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
+
+
 class ZkConsumerError(Exception):
     """Root of the tree.
 

@@ -37,6 +37,7 @@ from zkconsumer.errors import (
     RefusedError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
+    shown,
 )
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import (
@@ -229,7 +230,7 @@ class _Run:
         left = {path for path, stat in nodes.items() if not stat.owner}
         return {
             group: [
-                paths.shown(name) + (_OF_NOBODY if paths.member(group, name) in left else "")
+                shown(name) + (_OF_NOBODY if paths.member(group, name) in left else "")
                 for name in names
             ]
             for group, names in found.items() if names
@@ -349,7 +350,7 @@ def count(things: Sequence[Any] | Mapping[Any, Any], noun: str) -> str:
 def _told(change: Change, node: Node | None) -> str:
     if node is None:
         return f"{change.path} is gone"
-    data = paths.shown((node.data or b"").decode(errors="replace"))
+    data = shown((node.data or b"").decode(errors="replace"))
     return f"{change.path} has {data} in version {node.stat.version}"
 
 

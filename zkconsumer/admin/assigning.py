@@ -32,7 +32,7 @@ from zkconsumer.core.registrations import (
     encode_registration,
 )
 from zkconsumer.core.topics import validate_streams, validate_topic_counts
-from zkconsumer.errors import ConfigError, MalformedZnodeError
+from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
 from zkconsumer.zk.connection import Connection
 
 _WHERE = "--what-if"
@@ -97,7 +97,7 @@ def left(group: Group, consumer: ConsumerId, *, where: str) -> Group:
     """With one member less; raises ConfigError where it is none, and `where` is what said so."""
     if consumer not in group.registrations:
         raise ConfigError(
-            f"{paths.shown(consumer)} is no member", where=where,
+            f"{shown(consumer)} is no member", where=where,
             remedy="one of " + ", ".join(list(group.registrations)[:5])
             if group.registrations else "the group has none",
         )
@@ -112,19 +112,19 @@ def topic_counts(text: str, *, where: str) -> dict[str, int]:
         return validate_topic_counts({topic: int(count) for topic, _, count in pairs})
     except ValueError as error:
         raise ConfigError(
-            f"{paths.shown(text)} is no subscription", where=where, remedy="TOPIC=STREAMS[,...]"
+            f"{shown(text)} is no subscription", where=where, remedy="TOPIC=STREAMS[,...]"
         ) from error
 
 
 def _joined(group: Group, wish: str) -> Group:
     consumer, colon, asked = wish[1:].rpartition(":")
     if not colon or not consumer:
-        raise ConfigError(f"{paths.shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
+        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
     paths.validate_consumer_id(consumer)
     if "=" in asked:
         return joined(group, consumer, Registration(topic_counts(asked, where=_WHERE)))
     if not (asked.isascii() and asked.isdigit() and len(asked) < 10):
-        raise ConfigError(f"{paths.shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
+        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
     threads = validate_streams(int(asked), where=_WHERE)
     return joined(group, consumer, _like_the_others(group, threads))
 
@@ -157,7 +157,7 @@ def _grown(group: Group, wish: str) -> Group:
     match = _GROWTH.fullmatch(wish)
     if match is None or not 0 < int(match[2]) <= MAX_ADDED:
         raise ConfigError(
-            f"{paths.shown(wish)} is no change of a group", where=_WHERE,
+            f"{shown(wish)} is no change of a group", where=_WHERE,
             remedy=f"{_FORMS}; at most {MAX_ADDED} partitions",
         )
     topic, more = paths.validate_topic(match[1]), int(match[2])

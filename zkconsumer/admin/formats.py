@@ -26,8 +26,8 @@ from typing import Any, Final
 from zkconsumer.core import paths
 from zkconsumer.core.javatext import MAX_INT32, parse_int64
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import Kind, shown
-from zkconsumer.errors import BadFileError, InvalidNameError
+from zkconsumer.core.paths import Kind
+from zkconsumer.errors import BadFileError, InvalidNameError, shown
 
 Offsets = dict[str, dict[TopicPartition, int]]
 """Group -> partition -> offset."""

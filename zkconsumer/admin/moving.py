@@ -37,7 +37,7 @@ from zkconsumer.core import paths
 from zkconsumer.core.filters import matching, white_list
 from zkconsumer.core.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.core.records import Broker
-from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.errors import ConfigError, RefusedError, shown
 from zkconsumer.kafka.logs import (
     LogRange,
     are_times_exact,
@@ -357,7 +357,7 @@ def select_topics(
     found |= dict.fromkeys(matching(wanted, topics, internal=frozenset()))
     if not found:
         raise ConfigError(
-            f"no topic of group {group} matches {paths.shown(pattern)}",
+            f"no topic of group {group} matches {shown(pattern)}",
             remedy=f"it has {', '.join(topics[:20]) or 'none'}",
         )
     return found

@@ -20,7 +20,7 @@ from zkconsumer.core import paths
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.core.paths import Kind
 from zkconsumer.core.records import decode_offset
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.errors import MalformedZnodeError, shown
 from zkconsumer.zk.requests import Create, Delete, Node, Right, SetData, Write
 
 
@@ -294,7 +294,7 @@ def _value(state: State | Content | None, tp: TopicPartition | None) -> int | st
     try:
         return text if tp is None else decode_offset(state.data, where="")
     except MalformedZnodeError:
-        return paths.shown(text)
+        return shown(text)
 
 
 def _lag(end: int | None, offset: int | str | None) -> int | None:

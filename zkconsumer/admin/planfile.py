@@ -29,7 +29,7 @@ from zkconsumer.admin.plan import (
 from zkconsumer.core import paths
 from zkconsumer.core.javatext import MAX_INT32
 from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.errors import BadFileError, ConfigError, ZkConsumerError
+from zkconsumer.errors import BadFileError, ConfigError, ZkConsumerError, shown
 from zkconsumer.zk.requests import MAX_PAYLOAD_BYTES, Right
 
 FORMAT: Final = "zkconsumer-plan"
@@ -163,10 +163,10 @@ def _change(value: Any, where: str) -> Change:
     path = _text(one["path"], where)
     group, _, below = path.removeprefix(paths.group("")).partition("/")
     if path != paths.group(group) + (below and f"/{below}"):
-        raise _Fault(f"{where}: {paths.shown(path)} is not below a group")
+        raise _Fault(f"{where}: {shown(path)} is not below a group")
     paths.validate_group(group)
     if below and (fault := paths.znode_fault(below)):
-        raise _Fault(f"{where}: {paths.shown(path)}: {fault}")
+        raise _Fault(f"{where}: {shown(path)}: {fault}")
     before = None if one["before"] is None else _state(one["before"], f"{where}.before")
     after = None if one["after"] is None else _content(one["after"], f"{where}.after")
     if before is None and after is None:

@@ -20,7 +20,7 @@ from zkconsumer.admin.images import (
     unknown_group,
 )
 from zkconsumer.core.model import ThreadId, TopicPartition
-from zkconsumer.core.paths import shown
+from zkconsumer.errors import shown
 from zkconsumer.zk.connection import Connection
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"

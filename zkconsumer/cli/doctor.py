@@ -117,11 +117,10 @@ def _fix(common: Common, connection: Connection, found: list[Finding], how: Chan
 
 
 def _mended_below(one: Finding) -> Finding:
-    """With the plan in place of the command that makes it, which is the one that runs."""
+    """Return the finding with a remedy that points to the plan printed below it."""
     from zkconsumer.admin.findings import fix_command  # noqa: PLC0415
 
-
-    return replace(one, remedy=one.remedy.replace(fix(one.group), "by the plan below"))
+    return replace(one, remedy=one.remedy.replace(fix_command(one.group), "by the plan below"))
 
 
 def _groups(

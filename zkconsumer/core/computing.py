@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from zkconsumer.core.assignors import Strategy, Variant, assign
 from zkconsumer.core.filters import TopicFilter, matching, normalise
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.core.paths import shown, znode_fault
+from zkconsumer.core.paths import znode_fault
 from zkconsumer.core.payloads import Thrown
 from zkconsumer.core.records import decode_topic
 from zkconsumer.core.registrations import Pattern, Registration, read_registration
@@ -24,6 +24,7 @@ from zkconsumer.errors import (
     InvalidFilterError,
     MalformedZnodeError,
     ZkConsumerError,
+    shown,
 )
 
 

@@ -15,10 +15,9 @@ from typing import Final
 from zkconsumer.core.assignors import KeyForm, Strategy
 from zkconsumer.core.computing import Failure, Group, Part, compute
 from zkconsumer.core.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.core.paths import shown
 from zkconsumer.core.registrations import Pattern, Registration, read_registration
 from zkconsumer.core.releases import DEFAULT, Parser, Profile
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.errors import MalformedZnodeError, shown
 
 # What owner nodes can tell apart; in the rest they are like DEFAULT, whose registrations every
 # release reads, and which reads those of every release.

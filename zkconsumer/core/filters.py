@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from zkconsumer.core.javaregex import compile_java
-from zkconsumer.core.paths import shown
 from zkconsumer.core.registrations import Pattern
-from zkconsumer.errors import FilterTooCostlyError
+from zkconsumer.errors import FilterTooCostlyError, shown
 
 # Seconds of processor time (of the whole process: `regex` measures nothing finer) for one filter
 # on one list of topics. A sane filter takes microseconds a topic; one that backtracks without end

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from zkconsumer.core.javatext import MAX_INT32, MIN_INT32
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.errors import InvalidNameError
+from zkconsumer.errors import InvalidNameError, shown
 
 CONSUMERS = "/consumers"
 BROKERS = "/brokers"
@@ -85,12 +85,6 @@ def znode_fault(name: str) -> str:
         return "a path element is empty, '.' or '..'"
     match = _REFUSED.search(name)
     return f"ZooKeeper refuses the character U+{ord(match[0]):04X}" if match else ""
-
-
-def shown(text: str) -> str:
-    """Enough of untrusted text to recognise it, quoted and harmless to print."""
-    quoted = ascii(text[:80])
-    return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
 
 
 # ---- building -----------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from zkconsumer.core.javatext import MAX_INT32, MIN_INT32, parse_int32, parse_int64
-from zkconsumer.core.paths import shown
 from zkconsumer.core.payloads import Payload, Thrown
 from zkconsumer.core.releases import DEFAULT, Profile
+from zkconsumer.errors import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from typing import Final
 
 from zkconsumer.core.assignors.roundrobin import Variant
 from zkconsumer.core.javatext import MAX_INT32, MIN_INT32, parse_int64, scala_map_order
-from zkconsumer.core.paths import shown, znode_fault
+from zkconsumer.core.paths import znode_fault
 from zkconsumer.core.payloads import Payload, Thrown
 from zkconsumer.core.releases import DEFAULT, Layout, Profile
 from zkconsumer.core.topics import MAX_STREAMS
-from zkconsumer.errors import ConfigError, MalformedZnodeError
+from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
 
 _REMEDY = (
     "the whole group waits, JVM members included, until this member is stopped or its"

@@ -28,6 +28,7 @@ from zkconsumer.errors import (
     MalformedZnodeError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
+    shown,
 )
 from zkconsumer.zk.connection import Connection
 from zkconsumer.zk.requests import MAX_MULTI_WRITES, Code, Create, SetData
@@ -198,7 +199,7 @@ class Mirror:
                 "group %s has members (%s), and this query, which is none, moves its offsets on: at"
                 " their next rebalance they skip what it has read; give the query a group of its"
                 " own, or mode=group",
-                self._group, ", ".join(map(paths.shown, members[:5])),
+                self._group, ", ".join(map(shown, members[:5])),
             )
         self._members = members
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from zkconsumer.admin.case import Case
 from zkconsumer.admin.findings import Finding, Severity, fix_command
 from zkconsumer.core import paths
-from zkconsumer.core.paths import Kind, shown
+from zkconsumer.core.paths import Kind
+from zkconsumer.errors import shown
 
 FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
     "foreign-owner-nodes", "foreign-offset-nodes", "foreign-topic-name"

@@ -12,7 +12,7 @@ from zkconsumer.admin.images import OwnerNode
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
 from zkconsumer.core import paths
 from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import shown
+from zkconsumer.errors import shown
 
 PERSISTENT_OWNER, STALE = "persistent-owner", "stale-owner"
 OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"

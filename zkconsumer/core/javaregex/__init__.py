@@ -19,11 +19,11 @@ from zkconsumer.core.javaregex.checks import rounds
 from zkconsumer.core.javaregex.nodes import text_of
 from zkconsumer.core.javaregex.parser import Parser
 from zkconsumer.core.javaregex.sets import SEPARATOR
-from zkconsumer.core.paths import shown
 from zkconsumer.errors import (
     FilterTooCostlyError,
     InvalidFilterError,
     UnsupportedFilterError,
+    shown,
 )
 
 # Characters of a pattern: room for a list of hundreds of topics, and parsed and compiled within

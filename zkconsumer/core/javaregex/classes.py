@@ -13,8 +13,7 @@ from zkconsumer.core.javaregex.sets import (
     between,
     in_class,
 )
-from zkconsumer.core.paths import shown
-from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError
+from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError, shown
 
 # Groups and classes within each other. The parser, and that of `regex`, call themselves once for
 # each; 400 of them overflow the stack. Deeper patterns raise FilterTooCostlyError.

@@ -6,8 +6,7 @@ import unicodedata
 
 from zkconsumer.core.javaregex.names import BLOCKS, SCRIPTS
 from zkconsumer.core.javaregex.sets import CharSet, Mode, Negation, Text, span
-from zkconsumer.core.paths import shown
-from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError
+from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError, shown
 
 LINE_ENDS = r"\n\r\u0085\u2028\u2029"
 _HORIZONTAL = r"\t\u0020\u00A0\u1680\u180E\u2000-\u200A\u202F\u205F\u3000"

@@ -26,8 +26,7 @@ from zkconsumer.core.javaregex.nodes import (
 )
 from zkconsumer.core.javaregex.quantifiers import QuantifierParser
 from zkconsumer.core.javaregex.sets import Mode, single
-from zkconsumer.core.paths import shown
-from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError
+from zkconsumer.errors import FilterTooCostlyError, UnsupportedFilterError, shown
 
 # Alternatives of a whole pattern; each is tried in turn. More raise FilterTooCostlyError.
 MAX_ALTERNATIVES = 2_000
