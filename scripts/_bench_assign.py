@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from _bench import Result, at_most, show
 
-from zkconsumer.core.assignors import KeyForm, Strategy, assign
-from zkconsumer.core.computing import Group, compute
-from zkconsumer.core.records import decode_topic
-from zkconsumer.core.registrations import Registration, encode_registration
-from zkconsumer.core.releases import profile
+from zkconsumer.protocol.assignors import KeyForm, Strategy, assign
+from zkconsumer.protocol.group_assignment import Group, compute
+from zkconsumer.protocol.payloads import decode_topic
+from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.protocol.releases import profile
 
 PARTITIONS, THREADS, TOPICS = 10_000, 200, 100
 GOAL_S = 0.5

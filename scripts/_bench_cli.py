@@ -24,11 +24,11 @@ from pathlib import Path
 from _bench import Result, at_least, at_most, show
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox, jars
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox.jars import find_java
 
 GROUPS, MEMBERS, TOPICS, PARTITIONS = 5_000, 200, 10, 1_000
 LARGE, SMALL, STORED = "large", "small", "stored"

@@ -25,15 +25,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, aio
-from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.stream import Grant, Stream
-from zkconsumer.core.model import TopicPartition as Partition
-from zkconsumer.core.paths import owners_of
-from zkconsumer.core.records import Broker
-from zkconsumer.kafka.brokers import broker_settings
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
+from zkconsumer.kafka.client_settings import broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
-from zkconsumer.kafka.settings import fetch_settings
+from zkconsumer.protocol.model import TopicPartition as Partition
+from zkconsumer.protocol.paths import owners_of
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 
 WARM_UPS = 2

@@ -33,8 +33,8 @@ from trap import Trap  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
-from zkconsumer.consumer.gate import boottime  # noqa: E402
-from zkconsumer.core.model import TopicPartition  # noqa: E402
+from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
+from zkconsumer.protocol.model import TopicPartition  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.zk.observer import Observer, Part  # noqa: E402
 

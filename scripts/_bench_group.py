@@ -25,16 +25,16 @@ from pyarrow import parquet
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.registrations import Registration
-from zkconsumer.sandbox.pipeline.query import Query
+from zkconsumer.demo.pipeline_query import Query
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox.topics import session
-from zkconsumer.spark.group_reader import GroupStreamReader
-from zkconsumer.spark.lifecycle import RUNNER
-from zkconsumer.spark.membership import Membership
+from zkconsumer.spark.batch_member import Membership
+from zkconsumer.spark.group_stream import GroupStreamReader
+from zkconsumer.spark.offset_ranges import OffsetRange, from_offset
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.ranges import OffsetRange, from_offset
-from zkconsumer.zk.connection import Connection
+from zkconsumer.spark.process_lifecycle import RUNNER
+from zkconsumer.zk.client import Connection
 
 if TYPE_CHECKING:
     from _bench_spark import Bench

@@ -48,10 +48,10 @@ from member import Request  # noqa: E402
 from transactionlog import history  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
-from zkconsumer.consumer.gate import boottime  # noqa: E402
-from zkconsumer.core import paths  # noqa: E402
-from zkconsumer.core.model import TopicPartition  # noqa: E402
-from zkconsumer.core.state import Phase  # noqa: E402
+from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
+from zkconsumer.member.state import Phase  # noqa: E402
+from zkconsumer.protocol import paths  # noqa: E402
+from zkconsumer.protocol.model import TopicPartition  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 
 RELEASE = "1.1.1"

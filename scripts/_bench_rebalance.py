@@ -34,10 +34,10 @@ from _bench import Result, at_most, show
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.records import decode_owner, decode_topic
-from zkconsumer.core.registrations import decode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.payloads import decode_owner, decode_topic
+from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.sandbox import Sandbox
 
 LOOK_S = 0.003  # between two looks of the observer

@@ -28,7 +28,7 @@ from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
 
 from zkconsumer.sim.coverage import EXCLUDED, possible
-from zkconsumer.sim.exhaustive import Scope, explore
+from zkconsumer.sim.exhaustive_search import Scope, explore
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

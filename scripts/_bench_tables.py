@@ -23,8 +23,8 @@ from _bench import Result, at_most
 from _bench_cli import OVERRIDES, make, nodes
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
 from zkconsumer.spark import tables

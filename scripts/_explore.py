@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zkconsumer.sim import coverage, failing
+from zkconsumer.sim import coverage, random_search
 from zkconsumer.sim.coverage import Coverage, Pair
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
+from zkconsumer.sim.random_search import Decisions, Result, draw_plan, run, run_plan
 from zkconsumer.sim.recorder import Watchers
-from zkconsumer.sim.swarm import Decisions, Result, draw_plan, run, run_plan
 from zkconsumer.sim.world import World
 
 CHUNK = 50
@@ -172,4 +172,4 @@ def story(seed: int, worlds: str) -> str:
     """Shrink the run of a seed that broke a promise: its decisions, and its story in lanes."""
     if worlds != "any":
         return f"seed {seed} of worlds {worlds}: run it again with --worlds any to shrink it"
-    return failing.report(run(Decisions(random.Random(seed))).decisions)
+    return random_search.report(run(Decisions(random.Random(seed))).decisions)

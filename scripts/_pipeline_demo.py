@@ -22,9 +22,9 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from zkconsumer.demo.group import view
+from zkconsumer.demo.pipeline import Play, Result
 from zkconsumer.errors import SandboxError
-from zkconsumer.sandbox.demo.view import view
-from zkconsumer.sandbox.pipeline.play import Play, Result
 
 
 def show(result: Result) -> None:

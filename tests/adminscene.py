@@ -10,10 +10,10 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 # Nobody listens there.

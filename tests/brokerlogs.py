@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from zkconsumer.sandbox import Sandbox, jars
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.topics import client_settings
 
 CODECS = ("none", "gzip", "snappy", "lz4")

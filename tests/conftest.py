@@ -54,7 +54,7 @@ TESTS = Path(__file__).parent
 # Spark's room begins first, since it takes longest, and then the linter and the type checker, since
 # they end with the one long test of theirs. The thousands of tests that take milliseconds come
 # last, so that no worker is left alone with a long one. All others stay where they are.
-ORDER = {"spark": -2, "static/test_checks.py": -1, "core": 1, "static": 2}
+ORDER = {"spark": -2, "static/test_checks.py": -1, "protocol": 1, "member": 1, "static": 2}
 
 
 @pytest.hookimpl(trylast=True)

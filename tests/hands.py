@@ -8,11 +8,11 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
-from zkconsumer.zk.connection import Connection
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
+from zkconsumer.zk.client import Connection
 
 # A znode: payload, version, access control list.
 Seen = tuple[bytes | None, int, tuple[Any, ...]]

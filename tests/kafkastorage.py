@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, TopicPartition
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.kafka.offsets import KafkaOffsetStore, channel_settings
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
+from zkconsumer.protocol.requests import OffsetRequest, Reply
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import client_settings
-from zkconsumer.zk.requests import OffsetRequest, Reply
 
 LIMIT_S = 60.0
 OFFSET_COMMIT, OFFSET_FETCH, COORDINATOR = 8, 9, 10

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events as ev
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.machine import next_deadline, step
-from zkconsumer.core.model import (
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events as ev
+from zkconsumer.member.machine import next_deadline, step
+from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_snapshot import GroupView, Topic
+from zkconsumer.protocol.model import (
     Blocker,
     Ownership,
     Position,
@@ -19,10 +21,8 @@ from zkconsumer.core.model import (
     StoredOffset,
     TopicPartition,
 )
-from zkconsumer.core.records import Broker
-from zkconsumer.core.registrations import Pattern, Registration
-from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.core.view import GroupView, Topic
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.registrations import Pattern, Registration
 
 ME = "g_m"
 THREAD = "g_m-0"

@@ -13,11 +13,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.consumer.message import Message
+from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import Stream
-from zkconsumer.core import paths
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 

@@ -15,10 +15,10 @@ from kazoo.security import ACL
 from proxy import Wire
 from zkcontract import OK, OPEN, VIRTUAL_STEPS, Op, Stat, Watch, ZkError
 
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.znodes import ANYONE, Acl, CreateWithAcl, SetAcl
 from zkconsumer.sim.zookeeper import SimZooKeeper
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code, Reply
 
 DIRECTORY = "/contract"
 STEP_S = 0.05

@@ -18,34 +18,32 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from zkconsumer.admin import guards, plan
-from zkconsumer.consumer import loop
-from zkconsumer.consumer.holdings import Which
+from zkconsumer.admin import apply, plan
+from zkconsumer.consumer import executor, loop
+from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, SessionChanged
-from zkconsumer.core import (
+from zkconsumer.consumer.stream_partitions import Which
+from zkconsumer.member import (
     commands,
-    committing,
-    connection,
+    commits,
     events,
-    lease,
     machine,
-    offsets,
-    paths,
-    reading,
+    offset_ledger,
+    operations,
+    read_group,
     rebalance,
-    triggers,
-    view,
+    session,
+    state,
 )
-from zkconsumer.core.model import Purpose
-from zkconsumer.core.state import Phase, start_op
+from zkconsumer.member import operations as storing
+from zkconsumer.member.state import Phase, start_op
+from zkconsumer.protocol import group_snapshot, paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import Purpose
 from zkconsumer.sim import handover
-from zkconsumer.sim.monitor import InvariantViolation
+from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
-from zkconsumer.sim.swarm import Decisions, run
-from zkconsumer.zk import claiming, executor, operations, viewing
-from zkconsumer.zk import committing as storing
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.executor import Executor
 
 Patch = tuple[Any, str, Any]
 
@@ -112,16 +110,16 @@ def _no_lease() -> list[Patch]:
     def opened(state: Any, now: float) -> Any:
         return (state, ()) if state.fenced else (state, (commands.OpenGate(float("inf")),))
 
-    return [(connection, "_open", opened)]
+    return [(session, "_open", opened)]
 
 
 def _lease_from_the_reply() -> list[Patch]:
-    real = connection.synced
+    real = session.synced
 
     def synced(state: Any, outcome: Any, now: float) -> Any:
         return real(state, replace(outcome, sent_at=now), now)
 
-    return [(connection, "synced", synced)]
+    return [(session, "synced", synced)]
 
 
 def _lease_by_a_read() -> list[Patch]:
@@ -133,20 +131,20 @@ def _lease_by_a_read() -> list[Patch]:
 
 
 def _whole_timeout() -> list[Patch]:
-    return [(lease, "SHARE_OF_TIMEOUT", 1.5)]
+    return [(state, "SHARE_OF_TIMEOUT", 1.5)]
 
 
 def _old_session() -> list[Patch]:
-    real = connection.connected
+    real = session.connected
 
     def connected(state: Any, event: Any) -> Any:
         if state.session is None or state.session == event.session or not state.registered:
             return real(state, event)
         held = replace(state.lease, op=None)
         state = replace(state, connected=True, fenced=False, session=event.session, lease=held)
-        return connection.renew(state, event.now)
+        return session.renew(state, event.now)
 
-    return [(connection, "connected", connected)]
+    return [(session, "connected", connected)]
 
 
 def _nothing_read_after_a_reconnect() -> list[Patch]:
@@ -167,7 +165,7 @@ def _claims_without_a_reply_forgotten() -> list[Patch]:
         yield []
         return set()
 
-    return [(rebalance, "recover", recover), (claiming, "_identify", identify)]
+    return [(rebalance, "recover", recover), (operations, "_identify", identify)]
 
 
 def _stale_operations_go_on() -> list[Patch]:
@@ -221,7 +219,7 @@ def _no_roll_back() -> list[Patch]:
         return
         yield
 
-    return [(claiming, "_roll_back", roll_back), (rq, "MAX_MULTI_WRITES", 1)]
+    return [(operations, "_roll_back", roll_back), (rq, "MAX_MULTI_WRITES", 1)]
 
 
 def _owner_under_a_name_of_its_own() -> list[Patch]:
@@ -236,14 +234,14 @@ def _owner_under_a_name_of_its_own() -> list[Patch]:
             return f"{real(group, tp)}-leader"
 
     shim = Shim()
-    return [(claiming, "paths", shim), (operations, "paths", shim)]
+    return [(operations, "paths", shim), (operations, "paths", shim)]
 
 
 def _blockers_end_overlooked() -> list[Patch]:
     def owners_changed(state: Any, event: Any) -> Any:
         if not any(tp.topic == event.topic for tp in state.blocked):
             return state, ()
-        return triggers.owners_changed(state, event)
+        return rebalance.owners_changed(state, event)
 
     return [(machine.TABLE, (None, events.OwnersChanged), owners_changed)]
 
@@ -264,8 +262,8 @@ def _no_watch_on_owners() -> list[Patch]:
 def _trigger_during_a_rebalance_lost() -> list[Patch]:
     def triggered(state: Any, event: Any) -> Any:
         if event.trigger is not events.Trigger.OWN_MEMBER_NODE:
-            return rebalance.read(state) if state.phase in triggers.RESTING else (state, ())
-        return triggers.triggered(state, event)
+            return rebalance.read(state) if state.phase in rebalance.RESTING else (state, ())
+        return rebalance.triggered(state, event)
 
     return [(machine.TABLE, (None, events.Triggered), triggered)]
 
@@ -283,18 +281,18 @@ def _deaf_to_members() -> list[Patch]:
 
 def _everyone_first() -> list[Patch]:
     """Each member computes an order of its own (a hash that differs from process to process)."""
-    real = view.assignment
+    real = group_snapshot.assignment
 
     def assignment(whole: Any, *, consumer: str, **more: Any) -> Any:
         first = {consumer: whole.members[consumer]} if consumer in whole.members else {}
         others = {f"x{name}": one for name, one in whole.members.items() if name != consumer}
         return real(replace(whole, members=first | others), consumer=consumer, **more)
 
-    return [(reading, "assignment", assignment)]
+    return [(assignment, "assignment", assignment)]
 
 
 def _lost_topic_change() -> list[Patch]:
-    return [(viewing, "_read_topics", _unwatched(viewing._read_topics))]
+    return [(read_group, "_read_topics", _unwatched(read_group._read_topics))]
 
 
 def _unwatched(real: Any) -> Any:
@@ -350,9 +348,9 @@ def _commit_goes_back() -> list[Patch]:
             if tp in ledger and ledger[tp].epoch == at.epoch and not ledger[tp].error
             and ledger[tp].value != at.offset
         }
-        return offsets.CommitPlan(writes, {})
+        return offset_ledger.CommitPlan(writes, {})
 
-    return [(offsets, "plan", plan)]
+    return [(offset_ledger, "plan", plan)]
 
 
 def _one_further() -> list[Patch]:
@@ -366,33 +364,33 @@ def _one_further() -> list[Patch]:
 
 
 def _edits_ignored() -> list[Patch]:
-    real = committing.committed
+    real = commits.committed
 
     def committed(state: Any, outcome: Any, now: float) -> Any:
         return real(state, replace(outcome, marked=frozenset()), now)
 
-    return [(committing, "committed", committed)]
+    return [(commits, "committed", committed)]
 
 
 def _no_automatic_commits_after_a_reconnect() -> list[Patch]:
-    real = connection.connected
+    real = session.connected
 
     def connected(state: Any, event: Any) -> Any:
         first = state.session is None
         state, commands = real(state, event)
         return (state if first else replace(state, auto_commit_at=None)), commands
 
-    return [(connection, "connected", connected)]
+    return [(session, "connected", connected)]
 
 
 def _commit_lost_with_the_connection() -> list[Patch]:
-    real = committing.interrupted
+    real = commits.interrupted
 
     def interrupted(state: Any) -> Any:
         waiting = state.commits
         return replace(real(state), commits=waiting)
 
-    return [(committing, "interrupted", interrupted)]
+    return [(commits, "interrupted", interrupted)]
 
 
 def _refusals_swallowed() -> list[Patch]:
@@ -544,7 +542,7 @@ def _leaves_without_its_last_commit() -> list[Patch]:
 
 
 def _apply_without_a_guard() -> list[Patch]:
-    return [(guards.Guards, "_guard", lambda self, group, piece: [])]
+    return [(apply.Guards, "_guard", lambda self, group, piece: [])]
 
 
 def _apply_without_compare_and_set() -> list[Patch]:
@@ -555,7 +553,7 @@ def _apply_without_compare_and_set() -> list[Patch]:
 
 
 def _apply_without_a_mark() -> list[Patch]:
-    return [(guards.Guards, "_to_mark", lambda self, piece: set())]
+    return [(apply.Guards, "_to_mark", lambda self, piece: set())]
 
 
 def _lost_reply_of_a_tool_is_a_refusal() -> list[Patch]:

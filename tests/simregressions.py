@@ -6,10 +6,9 @@ from typing import Any
 
 from simmutants import Mutant, Patch
 
-from zkconsumer.core import committing, reading, rebalance
-from zkconsumer.core.state import replace
-from zkconsumer.zk import claiming
-from zkconsumer.zk.operations import release
+from zkconsumer.member import assignment, commits, operations, rebalance
+from zkconsumer.member.operations import release
+from zkconsumer.member.state import replace
 
 
 def _roll_back_forgets() -> list[Patch]:
@@ -17,18 +16,18 @@ def _roll_back_forgets() -> list[Patch]:
         yield from release(work.member, work.created)
         work.created.clear()
 
-    return [(claiming, "_roll_back", roll_back)]
+    return [(operations, "_roll_back", roll_back)]
 
 
 def _stale_reading_clears() -> list[Patch]:
     def still_malformed(state: Any, whole: Any) -> Any:
         return frozenset(tp for tp in state.malformed if tp.topic not in whole.topics)
 
-    return [(reading, "_still_malformed", still_malformed)]
+    return [(assignment, "_still_malformed", still_malformed)]
 
 
 def _retry_in_front_of_a_hand_over() -> list[Patch]:
-    real = committing._again_later
+    real = commits._again_later
 
     def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
         waiting = state.commits
@@ -37,7 +36,7 @@ def _retry_in_front_of_a_hand_over() -> list[Patch]:
         commits_at = now + state.settings.channel_backoff_s
         return replace(state, commits=queue, commits_at=commits_at), notice
 
-    return [(committing, "_again_later", again_later)]
+    return [(commits, "_again_later", again_later)]
 
 
 def _hand_over_cut_short_is_forgotten() -> list[Patch]:
@@ -50,7 +49,7 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
 
     return [
         (rebalance, "stop", stop),
-        (committing, "_first", lambda asked, waiting: (asked, *waiting)),
+        (commits, "_first", lambda asked, waiting: (asked, *waiting)),
     ]
 
 

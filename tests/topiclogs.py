@@ -17,17 +17,15 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from confluent_kafka import TopicPartition as RawTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.feed import IDLE_S, TURN_S, ReportKind
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.stream import Grant, Stream, StreamReport, Which
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Broker
-from zkconsumer.kafka.brokers import broker_settings
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
+from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate, Which
+from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
-from zkconsumer.kafka.settings import Settings, fetch_settings
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Node, Stat
 from zkconsumer.sim.znodes import Change, End
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Node, Stat
 
 CREATES = (1, 15)  # create, create2
 DELETE, SET_DATA, MULTI, SESSION, CLOSE, ERROR = 2, 5, 14, -10, -11, -1

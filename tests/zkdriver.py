@@ -10,13 +10,13 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.events import Outcome, Registered
-from zkconsumer.core.model import Session, TopicPartition
-from zkconsumer.zk import committing, operations
-from zkconsumer.zk.requests import Code, NotStored, OffsetRequest, Reply
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.member import operations
+from zkconsumer.member.events import Outcome, Registered
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import Session, TopicPartition
+from zkconsumer.protocol.requests import Code, NotStored, OffsetRequest, Reply
 from zkconsumer.zk.session import ZooKeeperSession
 
 LIMIT_S = 60.0
@@ -54,7 +54,7 @@ class Client:
 
     def run(
         self,
-        operation: committing.Running,
+        operation: operations.RunningCommit,
         *,
         before: Mapping[int, Callable[[], object]] | None = None,
     ) -> Outcome:

@@ -9,14 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.config.consumer import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
-    from zkconsumer.consumer.message import Batch, Message
+    from zkconsumer.consumer.messages import Batch, Message
     from zkconsumer.consumer.status import Status
     from zkconsumer.consumer.stream import Stream
-    from zkconsumer.core.filters import TopicFilter, black_list, white_list
-    from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
     from zkconsumer.errors import (
         CommitError,
         ConsumerTimeoutError,
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
         RebalanceBlockedError,
         ZkConsumerError,
     )
+    from zkconsumer.protocol.filters import TopicFilter, black_list, white_list
+    from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 __version__ = "0.1.0"
 
@@ -51,19 +51,19 @@ __all__ = [
 # A name is imported when it is first asked for: the command line must not load both client
 # libraries (0.1 s) to print a help text.
 _HOMES = {
-    "ConsumerConfig": "zkconsumer.config",
+    "ConsumerConfig": "zkconsumer.config.consumer",
     "ConsumerConnector": "zkconsumer.consumer.connector",
     "Status": "zkconsumer.consumer.status",
     "Stream": "zkconsumer.consumer.stream",
-    "Message": "zkconsumer.consumer.message",
-    "Batch": "zkconsumer.consumer.message",
-    "TopicPartition": "zkconsumer.core.model",
+    "Message": "zkconsumer.consumer.messages",
+    "Batch": "zkconsumer.consumer.messages",
+    "TopicPartition": "zkconsumer.protocol.model",
     "ConsumerRebalanceListener": "zkconsumer.consumer.listener",
     "ConsumerThreadId": "zkconsumer.consumer.listener",
-    "OffsetAndMetadata": "zkconsumer.core.model",
-    "TopicFilter": "zkconsumer.core.filters",
-    "white_list": "zkconsumer.core.filters",
-    "black_list": "zkconsumer.core.filters",
+    "OffsetAndMetadata": "zkconsumer.protocol.model",
+    "TopicFilter": "zkconsumer.protocol.filters",
+    "white_list": "zkconsumer.protocol.filters",
+    "black_list": "zkconsumer.protocol.filters",
 }
 
 

@@ -20,21 +20,21 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.consumer import connector as core
-from zkconsumer.consumer.commits import COMMIT_TIMEOUT_S, Given
-from zkconsumer.consumer.message import Batch, Message
+from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
+from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import BUFFER_MESSAGES
 from zkconsumer.consumer.stream import Stream as CoreStream
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
+from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from zkconsumer.consumer.listener import ConsumerRebalanceListener
-    from zkconsumer.core.filters import TopicFilter
+    from zkconsumer.protocol.filters import TopicFilter
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,9 +14,10 @@ import pytest
 from hands import Hands, hands_on
 from kazoo.security import make_acl, make_digest_acl
 
-from zkconsumer.admin import guards, planfile
+from zkconsumer.admin import apply as apply_module
+from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import Live, Report, apply
-from zkconsumer.admin.changes import (
+from zkconsumer.admin.group_changes import (
     plan_copy_group,
     plan_delete_group,
     plan_delete_offsets,
@@ -26,8 +27,6 @@ from zkconsumer.admin.changes import (
     plan_writes,
 )
 from zkconsumer.admin.plan import Plan
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import (
     AccessDeniedError,
     AppliedInPartError,
@@ -35,6 +34,8 @@ from zkconsumer.errors import (
     RefusedError,
     UnknownGroupError,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 
 T = [TopicPartition("t", number) for number in range(12)]
@@ -78,7 +79,7 @@ def test_offsets_are_set(hands: Hands, group: str, tmp_path: Path) -> None:
     assert set(hands.stored(group).values()) == {"7"}
     assert hands.tree(group)[paths.ids(group)] == before
     assert report.backup is not None
-    assert planfile.load(report.backup) == plan
+    assert plan_file.load_plan(report.backup) == plan
     assert report.backup.stat().st_mode & 0o777 == 0o600
 
 
@@ -141,7 +142,7 @@ def test_old_marks(
     do(hands, setting(hands, group), tmp_path)
     do(hands, setting(hands, group, 8), tmp_path)
     assert len(hands.other.get_children(paths.edits(group))) == 2
-    monkeypatch.setattr(guards, "MARKS_KEPT_MS", 0)
+    monkeypatch.setattr(apply_module, "MARKS_KEPT_MS", 0)
     do(hands, setting(hands, group, 9), tmp_path)
     assert hands.other.get_children(paths.edits(group)) == ["2"]
 
@@ -269,7 +270,7 @@ def test_a_member_between_two_transactions(hands: Hands, group: str, tmp_path: P
     (backup,) = tmp_path.iterdir()
     assert str(backup) in caught.value.remedy
     hands.leave(group)
-    report = do(hands, planfile.load(backup), tmp_path)
+    report = do(hands, plan_file.load_plan(backup), tmp_path)
     assert (report.applied, report.already) == (8, 4)
     assert set(hands.stored(group).values()) == {"7"}
 
@@ -317,7 +318,7 @@ def test_a_change_before_the_first_write(
     """One offset of twelve that changed since the plan: nothing is written, and it is named."""
     plan = setting(hands, group)
     if through == "file":
-        plan = planfile.load(planfile.save(plan, tmp_path / "plan.json"))
+        plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
     hands.offsets(group, {T[11]: 4711})
     before = hands.tree(group)
     with pytest.raises(RefusedError, match=r"1 znode changed since.*t/11 has '4711'"):
@@ -334,7 +335,7 @@ def test_the_same_value_in_a_new_znode(
     hands.other.create(paths.offset(group, T[0]), b"100")
     plan = setting(hands, group)
     if way == "from a file":
-        plan = planfile.load(planfile.save(plan, tmp_path / "plan.json"))
+        plan = plan_file.load_plan(plan_file.save(plan, tmp_path / "plan.json"))
     hands.other.delete(paths.offset(group, T[0]))
     hands.other.create(paths.offset(group, T[0]), b"100")
     with pytest.raises(RefusedError, match="1 znode changed"):
@@ -408,7 +409,7 @@ class Mortal(Connection):
         if when == "sent" and len(writes) > 4:
             self.left -= 1
             if not self.left:
-                self._session.submit([__import__("zkconsumer.zk.requests").zk.requests.Multi(
+                self._session.submit([__import__("zkconsumer.protocol.requests").zk.requests.Multi(
                     tuple(writes))], lambda replies: os.kill(os.getpid(), signal.SIGKILL))
                 signal.pause()
         return super().write(writes)
@@ -425,7 +426,7 @@ with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools
 @pytest.mark.parametrize(("at", "when"), [(0, "between"), (1, "between"), (2, "sent")])
 def test_killed(hands: Hands, group: str, tmp_path: Path, at: int, when: str) -> None:
     """SIGKILL between two transactions, and before a reply: applying the backup again ends it."""
-    file = planfile.save(setting(hands, group), tmp_path / "plan.json")
+    file = plan_file.save(setting(hands, group), tmp_path / "plan.json")
     where = tmp_path / "backups"
     where.mkdir()
     arguments = [sys.executable, "-c", _KILLED, hands.connect, str(file), str(where), str(at), when]
@@ -434,7 +435,7 @@ def test_killed(hands: Hands, group: str, tmp_path: Path, at: int, when: str) ->
     written = list(hands.stored(group).values()).count("7")
     assert written == 4 * at
     (backup,) = where.iterdir()
-    report = do(hands, planfile.load(backup), tmp_path, max_writes=4)
+    report = do(hands, plan_file.load_plan(backup), tmp_path, max_writes=4)
     assert (report.applied, report.already) == (12 - written, written)
     assert set(hands.stored(group).values()) == {"7"}
     assert os.path.exists(backup)

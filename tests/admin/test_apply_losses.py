@@ -10,17 +10,17 @@ import pytest
 from hands import Hands, hands_on
 from proxy import Proxy, Wire
 
-from zkconsumer.admin import planfile
+from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import apply
-from zkconsumer.admin.changes import plan_delete_group, plan_offsets
+from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.plan import Plan
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.errors import AppliedInPartError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 
 T = [TopicPartition("t", number) for number in range(9)]
 LIMIT_S = 60.0
@@ -119,6 +119,6 @@ def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) ->
     (backup,) = tmp_path.iterdir()
     assert f"zkconsumer apply {backup}" in caught.value.remedy
     assert list(hands.stored(group).values()).count("7") == 3
-    report = apply(hands.tools, planfile.load(backup), backup_dir=tmp_path)
+    report = apply(hands.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
     assert (report.applied, report.already) == (6, 3)
     assert set(hands.stored(group).values()) == {"7"}

@@ -15,19 +15,19 @@ from hands import Hands, hands_on
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from zookeepers import release_number
 
-from zkconsumer.admin import planfile
+from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import apply
-from zkconsumer.admin.changes import (
+from zkconsumer.admin.group_changes import (
     plan_copy_group,
     plan_delete_group,
     plan_offsets,
     plan_rename_group,
+    plan_undo,
 )
 from zkconsumer.admin.plan import Plan
-from zkconsumer.admin.undo import plan_undo
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import AccessDeniedError, AppliedInPartError, BadFileError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 
 T = [TopicPartition("t", number) for number in range(6)]
@@ -74,7 +74,7 @@ def run(hands: Hands, plan: Plan, where: Path, **options: Any) -> Plan:
     """Applies a plan; its backup, read again."""
     report = apply(hands.tools, plan, backup_dir=where, **options)
     assert report.backup is not None
-    return planfile.load(report.backup)
+    return plan_file.load_plan(report.backup)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -169,7 +169,7 @@ def test_undone_in_part(hands: Hands, unique: Callable[[str], str], tmp_path: Pa
         apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
     (backup,) = tmp_path.iterdir()
     hands.leave(group)
-    undo = plan_undo(hands.tools, planfile.load(backup))
+    undo = plan_undo(hands.tools, plan_file.load_plan(backup))
     assert len(undo) == 4
     run(hands, undo, tmp_path)
     assert hands.contents(group) == before
@@ -189,7 +189,7 @@ def test_interrupted(hands: Hands, unique: Callable[[str], str], tmp_path: Path)
         apply(hands.tools, plan, backup_dir=tmp_path, max_writes=2, on_progress=progress)
     assert sorted(hands.stored(group).values()) == ["5"] * 4 + ["7"] * 2
     (backup,) = tmp_path.iterdir()
-    run(hands, planfile.load(backup), tmp_path)
+    run(hands, plan_file.load_plan(backup), tmp_path)
     assert set(hands.stored(group).values()) == {"7"}
 
 
@@ -216,7 +216,7 @@ def a_file(hands: Hands, unique: Callable[[str], str], path: Path) -> dict[str, 
     """A plan file, as JSON."""
     group = unique("file")
     hands.offsets(group, {T[0]: 1})
-    planfile.save(plan_delete_group(hands.tools, group), path)
+    plan_file.save(plan_delete_group(hands.tools, group), path)
     document: dict[str, Any] = json.loads(path.read_text())
     return document
 
@@ -225,11 +225,11 @@ def test_a_file_is_whole(hands: Hands, unique: Callable[[str], str], tmp_path: P
     """A plan is the same after writing and reading, and a file is never written over."""
     path = tmp_path / "plan.json"
     document = a_file(hands, unique, path)
-    plan = planfile.load(path)
+    plan = plan_file.load_plan(path)
     assert (plan.hash, len(plan)) == (document["hash"], 4)
     assert document["made"].keys() == {"by", "at"}
     with pytest.raises(Exception, match="cannot be written"):
-        planfile.save(plan, path)
+        plan_file.save(plan, path)
     assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
 
 
@@ -283,7 +283,7 @@ def test_a_file_is_not_trusted(
     document = a_file(hands, unique, tmp_path / "plan.json")
     set_in(document, keys, document["changes"][0]["path"] if value == "SAME" else value)
     with pytest.raises(BadFileError) as caught:
-        planfile.loads(json.dumps(document), path=tmp_path / "plan.json")
+        plan_file.loads(json.dumps(document), path=tmp_path / "plan.json")
     assert why in str(caught.value)
 
 
@@ -293,7 +293,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero"), tmp_path):
         with pytest.raises(BadFileError) as caught:
-            planfile.load(path)
+            plan_file.load_plan(path)
         assert str(path) in caught.value.where
 
 
@@ -303,12 +303,12 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(BadFileError, match="this is no plan"):
-        planfile.load(path)
+        plan_file.load_plan(path)
     path.write_bytes(b"\xff")
     with pytest.raises(BadFileError, match="no UTF-8"):
-        planfile.load(path)
+        plan_file.load_plan(path)
     with pytest.raises(BadFileError, match="No such file"):
-        planfile.load(tmp_path / "missing")
+        plan_file.load_plan(tmp_path / "missing")
 
 
 def test_a_group_of_our_own(

@@ -13,13 +13,13 @@ from kazoo.security import make_acl
 from zkconsumer.admin.checks import rights
 from zkconsumer.admin.doctor import doctor
 from zkconsumer.admin.findings import Finding, Severity
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Create
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Create
+from zkconsumer.zk.client import Connection
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}

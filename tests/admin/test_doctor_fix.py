@@ -9,14 +9,13 @@ import pytest
 from adminscene import Scene
 
 from zkconsumer.admin.apply import apply
-from zkconsumer.admin.doctor import doctor
+from zkconsumer.admin.doctor import doctor, live_of, plan_mends
 from zkconsumer.admin.findings import Finding
-from zkconsumer.admin.mending import live_of, plan_mends
 from zkconsumer.admin.plan import Plan
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import RefusedError
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.zk.client import Connection
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}

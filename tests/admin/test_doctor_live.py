@@ -16,9 +16,9 @@ from zkconsumer.admin.explain import explain
 from zkconsumer.admin.findings import Finding
 from zkconsumer.admin.verify import verify
 from zkconsumer.cli import app
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 
 LIMIT_S = 30.0
 

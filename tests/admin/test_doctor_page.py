@@ -9,9 +9,9 @@ import pytest
 from adminscene import Scene
 
 from zkconsumer.admin import doctor, verify
-from zkconsumer.admin.checks import layouts, members, offsets, owners, rights
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.admin.checks import offsets, owners, registrations, rights
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
@@ -19,7 +19,7 @@ CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 def test_every_finding_is_listed() -> None:
     """The page has a row for each code that there is, and no other."""
-    modules = (doctor, verify, layouts, members, offsets, owners, rights)
+    modules = (doctor, verify, registrations, registrations, offsets, owners, rights)
     codes = {
         value for module in modules for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str) and CODE.fullmatch(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from adminscene import Scene
 
 from zkconsumer.admin.explain import Explanation, explain
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.zk.client import Connection
 
 MEMBERS = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}, "g_c": {"logs": 3}}
 SIZES = {"orders": 7, "logs": 2}

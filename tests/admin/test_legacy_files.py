@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.admin.legacy_files import read_export
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.admin.legacy import read_export
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import TopicPartition
 
 GOOD = b"/consumers/g/offsets/t/0:42"
 

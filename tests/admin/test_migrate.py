@@ -14,7 +14,7 @@ from members import Group, eventually, group_on
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.admin.apply import apply
-from zkconsumer.admin.kafkastore import BrokerOffsets
+from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.migrate import (
     Activity,
     Direction,
@@ -24,12 +24,12 @@ from zkconsumer.admin.migrate import (
     plan_migration,
     verify_migration,
 )
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import RefusedError, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 
 LIMIT_S = 30.0
 TO_KAFKA, TO_ZOOKEEPER = Direction

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from adminscene import Scene
 
-from zkconsumer.admin.groups import groups, idle_by_design, members
+from zkconsumer.admin.groups import groups, idle_by_design, members, partitions, topics
 from zkconsumer.admin.lag import (
     NO_SUCH_PARTITION,
     NO_SUCH_TOPIC,
@@ -15,12 +15,11 @@ from zkconsumer.admin.lag import (
     Source,
     group_lags,
 )
-from zkconsumer.admin.topics import partitions, topics
-from zkconsumer.core import paths
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.kafka.logs import LogRange
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.zk.client import Connection
 
 Kafka = dict[TopicPartition, OffsetAndMetadata | str | None]
 Logs = dict[TopicPartition, LogRange | str]

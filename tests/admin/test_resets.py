@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.admin.resets import (
+from zkconsumer.admin.offset_plans import (
     Kind,
     Known,
     Reset,
@@ -14,9 +14,9 @@ from zkconsumer.admin.resets import (
     resolve,
     shown_instant,
 )
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("t", 0)
 LOG = LogRange(10, 50)

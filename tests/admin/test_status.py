@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.admin.status import PATIENCE_S, WINDOW, Commit, Status, Window, evaluate
+from zkconsumer.admin.lag import PATIENCE_S, WINDOW, Commit, Status, Window, evaluate
 
 MINUTE_S = 60.0
 

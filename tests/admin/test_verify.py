@@ -7,11 +7,11 @@ from adminscene import Scene
 
 from zkconsumer.admin.findings import Finding, ranges
 from zkconsumer.admin.verify import verify
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.errors import UnknownGroupError
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
+from zkconsumer.zk.client import Connection
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}

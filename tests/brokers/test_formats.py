@@ -9,7 +9,7 @@ import pytest
 from brokerlogs import CODECS, LARGE, Keyed, contents, kept, tool, write
 from members import Group, One, Reader, eventually
 
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 

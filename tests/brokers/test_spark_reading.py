@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from brokerlogs import CODECS, LARGE, Keyed, contents, write
 
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.spark.logs import brokers_of
-from zkconsumer.spark.ranges import OffsetRange
-from zkconsumer.spark.reading import ReadSettings, client_settings, read_ranges
+from zkconsumer.spark.cluster_logs import brokers_of
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
 COLUMNS = ("offset", "key", "value", "timestamp", "timestampType")
 

@@ -13,9 +13,6 @@ from hands import hands_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import decode_broker
 from zkconsumer.kafka.logs import (
     NO_TOPIC,
     OFFSETS_TOPIC,
@@ -25,6 +22,9 @@ from zkconsumer.kafka.logs import (
     log_ends,
     offsets_at,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import decode_broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.computing import Group, compute
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
-from zkconsumer.core.releases import profile
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import Group, compute
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
+from zkconsumer.protocol.releases import profile
 from zkconsumer.sandbox import ZooKeeperServer
 
 Run = Callable[..., tuple[int, str, str]]

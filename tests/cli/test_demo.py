@@ -15,13 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Spawn
-from zkconsumer.sandbox.demo.judge import (
-    Seen,
-    Tally,
-    double_ownership,
-    unowned_partition_seconds,
-)
-from zkconsumer.sandbox.demo.view import ranges
+from zkconsumer.demo.group import ranges
+from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds
 from zkconsumer.zk.observer import OwnerInfo
 
 # Seconds until everything of a run must have gone: it takes two, and more on a busy machine.

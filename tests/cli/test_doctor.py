@@ -12,8 +12,8 @@ from kazoo.security import make_acl
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}

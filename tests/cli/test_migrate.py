@@ -13,7 +13,7 @@ from members import Group, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
 Ask = Callable[..., tuple[int, str, str]]

@@ -15,11 +15,11 @@ from kazoo.security import make_acl
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
-from zkconsumer.cli.changing import Progress
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.cli.apply import Progress
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import MAX_MULTI_WRITES
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.requests import MAX_MULTI_WRITES
 
 # As ExportZkOffsets of 0.8.2.2 has written it.
 EXPORTED = "/consumers/toolg/offsets/tool/0:3\n/consumers/toolg/offsets/tool/1:0\n"

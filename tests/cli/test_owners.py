@@ -10,9 +10,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cli.conftest import Spawn
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 Run = Callable[..., tuple[int, str, str]]

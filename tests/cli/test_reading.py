@@ -17,7 +17,7 @@ from kazoo.security import ACL, Id, Permissions
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

@@ -16,9 +16,7 @@ from kazoo.security import make_acl
 from members import SETTINGS, Group, One, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.consumer.notices import TROUBLE_S
-from zkconsumer.core import paths
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.consumer.status import TROUBLE_S
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
@@ -31,6 +29,8 @@ from zkconsumer.errors import (
     MessageStreamsExistError,
     ZooKeeperUnreachableError,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
 READ_ONLY = [make_acl("world", "anyone", read=True)]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zkconsumer.consumer.gate import LeaseGate, boottime, lease_clock
+from zkconsumer.consumer.stream_partitions import LeaseGate, boottime, lease_clock
 from zkconsumer.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from topiclogs import KafkaLog, Reader, settings_for
 
-from zkconsumer.consumer.codec import Codec
+from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import ConnectorClosedError, DecodeError
 from zkconsumer.kafka.fetcher import KafkaFetcher
 from zkconsumer.sandbox import Sandbox

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.consumer.exporter import COUNTERS, GAUGES, LABELS
+from zkconsumer.consumer.metrics import COUNTERS, GAUGES, LABELS
 from zkconsumer.errors import ConfigError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port, is_free

@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 from members import SETTINGS, One, eventually, register_broker
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 

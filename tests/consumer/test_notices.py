@@ -13,17 +13,17 @@ import pytest
 from memberdriver import ME, THREAD, Member, view
 
 from zkconsumer.consumer.coordinator import Inbox
-from zkconsumer.consumer.feed import ReportKind, StreamReport
-from zkconsumer.consumer.journal import SafeLogger
+from zkconsumer.consumer.executor import Executor
+from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.consumer.loop import Key, MemberLoop
 from zkconsumer.consumer.metrics import Tally
-from zkconsumer.consumer.notices import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
-from zkconsumer.core import events as ev
-from zkconsumer.core.commands import Notice, NoticeKind
-from zkconsumer.core.machine import step
-from zkconsumer.core.model import Ownership, Position, StoredOffset, TopicPartition
-from zkconsumer.core.state import Phase, replace
-from zkconsumer.zk.executor import Executor
+from zkconsumer.consumer.status import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
+from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
+from zkconsumer.member import events as ev
+from zkconsumer.member.commands import Notice, NoticeKind
+from zkconsumer.member.machine import step
+from zkconsumer.member.state import Phase, replace
+from zkconsumer.protocol.model import Ownership, Position, StoredOffset, TopicPartition
 
 LOGGER = logging.getLogger("test_notices")
 

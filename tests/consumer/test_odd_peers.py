@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 from members import SETTINGS, One, eventually
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")

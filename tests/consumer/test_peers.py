@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.core import paths, registrations
+from zkconsumer.protocol import paths, registrations
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 

@@ -7,16 +7,16 @@ import time
 import pytest
 from members import LIMIT_S, Group, eventually
 
-from zkconsumer.consumer.commits import CommitAsked
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
+from zkconsumer.consumer.commit_requests import CommitAsked
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerIdTakenError,
     RebalanceBlockedError,
     UnsupportedPeerError,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 
 # ---- what others do to our znodes ---------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from kazoo.security import make_acl
 from members import LIMIT_S, Group, One, eventually
 from proxy import Proxy, Wire
 
-from zkconsumer.consumer import making
+from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import ListenerThread, merged
-from zkconsumer.core import paths
-from zkconsumer.core.commands import Callback, CallListener
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
 from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.member.commands import Callback, CallListener
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 
 SESSION_S = 40.0
 # In seconds, on a busy machine: the limits are 3 s for the session and 5 s for the clients.
@@ -53,7 +53,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
             free.wait(LIMIT_S)
             super().close()
 
-    monkeypatch.setattr(making, "KafkaFetcher", SlowToClose)
+    monkeypatch.setattr(group_member, "KafkaFetcher", SlowToClose)
     one = group.join(threads=4, auto_commit_interval_s=60.0)
     try:
         one.settled(0, 1, 2, 3)

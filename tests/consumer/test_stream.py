@@ -12,10 +12,9 @@ from concurrent.futures import Future
 import pytest
 from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, SharedLog, eventually
 
-from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.message import Batch
-from zkconsumer.consumer.stream import ReportKind
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.consumer.messages import Batch
+from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerTimeoutError,
@@ -25,6 +24,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.fetcher import Answers, Reset
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from topiclogs import PATIENCE_S, KafkaLog, Reader, eventually
 
-from zkconsumer.consumer.stream import ReportKind
+from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.errors import SandboxError
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.sandbox import Sandbox

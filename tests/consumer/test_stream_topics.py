@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import KafkaLog, Log, MemoryLog, Reader, eventually
 
-from zkconsumer.consumer.stream import Which
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.consumer.stream_partitions import Which
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 

@@ -14,8 +14,8 @@ from topiclogs import PATIENCE_S, KafkaLog, Reader, settings_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
-from zkconsumer.core import paths
 from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
 # How much later than its time-out a poll may return, in seconds.

@@ -20,11 +20,11 @@ from kafkastorage import foreign
 from kazoo.client import KazooClient
 from typer.testing import CliRunner
 
-from zkconsumer.admin.exporter import GAUGES
+from zkconsumer.admin.lag import GAUGES
 from zkconsumer.cli import COMMANDS, Exit, app
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.process import until

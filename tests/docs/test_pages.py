@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from zkconsumer import errors
-from zkconsumer.consumer.feed import ReportKind
 from zkconsumer.consumer.status import Status
-from zkconsumer.core import commands, events
-from zkconsumer.core.commands import NoticeKind
-from zkconsumer.core.machine import step
-from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.member import commands, events
+from zkconsumer.member.commands import NoticeKind
+from zkconsumer.member.machine import step
+from zkconsumer.member.state import Phase, Settings, State
 from zkconsumer.trace import VERSION, text, transition
 
 DOCS = Path(__file__).parents[2] / "docs"

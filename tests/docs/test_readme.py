@@ -16,9 +16,9 @@ import pytest
 import typer
 
 from zkconsumer.cli import COMMANDS, Exit, app
-from zkconsumer.config import TABLE
-from zkconsumer.config_page import _default
-from zkconsumer.core.state import Phase
+from zkconsumer.config.consumer import TABLE
+from zkconsumer.config.page import _default
+from zkconsumer.member.state import Phase
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 

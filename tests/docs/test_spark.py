@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.config import TABLE
+from zkconsumer.config.consumer import TABLE
 from zkconsumer.errors import ConfigError
 from zkconsumer.spark import legacy
+from zkconsumer.spark.offset_ranges import SHARED_TASK
 from zkconsumer.spark.options import OPTIONS, SourceOptions
-from zkconsumer.spark.planning import SHARED_TASK
 from zkconsumer.spark.schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.admin.exporter import GAUGES
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.admin.lag import GAUGES
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"

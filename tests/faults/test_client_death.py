@@ -20,11 +20,11 @@ from members import LIMIT_S, SETTINGS, One, eventually
 from proxy import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 
 USER, PASSWORD = "carol", "canary-first-8831"
 _SASL = 102  # ZooKeeper's number of a login's request

@@ -12,7 +12,7 @@ from faults.line import Line
 from proxy import Wire
 from waiting import wait_for
 
-from zkconsumer.consumer.gate import boottime
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("topic")

@@ -12,7 +12,7 @@ from crew import SESSION_S, Crew
 from proxy import Proxy, Wire
 from waiting import wait_for
 
-from zkconsumer.consumer.gate import boottime
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.topics import create_topic

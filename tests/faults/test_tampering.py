@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions
 from waiting import wait_for
 
-from zkconsumer.consumer import making
-from zkconsumer.core import paths
+from zkconsumer.consumer import group_member
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
 
@@ -110,7 +110,8 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
     """Without READ on the list of members all keep what they have; the next reading mends it."""
     # From 3.8.4 on ZooKeeper drops a watch whose event its client may not read, and says nothing.
     assert crew.counts == {topic: 8}
-    monkeypatch.setattr(making, "REFRESH_S", 0.0)  # so only the session timeout counts, five times
+    # Only the session timeout counts, five times.
+    monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
     pair = [crew.join_here() for _ in range(2)]
     crew.settle(*pair)
     crew.flowing(*pair)

@@ -13,10 +13,10 @@ from members import SETTINGS, Reader
 from waiting import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.consumer.gate import boottime
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 
 CROWD = 200

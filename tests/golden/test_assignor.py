@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.assignors import KeyForm, Strategy
-from zkconsumer.core.computing import Failure, Group, Part, compute
-from zkconsumer.core.releases import profile
-from zkconsumer.core.topics import thread_ids
+from zkconsumer.protocol.assignors import KeyForm, Strategy
+from zkconsumer.protocol.group_assignment import Failure, Group, Part, compute
+from zkconsumer.protocol.paths import thread_ids
+from zkconsumer.protocol.releases import profile
 
 FOLDER = Path(__file__).with_name("assignor")
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")

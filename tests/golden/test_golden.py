@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import paths, records, registrations
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import Kind
-from zkconsumer.core.registrations import (
+from zkconsumer.errors import ConfigError, InvalidNameError, MalformedZnodeError
+from zkconsumer.protocol import paths, payloads, registrations
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind, consumer_id, default_suffix, thread_id
+from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
     decode_registration,
     encode_registration,
     validate_registration,
 )
-from zkconsumer.core.releases import profile
-from zkconsumer.core.topics import consumer_id, default_suffix, thread_id
-from zkconsumer.errors import ConfigError, InvalidNameError, MalformedZnodeError
+from zkconsumer.protocol.releases import profile
 
 WRITTEN_AT_MS = 1400000000000
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
@@ -122,13 +121,13 @@ def test_znodes_of_running_groups() -> None:
             assert registrations.encode_registration(registration) == payload
         elif located.kind is Kind.OWNER:
             assert path == paths.owner(located.group, tp)
-            owner = records.decode_owner(payload, where=path)
+            owner = payloads.decode_owner(payload, where=path)
             member, _, number = owner.rpartition("-")
             assert member.startswith(f"{located.group}_")
-            assert records.encode_owner(thread_id(member, int(number))) == payload
+            assert payloads.encode_owner(thread_id(member, int(number))) == payload
         elif located.kind is Kind.OFFSET:
             assert path == paths.offset(located.group, tp)
-            assert records.encode_offset(records.decode_offset(payload, where=path)) == payload
+            assert payloads.encode_offset(payloads.decode_offset(payload, where=path)) == payload
         else:
             assert payload == b""
     assert min(seen[Kind.MEMBER], seen[Kind.OWNER], seen[Kind.OFFSET]) >= 9
@@ -142,7 +141,7 @@ def test_odd_offsets() -> None:
         stored, first = capture["payload_hex"], capture["first_offset"]
         try:
             payload = None if stored is None else bytes.fromhex(stored)
-            offset = records.decode_offset(payload, where="")
+            offset = payloads.decode_offset(payload, where="")
         except MalformedZnodeError:
             assert first is None, stored
             continue

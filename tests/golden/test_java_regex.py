@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import registrations
-from zkconsumer.core.filters import TopicFilter, matching, normalise
-from zkconsumer.core.javaregex import compile_java
 from zkconsumer.errors import FilterTooCostlyError, InvalidFilterError, UnsupportedFilterError
+from zkconsumer.protocol import registrations
+from zkconsumer.protocol.filters import TopicFilter, matching, normalise
+from zkconsumer.protocol.java.regex import compile_java
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:

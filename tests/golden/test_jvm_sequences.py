@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import pytest
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.sim.mixed import MixedWorld
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code, Reply
 
 FILE = Path(__file__).parent / "sequences.jsonl.gz"
 OPS = {

@@ -24,11 +24,11 @@ from traffic import Traffic
 from transactionlog import history
 from waiting import LIMIT_S, wait_for
 
-from zkconsumer.consumer.gate import boottime
-from zkconsumer.core import paths
-from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import Observer, Part
 

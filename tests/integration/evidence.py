@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from replay import Late
 
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 
 
 class Delivery(NamedTuple):

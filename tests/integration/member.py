@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
-from zkconsumer.consumer.gate import boottime
 from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
 
 Emit = Callable[[dict[str, Any]], None]

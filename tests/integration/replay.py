@@ -29,17 +29,18 @@ from typing import Any, NamedTuple
 
 from transactionlog import Written
 
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events, paths
-from zkconsumer.core.events import Event
-from zkconsumer.core.machine import step
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.paths import Kind
-from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
-from zkconsumer.sim.plan import Delivered, Link
-from zkconsumer.trace.check import check
-from zkconsumer.trace.decode import decode
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events
+from zkconsumer.member.events import Event
+from zkconsumer.member.machine import step
+from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Delivered, InvariantViolation, Link
+from zkconsumer.trace import decode
+from zkconsumer.trace.replay import check
 
 # Seconds from the look at the lease to the line in the user's log, on a busy machine: 0.25 is
 # usual, but a process that gets no turn looks the same. What comes later is a violation.

@@ -10,8 +10,8 @@ from kazoo.client import KazooClient
 from proxy import Wire
 from trap import Trap
 
-from zkconsumer.consumer.gate import boottime
-from zkconsumer.core import paths
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.protocol import paths
 
 pytestmark = pytest.mark.usefixtures("topic")
 

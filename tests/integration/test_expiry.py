@@ -12,11 +12,11 @@ import pytest
 from crew import LIMIT_S, Crew, LocalMember, expire, wait_for
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.commands import Command
-from zkconsumer.core.events import Event
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import Phase, State
+from zkconsumer.member.commands import Command
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import Phase, State
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 
 PARTITIONS = 8
 NEVER_S = 3600.0

@@ -6,8 +6,8 @@ import pytest
 from crew import Crew, LocalMember, wait_for
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("topic")
 

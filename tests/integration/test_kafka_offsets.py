@@ -27,9 +27,9 @@ from members import Group, One, eventually
 
 from zkconsumer import OffsetAndMetadata, TopicPartition
 from zkconsumer.errors import CommitError, ConfigError, NotOwnedError
+from zkconsumer.protocol.requests import FetchOffsets, NotStored, StoreOffsets
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.zk.requests import FetchOffsets, NotStored, StoreOffsets
 
 CAPTURED = Path(__file__).parents[1] / "golden" / "kafka_commits.jsonl.gz"
 

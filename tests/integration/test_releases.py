@@ -11,9 +11,9 @@ import pytest
 from crew import wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
-from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.releases import profile
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.releases import profile
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 

@@ -13,12 +13,12 @@ from crew import Crew, frozen
 from kazoo.client import KazooClient
 from replay import Record, Replay
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import TraceError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sim.monitor import InvariantViolation
-from zkconsumer.zk import requests as rq
+from zkconsumer.sim.plan import InvariantViolation
 
 Plant = Callable[[Replay], Replay]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crew import SESSION_S, Crew, MemberProcess, wait_for
 
-from zkconsumer.consumer.gate import boottime
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
 from zkconsumer.sandbox.topics import create_topic
 

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as Partition
 from crew import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import list_topics
 from zkconsumer.zk.observer import Observer

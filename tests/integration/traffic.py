@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from waiting import LIMIT_S, wait_for
 
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 
 # Between two messages, in seconds.
 PACE_S = 0.004

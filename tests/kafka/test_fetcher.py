@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, SharedLog, eventually, settings_for
 
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 

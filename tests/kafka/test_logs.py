@@ -9,9 +9,6 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.records import Broker, decode_broker
 from zkconsumer.kafka import logs
 from zkconsumer.kafka.logs import (
     NO_BROKER,
@@ -23,6 +20,9 @@ from zkconsumer.kafka.logs import (
     log_ends,
     offsets_at,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker, decode_broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings, session
 

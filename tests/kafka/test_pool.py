@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import MemoryLog, NoAlarm, eventually, fetcher_of
 
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import Fault, FaultKind, Fetcher
 from zkconsumer.kafka.pool import BATCH, FetcherPool, SharedFetcher
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
 
 LIMIT = 300  # messages that may wait for one stream

@@ -15,8 +15,8 @@ from jvmmember import RELEASES
 from mixed.groups import NEWEST_BROKER, Cast
 from mixed.scenario import OURS, SECOND, Outcome, Scenario
 
-from zkconsumer.core.assignors import Strategy
-from zkconsumer.core.registrations import Pattern
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 

@@ -15,12 +15,12 @@ from member import Request
 from traffic import Traffic
 from waiting import LIMIT_S, wait_for
 
-from zkconsumer.consumer.gate import boottime
-from zkconsumer.core.assignors import Strategy, assign
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern
-from zkconsumer.core.releases import DEFAULT, Profile, profile
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import ALL, Observer

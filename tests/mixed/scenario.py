@@ -19,9 +19,9 @@ from mixed.groups import Cast, Group, Stage
 from transactionlog import history
 from waiting import wait_for
 
-from zkconsumer.consumer.gate import boottime
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 # In the order in which assignors sort them: ours stand between the JVM's.

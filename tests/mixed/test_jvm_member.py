@@ -12,8 +12,8 @@ from jvmmember import RELEASES, JvmMember
 from kazoo.client import KazooClient
 from waiting import wait_for
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

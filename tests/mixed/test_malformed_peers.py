@@ -11,7 +11,7 @@ import pytest
 from jvmmember import JvmMember
 from members import Group, eventually
 
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
 

@@ -12,10 +12,10 @@ from jvmmember import JvmMember
 from waiting import wait_for
 
 from zkconsumer.admin.apply import Live, apply
-from zkconsumer.admin.changes import plan_delete_group, plan_offsets
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.errors import RefusedError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from waiting import wait_for
 
 from zkconsumer.cli import app
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

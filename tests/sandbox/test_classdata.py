@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from zkconsumer.sandbox import classdata, jars
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox import jars, server
+from zkconsumer.sandbox.jars import find_java
 
 # Tells ZooKeeper's version on standard output, and needs nothing but its jar.
 MAIN = "org.apache.zookeeper.Version"
@@ -24,9 +24,9 @@ def test_complaints_are_not_for_standard_output(tmp_path: Path) -> None:
         command = [find_java().executable, *options, "-cp", jar, MAIN]
         return subprocess.run(command, capture_output=True, text=True, check=True)
 
-    with classdata.recording(known) as fresh:
-        recorded = run(*classdata.options(known, record=fresh))
+    with server.recording(known) as fresh:
+        recorded = run(*server.options(known, record=fresh))
     os.utime(jar, (1, 1))
-    mapped = run(*classdata.options(known, record=None))
+    mapped = run(*server.options(known, record=None))
     assert recorded.stdout == mapped.stdout == run().stdout
     assert ("warning" in mapped.stderr) == known.exists()

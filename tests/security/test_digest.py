@@ -13,8 +13,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from members import SETTINGS, Group, One
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ConfigError
+from zkconsumer.protocol import paths
 
 ALICE, BOB = "alice:canary-one", "bob:canary-two"
 Clients = Callable[..., KazooClient]

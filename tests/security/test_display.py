@@ -10,18 +10,17 @@ import pytest
 from memberdriver import ME, Member, view
 from members import Group, eventually
 
-from zkconsumer.consumer.feed import ReportKind, StreamReport
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.journal import Journal, SafeLogger
-from zkconsumer.consumer.notices import NoticeLog, TroubleLog, error_for, held_by
-from zkconsumer.consumer.status import status_of
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events as ev
-from zkconsumer.core import paths, registrations
-from zkconsumer.core.machine import step
-from zkconsumer.core.model import Blocker, TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration
+from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
+from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of
+from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
+from zkconsumer.consumer.stream_partitions import LeaseGate
 from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, displayed
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events as ev
+from zkconsumer.member.machine import step
+from zkconsumer.protocol import paths, registrations
+from zkconsumer.protocol.model import Blocker, TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.trace.page import page
 
 LARGE = 900_000

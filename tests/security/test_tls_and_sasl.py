@@ -11,11 +11,11 @@ from members import SETTINGS, One
 from secureserver import PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.core import paths
 from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 from zkconsumer.zk.observer import Observer
 
 SASL = {

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.cli import Exit, app
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Right, SetData
 from zkconsumer.sandbox.topics import create_topic, produce
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Right, SetData
+from zkconsumer.zk.client import Connection
 
 DIGEST = {
     "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": "alice:canary-one",

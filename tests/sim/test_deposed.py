@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.lease import SHARE_OF_TIMEOUT
-from zkconsumer.sim.monitor import InvariantViolation, Monitor
-from zkconsumer.sim.plan import Plan
+from zkconsumer.member.state import SHARE_OF_TIMEOUT
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import World

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from simregressions import REGRESSIONS
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import Settings
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim import faults
-from zkconsumer.sim.failing import load
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.swarm import Decisions, draw_plan, run
+from zkconsumer.sim.random_search import Decisions, draw_plan, load, run
 from zkconsumer.sim.world import World
-from zkconsumer.zk import requests as rq
 
 
 def patient(one: Settings) -> Settings:

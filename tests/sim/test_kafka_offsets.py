@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.core.model import OffsetAndMetadata, Storage, TopicPartition
-from zkconsumer.core.state import Settings
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
-from zkconsumer.sim.swarm import Decisions, draw_plan, run_plan
+from zkconsumer.sim.random_search import Decisions, draw_plan, run_plan
 from zkconsumer.sim.world import World
 
 SEEDS = range(60)

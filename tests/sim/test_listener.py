@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.core.state import Settings
+from zkconsumer.member.state import Settings
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
-from zkconsumer.sim.swarm import Decisions, run
+from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.world import World
 
 SEEDS = range(60)

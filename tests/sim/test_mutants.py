@@ -6,7 +6,7 @@ import pytest
 import simmutants
 from simmutants import MUTANTS, Mutant, schedules_to_catch
 
-from zkconsumer.sim.exhaustive import Scope, explore
+from zkconsumer.sim.exhaustive_search import Scope, explore
 
 LIMIT = 2_000
 

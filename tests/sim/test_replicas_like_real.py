@@ -12,11 +12,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Code
 from zkconsumer.sandbox import ZooKeeperEnsemble
 from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code
 
 LIMIT_S = 30.0
 # Longer than any answer takes here, shorter than the 3 s after which a follower gives its leader

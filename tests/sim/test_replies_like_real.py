@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.model import Session
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import Session
+from zkconsumer.protocol.requests import Reply
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sim.zookeeper import SimZooKeeper
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Reply
 from zkconsumer.zk.session import ZooKeeperSession
 
 LIMIT_S = 20.0

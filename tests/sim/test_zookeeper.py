@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.znodes import Change, End
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper, Unreachable
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code, Reply
 
 TIMEOUT_S = 1.0
 

@@ -20,7 +20,7 @@ from zkcontract import LIMIT_S, Op, Session, Stat, Watch, ZkError, is_back
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until
-from zkconsumer.sim.sizes import MAX_REQUEST_BYTES
+from zkconsumer.sim.zookeeper import MAX_REQUEST_BYTES
 
 BASE = "/t"
 BEFORE = (BASE, BASE + "/a", BASE + "/b")

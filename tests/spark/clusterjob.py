@@ -41,7 +41,7 @@ def fail_midway(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
 def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any]:
     spark = SparkSession.builder.getOrCreate()
     if way != "installed":
-        from zkconsumer.spark.source import ZkConsumerSource  # noqa: PLC0415 - as docs/spark.md
+        from zkconsumer.spark.data_source import ZkConsumerSource  # noqa: PLC0415 - as docs/spark.md
 
         spark.dataSource.register(ZkConsumerSource)
     options = {"zookeeper": zookeeper, "subscribe": topic, "startingOffsets": "earliest"}

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zkconsumer.sandbox import spark as sparks
 from zkconsumer.sandbox.process import until
-from zkconsumer.spark.lifecycle import RUNNER
+from zkconsumer.spark.process_lifecycle import RUNNER
 
 LIMIT_S = 150.0
 # What Spark says when a worker takes longer than ten seconds to start, which this machine may.

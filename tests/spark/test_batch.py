@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from topiclogs import KafkaLog
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.spark.batch import PushingBatchReader
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.tasks import RangesPartition
+from zkconsumer.spark.task_reader import RangesPartition
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 # Timestamps of the messages: one a second from here on, in ms.

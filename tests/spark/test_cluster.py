@@ -18,7 +18,7 @@ import pytest
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard
-from zkconsumer.sandbox.cluster import SparkCluster
+from zkconsumer.sandbox.spark import SparkCluster
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("clusterjob.py")

@@ -20,20 +20,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session
-from zkconsumer.spark.direct_reader import DirectStreamReader
-from zkconsumer.spark.logs import ClusterLogs
-from zkconsumer.spark.mirror import Mirror
+from zkconsumer.spark.cluster_logs import ClusterLogs
+from zkconsumer.spark.direct_stream import DirectStreamReader
+from zkconsumer.spark.offset_mirror import Mirror
+from zkconsumer.spark.offset_ranges import StreamOffset, from_offset
+from zkconsumer.spark.offset_resolution import offsets_of, partitions_of
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.ranges import StreamOffset, from_offset
-from zkconsumer.spark.resolving import offsets_of, partitions_of
 
 Unique = Callable[[str], str]
 Sink = Callable[[DataFrame, int], None]
@@ -471,7 +471,7 @@ def test_a_mirror_holds_no_batch(
     unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ZooKeeper stopped batches go on at once; back again, it has the last one's offsets."""
-    monkeypatch.setattr("zkconsumer.spark.mirror.RETRY_S", 0.2)
+    monkeypatch.setattr("zkconsumer.spark.offset_mirror.RETRY_S", 0.2)
     name, group = unique("direct"), unique("group")
     caplog.set_level(logging.INFO, "zkconsumer.spark")
     with Sandbox(tick_time_s=0.1) as own:

@@ -17,14 +17,14 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
-from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.spark.offset_ranges import OffsetRange
 
 # What pyspark 4.0.0 reported of its own connector's (4.0.0) two batches of a query named `orders`,
 # from a 3.9.1 broker: topics orders and payments, maxOffsetsPerTrigger 40, Trigger.AvailableNow.

@@ -15,17 +15,17 @@ from members import SETTINGS, Group, eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Registration
 from zkconsumer.errors import MissingShareError, SparkSourceError
 from zkconsumer.kafka.logs import LogClient
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.spark import group_reader
-from zkconsumer.spark.group_reader import GroupStreamReader
-from zkconsumer.spark.logs import ENDS_S, PAUSE_IDLE_S, Pause
-from zkconsumer.spark.membership import Membership
+from zkconsumer.spark import group_stream
+from zkconsumer.spark.batch_member import Membership
+from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_IDLE_S, Pause
+from zkconsumer.spark.group_stream import GroupStreamReader
+from zkconsumer.spark.offset_ranges import OffsetRange, StreamOffset, from_offset
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.ranges import OffsetRange, StreamOffset, from_offset
 
 # What Spark gives with Trigger.Once: then no batch goes before the first that reads.
 ALL = ReadAllAvailable()
@@ -509,7 +509,7 @@ def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.Monkey
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reader of a DataFrame is refused while the first lives; another frame's is not."""
-    monkeypatch.setattr(group_reader, "FRAME_S", 0.1)
+    monkeypatch.setattr(group_stream, "FRAME_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
     with pytest.raises(SparkSourceError, match="has another reader, in this query"):

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from spark.queries import LIMIT_S, Place, Query, wait
 from traffic import Traffic
 
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 

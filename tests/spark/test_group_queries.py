@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark.queries import SLOW, wait
 
-from zkconsumer.core import paths
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.spark.listener import progress_of
+from zkconsumer.spark.progress_listener import progress_of
 
 OPTIONS = {
     "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",

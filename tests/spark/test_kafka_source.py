@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session

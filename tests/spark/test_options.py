@@ -8,9 +8,11 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from zkconsumer.config import TABLE
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.config.consumer import TABLE
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark.data_source import ZkConsumerSource
+from zkconsumer.spark.option_parsing import AtOffsets, AtTime, AtTimes, Place
 from zkconsumer.spark.options import (
     NO_GROUP,
     OPTIONS,
@@ -20,9 +22,7 @@ from zkconsumer.spark.options import (
     SourceOptions,
     Topics,
 )
-from zkconsumer.spark.positions import AtOffsets, AtTime, AtTimes, Place
 from zkconsumer.spark.schema import SCHEMA
-from zkconsumer.spark.source import ZkConsumerSource
 
 NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
 SECRET = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session
@@ -67,9 +67,9 @@ def test_the_programs(
         "billing.*": f"{group}.*",
     }  # fmt: skip
     page = Page(spark, **names)
-    page.run("from zkconsumer.spark.listener")
+    page.run("from zkconsumer.spark.progress_listener")
     page.run("from zkconsumer.spark.finishing import CommitListener")
-    page.run("from zkconsumer.spark.source import ZkConsumerSource")
+    page.run("from zkconsumer.spark.data_source import ZkConsumerSource")
     with stopped(page, "orders = ("):
         sandbox.produce(topic, [str(number) for number in range(30)])
         written = spark.read.schema("value string").parquet

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.sandbox.pipeline.judge import Row, Verdict, judge
+from zkconsumer.demo.pipeline_judge import Row, Verdict, judge
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
 # Seconds until everything of a run must have gone: it takes two, and more on a busy machine.

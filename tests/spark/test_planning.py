@@ -9,9 +9,17 @@ from collections.abc import Iterable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.spark.planning import SHARED_TASK, Ranges, advance, shared, tasks
-from zkconsumer.spark.ranges import OffsetRange, from_offset, to_offset
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark.offset_ranges import (
+    SHARED_TASK,
+    OffsetRange,
+    Ranges,
+    advance,
+    from_offset,
+    shared,
+    tasks,
+    to_offset,
+)
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 30))
 SIZES = st.dictionaries(

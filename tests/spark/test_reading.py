@@ -19,15 +19,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from topiclogs import KafkaLog
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.records import Broker
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.spark import arrow, reading
-from zkconsumer.spark.ranges import OffsetRange
-from zkconsumer.spark.reading import ReadSettings, client_settings, read_ranges
+from zkconsumer.spark import arrow, task_reader
+from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.schema import SCHEMA
+from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
 # A moment that no clock of these tests shows, in ms.
 MOMENT_MS = 1_600_000_000_123
@@ -70,7 +70,7 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 def nothing_kept() -> Iterator[None]:
     """The consumers that the tests left for the next task are closed."""
     yield
-    for kept, _ in reading._idle.pop(os.getpid(), {}).values():
+    for kept, _ in task_reader._idle.pop(os.getpid(), {}).values():
         kept.close()
 
 
@@ -149,7 +149,7 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> No
         )
     ]
     assert sum(sizes) == 20_000
-    assert all(arrow.ROWS <= size < arrow.ROWS + reading.CHUNK for size in sizes[:-1])
+    assert all(arrow.ROWS <= size < arrow.ROWS + task_reader.CHUNK for size in sizes[:-1])
     sandbox.produce(topic, [os.urandom(50_000)] * 200, partition=1)
     wide = [
         batch.nbytes
@@ -182,27 +182,27 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
     """Tasks of one process share a consumer one after the other; two at a time have two."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    reading._idle.clear()  # of tests that this process ran before
+    task_reader._idle.clear()  # of tests that this process ran before
     offsets(sandbox, *asked)
-    ((kept, _),) = reading._idle[os.getpid()].values()
+    ((kept, _),) = task_reader._idle[os.getpid()].values()
     one = read_ranges(asked, ["offset"], settings)
     other = read_ranges(asked, ["offset"], settings)
     assert next(one).num_rows == next(other).num_rows == 100
-    assert not reading._idle[os.getpid()]
+    assert not task_reader._idle[os.getpid()]
     one.close()
     other.close()
-    assert [one for one, _ in reading._idle[os.getpid()].values()] == [kept]
+    assert [one for one, _ in task_reader._idle[os.getpid()].values()] == [kept]
 
 
 def test_an_idle_consumer_is_closed(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker without tasks closes its consumer after a while; the next task makes another."""
-    monkeypatch.setattr(reading, "IDLE_S", 0.2)
-    monkeypatch.setattr(reading, "_closing", set())  # another thread, which looks more often
-    reading._idle.clear()
+    monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
+    monkeypatch.setattr(task_reader, "_closing", set())  # another thread, which looks more often
+    task_reader._idle.clear()
     offsets(sandbox, OffsetRange(hundred, 0, 0, 100))
-    assert until(lambda: not reading._idle[os.getpid()], limit_s=60)
+    assert until(lambda: not task_reader._idle[os.getpid()], limit_s=60)
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
 
 
@@ -283,7 +283,7 @@ def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a range over the log's end nor one behind it waits for ever."""
-    monkeypatch.setattr(reading, "SHORT_LOG_S", 0.5)
+    monkeypatch.setattr(task_reader, "SHORT_LOG_S", 0.5)
     with pytest.raises(SparkSourceError, match=r"50 messages are not .* 100 to 149, of 90 to 149"):
         offsets(sandbox, OffsetRange(hundred, 0, 90, 150))
     with pytest.raises(SparkSourceError, match=r"50 messages are not .* 200 to 249, of 200 to 249"):

@@ -22,23 +22,21 @@ from kazoo.security import make_digest_acl
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from zkconsumer.admin.groups import members
-from zkconsumer.admin.images import read_groups
+from zkconsumer.admin.groups import members, read_groups
 from zkconsumer.admin.lag import GroupLag, group_lags
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ConfigError, InvalidNameError, SparkSourceError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 from zkconsumer.sandbox.process import until
 from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import State
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
-from zkconsumer.spark.tables.plan import Piece, chunks, plan
 from zkconsumer.spark.tables.rows import COLUMNS, schema_of
-from zkconsumer.spark.tables.source import ChangesReader
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Create
+from zkconsumer.spark.tables.source import ChangesReader, Piece, chunks, plan
+from zkconsumer.zk.client import Connection
 
 ROOT = Path(__file__).parents[2]
 GROUPS, PARTITIONS = 30, 4

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from zkconsumer.core.assignors import KeyForm, Strategy, Variant, assign
-from zkconsumer.core.filters import matching, white_list
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.assignors import KeyForm, Strategy, Variant, assign
+from zkconsumer.protocol.filters import matching, white_list
+from zkconsumer.protocol.model import TopicPartition
 
 Counts = Mapping[str, Mapping[str, int]]
 NO_TOPICS: frozenset[str] = frozenset()

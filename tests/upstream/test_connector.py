@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from members import Group, One, Reader, eventually
 
-from zkconsumer.core import paths
 from zkconsumer.errors import ConsumerTimeoutError, MessageStreamsExistError
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
 

@@ -12,9 +12,9 @@ from members import SETTINGS, eventually
 from oldtools import World
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Registration, encode_registration
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 

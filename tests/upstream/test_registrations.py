@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
-from zkconsumer.core.scalajson import parse
+from zkconsumer.protocol.java.json import parse_scala
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_regex_is_escaped_once(regex: str, written: str) -> None:
     """TopicFilterTest.testWildcardTopicCountGetTopicCountMapEscapeJson: and is read back."""
     payload = encode_registration(Registration({regex: 1}, Pattern.WHITE_LIST, 1234)).decode()
     assert f'"subscription":{{"{written}":1}}' in payload
-    document = parse(payload)
+    document = parse_scala(payload)
     assert isinstance(document, dict)
     assert document["subscription"] == {regex: 1}
 
@@ -38,7 +38,7 @@ def test_values_come_back() -> None:
     """JsonTest.testJsonEncoding: strings, numbers and maps, as far as a registration holds them."""
     subscription = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "éß": 6}
     payload = encode_registration(Registration(subscription, timestamp_ms=1234)).decode()
-    assert parse(payload) == {
+    assert parse_scala(payload) == {
         "version": 1,
         "subscription": subscription,
         "pattern": "static",

@@ -9,12 +9,12 @@ from dataclasses import replace
 from crew import expire, wait_for
 from zkdriver import LIMIT_S, Client, tps
 
-from zkconsumer.core.commands import CommitOffsets
-from zkconsumer.core.events import Committed, Event, Finished, Interrupted
-from zkconsumer.core.offsets import CommitPlan
-from zkconsumer.core.state import Settings
+from zkconsumer.consumer.executor import Executor, Resume
+from zkconsumer.member.commands import CommitOffsets
+from zkconsumer.member.events import Committed, Event, Finished, Interrupted
+from zkconsumer.member.offset_ledger import CommitPlan
+from zkconsumer.member.state import Settings
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.executor import Executor, Resume
 
 (T0,) = tps(0)
 FIRST_COMMIT = CommitOffsets(7, CommitPlan({T0: (5, None)}, {}))

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from kazoo.protocol.states import Callback
 
-from zkconsumer.zk.handler import InOrderHandler
+from zkconsumer.zk.kazoo_transport import InOrderHandler
 
 
 def test_watches_and_replies_keep_their_order() -> None:

@@ -18,7 +18,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Exists
 
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.handler import BulkHandler
+from zkconsumer.zk.kazoo_transport import BulkHandler
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,15 +11,15 @@ from queue import Empty, Queue
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.registrations import Pattern, Registration, encode_registration
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
     ConfigError,
     ZooKeeperUnreachableError,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.observer import Change, GroupSnapshot, Observer, OwnerInfo, Part, What
 

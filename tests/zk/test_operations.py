@@ -8,8 +8,9 @@ import pytest
 from kazoo.client import KazooClient
 from zkdriver import CLOSED, READ_ONLY, Client, peer_of, tps
 
-from zkconsumer.core import paths
-from zkconsumer.core.events import (
+from zkconsumer.member import operations, read_group
+from zkconsumer.member import operations as ops
+from zkconsumer.member.events import (
     Denied,
     IdTaken,
     MemberNodeGone,
@@ -19,11 +20,10 @@ from zkconsumer.core.events import (
     Verified,
     ViewRead,
 )
-from zkconsumer.core.model import Blocker, Storage, StoredOffset, TopicPartition
+from zkconsumer.member.operations import claim
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import Blocker, Storage, StoredOffset, TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk import committing, viewing
-from zkconsumer.zk import operations as ops
-from zkconsumer.zk.claiming import claim
 
 T0, T1, T2 = tps(0, 1, 2)
 
@@ -149,9 +149,9 @@ def test_a_nudge_without_rights_is_denied(client: Client) -> None:
 def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> None:
     """Our id node is gone, or is another session's: the reading says so."""
     client.peer.delete(client.me.path)
-    assert client.run(viewing.read_view(client.me)) == MemberNodeGone()
+    assert client.run(read_group.read_view(client.me)) == MemberNodeGone()
     client.peer.create(client.me.path, b"{}", ephemeral=True)
-    assert client.run(viewing.read_view(client.me)) == MemberNodeGone()
+    assert client.run(read_group.read_view(client.me)) == MemberNodeGone()
 
 
 def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
@@ -159,10 +159,10 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
     guest = paths.member(client.group, "g_guest")
     client.peer.create(guest, b"{}", ephemeral=True)
     last = {1: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
-    outcome = client.run(viewing.read_view(client.me), before=last)
+    outcome = client.run(read_group.read_view(client.me), before=last)
     assert isinstance(outcome, ViewRead)
     assert set(outcome.view.members) | set(outcome.view.malformed) <= {"g_m", "g_guest"}
-    again = client.run(viewing.read_view(client.me))
+    again = client.run(read_group.read_view(client.me))
     assert isinstance(again, ViewRead)
     assert set(again.view.members) == {"g_m"}
 
@@ -170,7 +170,7 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
 def test_a_malformed_registration_is_named(client: Client) -> None:
     """A peer whose registration cannot be read is in the view as such, with the reason."""
     client.peer.create(paths.member(client.group, "g_bad"), b"[" * 100_000, ephemeral=True)
-    outcome = client.run(viewing.read_view(client.me))
+    outcome = client.run(read_group.read_view(client.me))
     assert isinstance(outcome, ViewRead)
     assert set(outcome.view.malformed) == {"g_bad"}
 
@@ -179,7 +179,7 @@ def test_an_unreadable_peer_is_denied(client: Client) -> None:
     """No right to read a peer's registration: the reading is denied, naming the node."""
     path = paths.member(client.group, "g_shut")
     client.peer.create(path, b"{}", ephemeral=True, acl=CLOSED)
-    outcome = client.run(viewing.read_view(client.me))
+    outcome = client.run(read_group.read_view(client.me))
     assert isinstance(outcome, Denied)
     assert outcome.where == path
 
@@ -198,11 +198,11 @@ def test_topics_are_watched_whether_they_exist_or_not(
         lambda: client.peer.set(path, b'{"version":1,"partitions":{"0":[0],"1":[0]}}'),
         lambda: client.peer.delete(path),
     ):
-        outcome = client.run(viewing.read_view(me))
+        outcome = client.run(read_group.read_view(me))
         assert isinstance(outcome, ViewRead)
         fired.append(outcome.view.topics[topic].partitions if outcome.view.topics else ())
         change()
-    client.run(viewing.read_view(me))
+    client.run(read_group.read_view(me))
     assert fired == [(), (0,), (0, 1)]
     assert [kind for kind, at in client.watches if at == path] == ["CREATED", "CHANGED", "DELETED"]
 
@@ -327,7 +327,7 @@ def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")
-    outcome = client.run(committing.load(client.me, tps(0, 1, 2, 3), Storage.ZOOKEEPER))
+    outcome = client.run(operations.load(client.me, tps(0, 1, 2, 3), Storage.ZOOKEEPER))
     assert isinstance(outcome, OffsetsLoaded)
     found = outcome.offsets
     assert (found[T0].value, found[T0].version) == (42, 1)
@@ -342,7 +342,7 @@ def test_an_offset_without_rights_is_an_error_of_that_partition(client: Client) 
     client.write(T0, b"1")
     client.write(T1, b"2")
     client.peer.set_acls(client.offset(T0), CLOSED)
-    outcome = client.run(committing.load(client.me, [T0, T1], Storage.ZOOKEEPER))
+    outcome = client.run(operations.load(client.me, [T0, T1], Storage.ZOOKEEPER))
     assert isinstance(outcome, OffsetsLoaded)
     assert "access control" in outcome.offsets[T0].error
     assert outcome.offsets[T1].value == 2

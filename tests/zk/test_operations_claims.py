@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import pytest
 from zkdriver import READ_ONLY, Client, tps
 
-from zkconsumer.core import paths
-from zkconsumer.core.events import Claimed, MemberNodeGone, Outcome
-from zkconsumer.core.model import UNNAMED, Blocker, TopicPartition
-from zkconsumer.zk.claiming import claim
+from zkconsumer.member.events import Claimed, MemberNodeGone, Outcome
+from zkconsumer.member.operations import claim
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import UNNAMED, Blocker, TopicPartition
 
 T0, T1, T2 = tps(0, 1, 2)
 Races = Mapping[int, Callable[[], object]]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from kazoo.client import KazooClient
 from zkdriver import READ_ONLY, Client, tps
 
-from zkconsumer.core import paths
-from zkconsumer.core.events import (
+from zkconsumer.member.events import (
     Committed,
     MemberNodeGone,
     OffsetsLoaded,
     Outcome,
     StoreUnavailable,
 )
-from zkconsumer.core.model import OffsetAndMetadata, Storage, StoredOffset, TopicPartition
-from zkconsumer.core.offsets import CommitPlan
-from zkconsumer.zk.committing import commit, load
-from zkconsumer.zk.requests import Code, FetchOffsets, NotStored, Reply, StoreOffsets
+from zkconsumer.member.offset_ledger import CommitPlan
+from zkconsumer.member.operations import commit, load
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import OffsetAndMetadata, Storage, StoredOffset, TopicPartition
+from zkconsumer.protocol.requests import Code, FetchOffsets, NotStored, Reply, StoreOffsets
 
 T0, T1, T2 = tps(0, 1, 2)
 

@@ -10,10 +10,10 @@ import pytest
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
+from zkconsumer.protocol.requests import Code, Create, Right
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.manyreads import AT_ONCE
-from zkconsumer.zk.requests import Code, Create, Right
+from zkconsumer.zk.client import Connection
+from zkconsumer.zk.kazoo_transport import AT_ONCE
 
 
 def _config(server: ZooKeeperServer) -> ConsumerConfig:

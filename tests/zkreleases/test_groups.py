@@ -21,8 +21,8 @@ from zookeepers import release_number
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk import manyreads
-from zkconsumer.zk.manyreads import ManyReads
+from zkconsumer.zk import kazoo_transport
+from zkconsumer.zk.kazoo_transport import ManyReads
 
 __all__ = [
     "group",
@@ -110,8 +110,8 @@ def test_no_request_is_sent_that_the_server_lacks(
     crew: Crew, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
     """A member and the tools ask 3.4 for nothing newer, and read in one request from 3.6 on."""
-    sandbox.add_partitions(topic, partitions=3 * manyreads.WORTH_IT)
-    crew.feed(topic, 3 * manyreads.WORTH_IT)
+    sandbox.add_partitions(topic, partitions=3 * kazoo_transport.WORTH_IT)
+    crew.feed(topic, 3 * kazoo_transport.WORTH_IT)
     with Ledger(sandbox.zookeeper_connect) as ledger:
         member = crew.join(zookeeper=ledger.address)
         crew.settle(member)
@@ -124,6 +124,6 @@ def test_no_request_is_sent_that_the_server_lacks(
             assert result.exit_code in (Exit.OK, Exit.PROBLEM), (words, result.output)
         member.leave()
         asked = ledger.operations
-    takes_many = release_number(sandbox.zookeeper.release) >= manyreads.SINCE
+    takes_many = release_number(sandbox.zookeeper.release) >= kazoo_transport.SINCE
     assert asked - KNOWN_TO_3_4 == ({ManyReads.type} if takes_many else set())
     assert {1, 3, 4, 8, 14} <= asked

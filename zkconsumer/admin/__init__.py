@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from zkconsumer.admin.api import Admin
     from zkconsumer.admin.apply import Live, Report
     from zkconsumer.admin.findings import Finding
-    from zkconsumer.admin.formats import FileFormat
     from zkconsumer.admin.migrate import Direction
+    from zkconsumer.admin.offset_files import FileFormat
+    from zkconsumer.admin.offset_plans import Kind, Reset
     from zkconsumer.admin.plan import Plan
-    from zkconsumer.admin.resets import Kind, Reset
 
 __all__ = [
     "Admin", "Reset", "Kind", "Direction", "FileFormat", "Live", "Plan", "Report", "Finding",
@@ -28,11 +28,11 @@ _HOMES = {
     "Live": "zkconsumer.admin.apply",
     "Report": "zkconsumer.admin.apply",
     "Finding": "zkconsumer.admin.findings",
-    "FileFormat": "zkconsumer.admin.formats",
+    "FileFormat": "zkconsumer.admin.offset_files",
     "Direction": "zkconsumer.admin.migrate",
     "Plan": "zkconsumer.admin.plan",
-    "Kind": "zkconsumer.admin.resets",
-    "Reset": "zkconsumer.admin.resets",
+    "Kind": "zkconsumer.admin.offset_plans",
+    "Reset": "zkconsumer.admin.offset_plans",
 }
 
 

@@ -11,29 +11,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from zkconsumer.admin import changes, migrate, moving
+from zkconsumer.admin import group_changes, migrate, offset_plans
 from zkconsumer.admin.apply import Live, Report, apply
-from zkconsumer.admin.assigning import Place, live_group, places, what_if
+from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.doctor import doctor, kafka_logs
 from zkconsumer.admin.explain import Explanation, explain
 from zkconsumer.admin.findings import Finding
-from zkconsumer.admin.formats import FileFormat, Offsets, read_file, write_offsets
-from zkconsumer.admin.groups import GroupSummary, MemberReport, groups, members
-from zkconsumer.admin.kafkastore import BrokerOffsets
+from zkconsumer.admin.group_changes import plan_undo
+from zkconsumer.admin.groups import (
+    GroupSummary,
+    MemberReport,
+    TopicSummary,
+    groups,
+    members,
+    topics,
+)
 from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
-from zkconsumer.admin.plan import Plan
-from zkconsumer.admin.planfile import load
-from zkconsumer.admin.resets import Reset
-from zkconsumer.admin.topics import TopicSummary, topics
-from zkconsumer.admin.undo import plan_undo
+from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
+from zkconsumer.admin.offset_plans import Reset
+from zkconsumer.admin.plan import Plan, load_plan
 from zkconsumer.admin.verify import verify
-from zkconsumer.config import ConnectionConfig, ConsumerConfig
-from zkconsumer.core.computing import compute
-from zkconsumer.core.detecting import detect
-from zkconsumer.core.model import Storage, TopicPartition
+from zkconsumer.admin.what_if import Place, live_group, places, what_if
+from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol.group_assignment import compute
+from zkconsumer.protocol.model import Storage, TopicPartition
+from zkconsumer.protocol.release_detection import detect
+from zkconsumer.zk.client import Connection
 
 BROKER_LIMIT_S: Final = 6.0
 """Seconds for each request to the brokers. A broker that is slower counts as silent, and what it
@@ -129,7 +134,7 @@ class Admin:
 
         Raises UnknownGroupError, and ConfigError for an unknown topic.
         """
-        return moving.read_committed(
+        return offset_plans.read_committed(
             self._connection, names, topics=topics, limit_s=self._limit_s, storage=storage
         )
 
@@ -183,38 +188,38 @@ class Admin:
         Raises UnknownGroupError; ConfigError for an unknown topic or partition; RefusedError if a
         log or an offset that is needed is not known.
         """
-        moved = moving.plan_reset(
+        moved = offset_plans.plan_reset(
             self._connection, group, reset, topics=topics, limit_s=self._limit_s, storage=storage
         )
         return moved.plan
 
     def plan_import(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> Plan:
         """Plan to set offsets in ZooKeeper exactly as given; missing groups are created."""
-        return moving.plan_import(self._connection, offsets)
+        return offset_plans.plan_import(self._connection, offsets)
 
     def plan_delete_offsets(
         self, group: str, topics: Mapping[str, Collection[int] | None]
     ) -> Plan:
         """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""
-        return changes.plan_delete_offsets(self._connection, group, topics=topics)
+        return group_changes.plan_delete_offsets(self._connection, group, topics=topics)
 
     def plan_copy_group(self, source: str, target: str) -> Plan:
         """Plan to give a new group the offsets of another group.
 
         Raises UnknownGroupError; RefusedError if the target exists.
         """
-        return changes.plan_copy_group(self._connection, source, target)
+        return group_changes.plan_copy_group(self._connection, source, target)
 
     def plan_rename_group(self, source: str, target: str) -> Plan:
         """Plan to copy a group and to delete the old one. Raises as `plan_copy_group`."""
-        return changes.plan_rename_group(self._connection, source, target)
+        return group_changes.plan_rename_group(self._connection, source, target)
 
     def plan_delete_group(self, group: str) -> Plan:
         """Plan to delete a group's znodes, except those of live sessions.
 
         Raises UnknownGroupError.
         """
-        return changes.plan_delete_group(self._connection, group)
+        return group_changes.plan_delete_group(self._connection, group)
 
     def plan_forget_topics(
         self, names: Sequence[str], *, groups: Collection[str] | None = None
@@ -223,7 +228,7 @@ class Admin:
 
         Raises UnknownGroupError, and ConfigError if no group knows the topics.
         """
-        return changes.plan_forget_topics(self._connection, names, groups=groups)
+        return group_changes.plan_forget_topics(self._connection, names, groups=groups)
 
     def plan_migration(
         self, group: str, direction: Direction, *, topics: Collection[str] | None = None
@@ -240,7 +245,7 @@ class Admin:
 
     def plan_undo(self, backup: Path) -> Plan:
         """Plan to restore every znode of a backup that `apply` wrote. Raises BadFileError."""
-        done = load(backup)
+        done = load_plan(backup)
         kafka = BrokerOffsets.of(self._connection) if done.kafka else None
         return plan_undo(self._connection, done, kafka=kafka)
 

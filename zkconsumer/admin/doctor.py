@@ -2,6 +2,10 @@
 
 Reads many groups at once. What passes by itself, as in the middle of a rebalance, is looked at
 twice, and only what is there both times is a finding.
+
+What `doctor --fix` does: the findings' mends as a plan, to be shown and applied like any other.
+
+Only znodes that no session holds, and only as long as each is still what was found wrong.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from zkconsumer.admin.case import Case, Log
-from zkconsumer.admin.checks import layouts, members, offsets, owners, rights
-from zkconsumer.admin.findings import Finding, Severity
-from zkconsumer.admin.images import (
+from zkconsumer.admin.apply import Live
+from zkconsumer.admin.checks import offsets, owners, registrations, rights
+from zkconsumer.admin.findings import Case, Finding, Log, Severity
+from zkconsumer.admin.group_changes import plan_writes
+from zkconsumer.admin.groups import (
     GroupImage,
     read_allowed_groups,
     read_brokers,
@@ -22,12 +27,15 @@ from zkconsumer.admin.images import (
     read_topics,
     unknown_group,
 )
+from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Broker
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Node
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.errors import RefusedError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.requests import Node
+from zkconsumer.zk.client import Connection
 
 Logs = Mapping[TopicPartition, Log | str]
 AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
@@ -35,8 +43,8 @@ MemberSettings = Callable[[str], ConsumerConfig]
 """Group name -> the settings of its members."""
 
 PASSING = frozenset({
-    MALFORMED, NO_OWNER, UNREGISTERED, owners.STALE, owners.FOREIGN_OWNER, members.DISAGREEMENT,
-    members.NO_BROKERS,
+    MALFORMED, NO_OWNER, UNREGISTERED, owners.STALE, owners.FOREIGN_OWNER,
+    registrations.DISAGREEMENT, registrations.NO_BROKERS,
 })  # fmt: skip
 """Findings that a rebalance, a registration or a restart under way brings about as well."""
 
@@ -50,9 +58,9 @@ ACCESS_DENIED = "access-denied"
 def examine(case: Case) -> list[Finding]:
     """All that is wrong with one group as it was read; the worst first, and pure."""
     found = [
-        *members.of_members(case), *members.of_settings(case), *owners.of_owners(case),
-        *layouts.of_layouts(case), *members.of_agreement(case), *offsets.of_offsets(case),
-        *rights.of_rights(case),
+        *registrations.of_members(case), *registrations.of_settings(case), *owners.of_owners(case),
+        *registrations.of_layouts(case), *registrations.of_agreement(case),
+        *offsets.of_offsets(case), *rights.of_rights(case),
     ]  # fmt: skip
     severities = list(Severity)
     return sorted(found, key=lambda one: severities.index(one.severity))
@@ -171,7 +179,7 @@ def _images(
 
 def _to_read_whole(case: Case) -> Iterator[str]:
     """Foreign nodes, and what belongs to topics that are gone: to be deleted with all below."""
-    yield from layouts.foreign_nodes(case)
+    yield from registrations.foreign_nodes(case)
     for parent, at in case.image.topic_rooms.items():
         if at.name not in case.topics:
             yield parent
@@ -190,3 +198,37 @@ def _with_logs(
         name: replace(case, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})
         for name, case in cases.items()
     }
+
+
+# ---- mending -------------------------------------------------------------------------------------
+
+
+def plan_mends(connection: Connection, findings: Iterable[Finding]) -> Plan:
+    """A plan of all that these findings' mends are; empty where they have none.
+
+    Raises RefusedError where a znode is no longer what was found, or belongs to a session by now.
+    """
+    mends = {mend.path: mend for one in findings for mend in one.mends}
+    plan = plan_writes(connection, "doctor", {path: one.data for path, one in mends.items()})
+    changed = [
+        one.path for one in plan.changes
+        if one.before is None or one.before.mzxid != mends[one.path].mzxid
+    ]
+    if changed:
+        raise RefusedError(
+            "znodes changed since they were examined", where=", ".join(changed[:5]),
+            remedy="nothing was written: doctor again",
+        )
+    return plan
+
+
+def live_of(plan: Plan) -> Live:
+    """How such a plan meets a group with members.
+
+    What blocks members is taken away under their eyes: that is what it is for, and nothing of it is
+    theirs. Offsets of a group with members are refused, as always.
+    """
+    of_offsets = any(
+        one.path.startswith(f"{paths.offsets(one.group)}/") for one in plan.changes
+    )
+    return Live.REFUSE if of_offsets else Live.FORCE

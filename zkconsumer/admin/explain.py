@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.case import Case
-from zkconsumer.admin.findings import partitions_of, ranges
-from zkconsumer.admin.images import (
+from zkconsumer.admin.findings import Case, partitions_of, ranges
+from zkconsumer.admin.groups import (
     read_brokers,
     read_groups,
     read_topic_names,
     read_topics,
     unknown_group,
 )
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.assignors import Strategy, Variant
-from zkconsumer.core.computing import Failure
-from zkconsumer.core.javatext import java_hash, utf16_key
-from zkconsumer.core.model import ThreadId, TopicPartition
-from zkconsumer.zk.connection import Connection
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.protocol.assignors import Strategy, Variant
+from zkconsumer.protocol.group_assignment import Failure
+from zkconsumer.protocol.java.text import java_hash, utf16_key
+from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.zk.client import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,26 @@
-"""What `verify` and `doctor` have to say: one finding for each thing that is wrong."""
+"""What `verify` and `doctor` have to say: one finding for each thing that is wrong.
+
+One group as `doctor` and `explain` look at it: what was read, and what follows from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from itertools import groupby
+from typing import Protocol
+
+from zkconsumer.admin.groups import GroupImage
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.errors import AccessDeniedError
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import Asked, Failure, Group, Part, asked
+from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.release_detection import Rules, detect, nearest
+from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.protocol.requests import Right
 
 
 class Severity(Enum):
@@ -83,3 +98,133 @@ def partitions_of(numbers: Iterable[int]) -> str:
 def fix_command(group: str) -> str:
     """Return the command that makes the doctor's changes to a group."""
     return f"zkconsumer doctor --group {group} --fix --execute"
+
+
+# ---- case ----------------------------------------------------------------------------------------
+
+
+class Log(Protocol):
+    """A partition's log: the first offset it has, and the one after the last."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """A group.
+
+    Attributes:
+        topics: payloads of all topics there are.
+        logs: a partition's log, or why it is not known; those that were asked for.
+        rights: znode -> its access control list, of those that were looked at.
+        settings: the members', where somebody said them.
+        has_brokers: whether a broker is registered.
+    """
+
+    image: GroupImage
+    topics: Mapping[str, bytes | None]
+    logs: Mapping[TopicPartition, Log | str] = field(default_factory=dict)
+    rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
+    settings: ConsumerConfig | None = None
+    has_brokers: bool = True
+
+    @property
+    def group(self) -> str:
+        """Its name."""
+        return self.image.name
+
+    @cached_property
+    def owners(self) -> dict[TopicPartition, ThreadId]:
+        """Who owns what."""
+        return {tp: node.thread for tp, node in self.image.owners.items()}
+
+    @cached_property
+    def owned_by(self) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
+        """(topic, thread) -> what it owns, ascending."""
+        found: dict[tuple[str, ThreadId], list[int]] = {}
+        for tp, thread in sorted(self.owners.items()):
+            found.setdefault((tp.topic, thread), []).append(tp.partition)
+        return {key: tuple(numbers) for key, numbers in found.items()}
+
+    @cached_property
+    def live(self) -> Group:
+        """What members compute the assignment from, as `settings` say."""
+        said = self.settings
+        strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
+        return Group(
+            strategy, dict(sorted(self.image.registrations.items())), self.topics,
+            exclude_internal=said.exclude_internal_topics if said else True,
+        )
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Strategy, release and `exclude.internal.topics`, as the owner nodes show them."""
+        return nearest(self.live, self.owners)
+
+    @cached_property
+    def wanted(self) -> Asked:
+        """What the members ask for."""
+        return asked(
+            self.image.members, self.topics, exclude_internal=self.rules.exclude_internal
+        )
+
+    @cached_property
+    def due(self) -> dict[TopicPartition, ThreadId]:
+        """Who should own what, by those rules; nothing where members would fail."""
+        return {
+            tp: thread for part in self.rules.parts.values() if not isinstance(part, Failure)
+            for tp, thread in part.items()
+        }
+
+    @cached_property
+    def quarrels(self) -> Mapping[ConsumerId, str]:
+        """Members that go by other rules than the rest, and which."""
+        if self.wanted.faults:
+            return {}
+        rules = self.rules
+        as_found = Group(
+            rules.strategy, self.live.registrations, self.topics,
+            exclude_internal=rules.exclude_internal,
+        )
+        # Where these rules explain all, only registrations that mean two things are left to find.
+        left = {} if self._held == rules.parts else self.owners
+        return detect(as_found, left, own=rules.profile if left else DEFAULT).quarrels
+
+    @property
+    def _held(self) -> dict[ConsumerId, Part]:
+        held: dict[ConsumerId, Part] = {consumer: {} for consumer in self.image.registrations}
+        for tp, thread in self.owners.items():
+            held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+        return held
+
+    def session_of(self, path: str) -> int:
+        """The session that holds a znode; 0 for one that no session will take away."""
+        return self.image.nodes[path].stat.owner
+
+    def mend(self, path: str, data: bytes | None = None) -> Mend:
+        """Have a znode deleted, or its payload replaced."""
+        return Mend(path, self.image.nodes[path].stat.mzxid, data)
+
+    def mends_of_tree(self, root: str) -> tuple[Mend, ...]:
+        """Return the deletions of a znode and all below it; none if a session holds one of them."""
+        found = list(self.below(root))
+        if any(self.session_of(path) for path in found):
+            return ()
+        return tuple(map(self.mend, reversed(found)))
+
+    def below(self, root: str) -> Iterator[str]:
+        """A znode and all that were read below it, parents first."""
+        if root in self.image.nodes:
+            yield root
+        for child in self._children.get(root, ()):
+            yield from self.below(child)
+
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self.image.nodes:
+            found.setdefault(path.rpartition("/")[0], []).append(path)
+        return found

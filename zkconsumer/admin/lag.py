@@ -1,21 +1,45 @@
 """How far a group has come: its owners and offsets beside what the brokers' logs hold.
 
 A figure that could not be had is a text that says why, and never a number.
+
+How a group gets on with a partition, told from its commits within a window of time.
+
+The rules are Burrow's (LinkedIn's monitor of consumer lag, `calculatePartitionStatus` in
+core/internal/evaluator/caching.go), with two differences. Burrow sees every commit, also one that
+changes nothing; the old consumer writes an offset to ZooKeeper only when it has changed, so that
+"commits the same offset again" and "commits no more" look alike: whether the partition has an owner
+tells a stalled from a stopped one. And a window that has just begun holds one commit only: so long
+a silence counts when it is longer than the group may keep between two commits.
+
+Groups' lag for Prometheus, served by its own library.
+
+What is not known has no sample: it is never 0.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self
 
-from zkconsumer.admin.asking import Asked, asked, partitions_in
-from zkconsumer.admin.groups import MemberReport, member_reports, read_topic_payloads
-from zkconsumer.admin.images import GroupImage, read_brokers, read_groups
-from zkconsumer.core.model import OffsetAndMetadata, ThreadId, TopicPartition
-from zkconsumer.core.records import Broker
+from zkconsumer.admin.groups import (
+    GroupImage,
+    MemberReport,
+    member_reports,
+    read_brokers,
+    read_groups,
+    read_topic_payloads,
+)
+from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol.group_assignment import Asked, asked, partitions_in
+from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.zk.client import Connection
 
 NOTHING_COMMITTED = "nothing is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
@@ -229,3 +253,199 @@ def _lag(
         log,
         owner.fault if owner else "",
     )
+
+
+# ---- status --------------------------------------------------------------------------------------
+
+
+WINDOW = 10
+"""Commits that are kept for a partition, as in Burrow (`intervals`); older ones are forgotten."""
+
+PATIENCE_S = 120.0
+"""Seconds without a commit that mean nothing: twice the default of `auto.commit.interval.ms`."""
+
+
+class Status(Enum):
+    """Burrow's states of a partition."""
+
+    OK = "OK"
+    WARNING = "WARNING"  # it commits, and falls behind
+    STALLED = "STALLED"  # it has an owner, and does not move
+    STOPPED = "STOPPED"  # nobody owns it, and nobody commits
+    REWOUND = "REWOUND"  # the offset went back
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit: when, in seconds since the epoch; the offset; the lag when it was first seen."""
+
+    at_s: float
+    offset: int
+    lag: int
+
+
+@dataclass(slots=True)
+class Window:
+    """The last commits of one partition; `add` tells it what was read."""
+
+    commits: list[Commit] = field(default_factory=list)
+    lag: int | None = None
+    is_owned: bool = False
+
+    def add(
+        self,
+        *,
+        now_s: float,
+        offset: int | None,
+        committed_s: float | None,
+        lag: int | None,
+        is_owned: bool,
+    ) -> None:
+        """Note a reading: what is committed, and when it was where the store says so."""
+        self.lag, self.is_owned = lag, is_owned
+        if offset is None or lag is None:
+            return
+        last = self.commits[-1] if self.commits else None
+        if last and last.offset == offset and committed_s in (None, last.at_s):
+            return
+        self.commits.append(Commit(now_s if committed_s is None else committed_s, offset, lag))
+        del self.commits[:-WINDOW]
+
+    def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
+        """What the commits say now; None while they say nothing yet."""
+        if self.lag is None or not self.commits:
+            return None
+        return evaluate(
+            self.commits, lag=self.lag, is_owned=self.is_owned, now_s=now_s, patience_s=patience_s
+        )
+
+
+def evaluate(
+    commits: Sequence[Commit], *, lag: int, is_owned: bool, now_s: float, patience_s: float
+) -> Status | None:
+    """The state of a partition with these commits, at least one, whose lag is `lag` now."""
+    if lag <= 0 or any(one.lag <= 0 for one in commits):
+        return Status.OK
+    pairs = list(pairwise(commits))
+    if any(after.offset < before.offset for before, after in pairs):
+        return Status.REWOUND
+    span_s = commits[-1].at_s - commits[0].at_s
+    if now_s - commits[-1].at_s > max(span_s, patience_s):
+        return Status.STALLED if is_owned else Status.STOPPED
+    if not pairs:
+        return None
+    if all(after.offset == before.offset for before, after in pairs):
+        return Status.STALLED
+    if all(after.lag >= before.lag for before, after in pairs):
+        return Status.WARNING
+    return Status.OK
+
+
+# ---- exporter ------------------------------------------------------------------------------------
+
+
+PARTITION = ("group", "topic", "partition")
+
+GAUGES = (
+    ("zkconsumer_group_lag", "Messages between the committed offset and the log's end.", PARTITION),
+    ("zkconsumer_group_offset", "The committed offset.", PARTITION),
+    ("zkconsumer_group_log_end", "The offset after the log's last.", PARTITION),
+    ("zkconsumer_group_owned", "1 where the partition has an owner, else 0.", PARTITION),
+    (
+        "zkconsumer_group_status", "1 for the state that the partition is in, by its commits.",
+        (*PARTITION, "status"),
+    ),
+    ("zkconsumer_group_members", "Registered members.", ("group",)),
+    ("zkconsumer_group_read_timestamp_seconds", "When ZooKeeper and brokers were asked.", ()),
+)  # fmt: skip
+
+Samples = dict[str, list[tuple[Sequence[str], float]]]
+
+
+def samples(
+    groups: Iterable[GroupLag],
+    status_of: Callable[[str, PartitionLag], Status | None],
+    *,
+    at_s: float,
+) -> Samples:
+    """The figures of these groups: metric -> (values of its labels, value)."""
+    found: Samples = {name: [] for name, _, _ in GAUGES}
+    found["zkconsumer_group_read_timestamp_seconds"].append(((), at_s))
+    for group in groups:
+        found["zkconsumer_group_members"].append(((group.name,), len(group.image.registrations)))
+        for one in group.partitions:
+            labels = (group.name, one.topic, str(one.partition))
+            figures = {
+                "lag": one.lag,
+                "offset": one.committed,
+                "log_end": one.log if isinstance(one.log, str) else one.log.end,
+                "owned": int(one.owner is not None),
+            }
+            for name, value in figures.items():
+                if isinstance(value, int):
+                    found[f"zkconsumer_group_{name}"].append((labels, value))
+            status = status_of(group.name, one)
+            if status is not None:
+                found["zkconsumer_group_status"].append(((*labels, status.value), 1))
+    return found
+
+
+class LagExporter:
+    """Answers Prometheus with what `update` was given last, for as long as it is entered.
+
+    Raises ConfigError where prometheus-client is not installed, or the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._samples: Samples = {}
+        self._server: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            import prometheus_client  # noqa: PLC0415
+        except ImportError as error:
+            raise ConfigError(
+                "prometheus-client is not installed", where="--prometheus",
+                remedy="pip install 'zkconsumer[metrics]'",
+            ) from error
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server, _ = prometheus_client.start_http_server(
+                self._port, self._host, registry
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"nothing can be served at {self._host}:{self._port}: {error.strerror}",
+                where="--prometheus", remedy="choose another port or address",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def update(
+        self,
+        groups: Iterable[GroupLag],
+        status_of: Callable[[str, PartitionLag], Status | None],
+    ) -> None:
+        """Answer with these from now on."""
+        self._samples = samples(groups, status_of, at_s=time.time())
+
+    def collect(self) -> Iterator[Any]:
+        """What prometheus-client asks for; on its thread."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+        now = self._samples
+        for name, meaning, labels in GAUGES:
+            family = GaugeMetricFamily(name, meaning, labels=labels)
+            for values, value in now.get(name, ()):
+                family.add_metric(values, value)
+            yield family

@@ -2,23 +2,51 @@
 
 In ZooKeeper's own order of children, which their output has, and with the exceptions of the JVM as
 values: their texts are output, too. A tool of ours has `images` instead, which says more.
+
+Files of ExportZkOffsets, read as ImportZkOffsets reads them, but in full and strictly.
+
+Committed offsets as the old tools looked for them: in Kafka, and else in ZooKeeper.
+
+Writes as Kafka's old tools did them (`kafka.utils.ZkUtils`, 0.8.2 to 1.1): whatever is there.
+
+The old tools had neither a plan nor a guard. Here each of their writes is a plan that is applied at
+once, members or not: so there is a backup, from which `zkconsumer undo` leads back, and what is
+written together is all written or, where ZooKeeper was lost, known in part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from zkconsumer.core import paths
-from zkconsumer.core.filters import TopicFilter, matching
-from zkconsumer.core.javatext import java_hash, parse_int64
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.payloads import Thrown
-from zkconsumer.core.records import Broker, decode_broker, decode_partition_state, decode_topic
-from zkconsumer.core.registrations import Pattern, Registration, decode_registration
-from zkconsumer.core.releases import Profile
-from zkconsumer.errors import MalformedZnodeError
-from zkconsumer.zk.connection import Connection
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from zkconsumer.admin.apply import Live, apply, read_rights
+from zkconsumer.admin.group_changes import state_of
+from zkconsumer.admin.offset_files import Fault, check_names, decoded, java_offset, path_line
+from zkconsumer.admin.plan import Change, Content, Plan
+from zkconsumer.errors import ConfigError, FetchError, MalformedZnodeError, RefusedError
+from zkconsumer.kafka.client_settings import broker_settings, servers
+from zkconsumer.kafka.logs import committed_in_kafka
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.filters import TopicFilter, matching
+from zkconsumer.protocol.java.text import java_hash, parse_int64
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import (
+    Broker,
+    Thrown,
+    decode_broker,
+    decode_partition_state,
+    decode_topic,
+)
+from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
+from zkconsumer.protocol.releases import Profile
+from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Delete
+from zkconsumer.zk.client import Connection
 
 Key = TypeVar("Key", str, int)
 
@@ -213,3 +241,185 @@ def _bucket(key: str | int, size: int) -> int:
     turn = (_INITIAL_SIZE - 1).bit_count()
     code = (code >> turn | code << (32 - turn)) & 0xFFFFFFFF
     return code >> (32 - (size - 1).bit_count()) & (size - 1)
+
+
+# ---- legacy files --------------------------------------------------------------------------------
+
+
+_LINE = re.compile(r"\r\n|\r|\n")  # as Java's BufferedReader
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The offsets of a file by group and partition, the last line for one winning.
+
+    `unread`: the number of the first line that was not read, since the file ends for the JVM at its
+    first empty line; 0 if all were.
+    """
+
+    offsets: Mapping[tuple[str, TopicPartition], int]
+    unread: int
+
+
+def read_export(data: bytes, *, where: str) -> Exported:
+    """Read a whole file. Raises ConfigError with the line of the first fault.
+
+    Stricter than the JVM, which wrote whatever stood there wherever it said, and so could break
+    every member of a group: a line is the path of an offset, a colon, and a number.
+    """
+    offsets: dict[tuple[str, TopicPartition], int] = {}
+    try:
+        lines = _LINE.split(decoded(data))
+        for number, line in enumerate(lines, start=1):
+            if not line:
+                rest = any(lines[number:])
+                return Exported(offsets, number if rest else 0)
+            group, tp, text = path_line(line, number)
+            check_names(number, group, tp.topic)
+            offsets[group, tp] = java_offset(text, number)
+    except Fault as fault:
+        raise ConfigError(
+            str(fault), where=f"{where}:{fault.line}", remedy="mend it; nothing was imported"
+        ) from fault
+    return Exported(offsets, 0)
+
+
+# ---- legacy offsets ------------------------------------------------------------------------------
+
+
+@dataclass
+class Committed:
+    """The offsets that there are; `missing` are in neither place, `unknown` says Kafka's reason."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    missing: list[TopicPartition] = field(default_factory=list)
+    unknown: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+def committed(
+    zk: ZkUtils, group: str, partitions: Sequence[TopicPartition], *, limit_s: float
+) -> Committed:
+    """Ask for all of them. Raises JavaError for an offset znode that is no number.
+
+    `limit_s`: seconds for the brokers to answer in.
+    """
+    brokers = list(zk.brokers().values())
+    kept = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+    found = Committed()
+    in_zookeeper = zk.offsets(group, (tp for tp in partitions if kept[tp] is None))
+    for tp in partitions:
+        at = kept[tp]
+        if isinstance(at, str):
+            found.unknown[tp] = at
+        elif at is not None:
+            found.offsets[tp] = at.offset
+        elif tp in in_zookeeper:
+            found.offsets[tp] = in_zookeeper[tp]
+        else:
+            found.missing.append(tp)
+    return found
+
+
+def partitions_of(brokers: Sequence[Broker], topic: str, *, limit_s: float) -> list[int]:
+    """A topic's partitions as the brokers say, ascending; none if they do not know it.
+
+    Raises FetchError when no broker answers within `limit_s` seconds. Nothing is created by asking:
+    the topic is looked up in the metadata of all.
+    """
+    settings: dict[str, Any] = {**broker_settings(brokers), "log_level": 2, "error_cb": _passing}
+    client = AdminClient(settings)
+    try:
+        topics = client.list_topics(timeout=limit_s).topics
+    except KafkaException as error:
+        raise FetchError(
+            f"the brokers do not answer: {error.args[0].str()}",
+            where=", ".join(servers(brokers)), remedy="check the list, and that they are up",
+        ) from error
+    return sorted(topics[topic].partitions) if topic in topics else []
+
+
+def _passing(error: object) -> None:
+    """Connections come and go; the question that fails for it says so itself."""
+
+
+# ---- legacy writes -------------------------------------------------------------------------------
+
+
+# Somebody else may change the same znodes between the reading and the writing, as members that
+# commit do: so often all is read and tried again, then it is refused.
+_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a tool writes: `kind` is its name; the backup is told before the first write."""
+
+    connection: Connection
+    kind: str
+    backup_dir: Path
+    on_backup: Callable[[Path], None]
+
+    def put(self, values: Mapping[str, bytes]) -> None:
+        """Write these payloads, and create what is missing (`ZkUtils.updatePersistentPath`).
+
+        Parents that are created have a null payload, as the JVM's. Raises as `admin.apply.apply`
+        does, RefusedError when somebody else did not stop changing the same znodes.
+        """
+        self._apply(lambda: _puts(self.connection, values), Live.FORCE)
+
+    def delete(self, *roots: str, live: Live) -> None:
+        """Delete znodes with all that is below them (`ZkClient.deleteRecursive`), if they exist.
+
+        Raises as `put` does; with Live.REFUSE also RefusedError while the group has members.
+        """
+        self._apply(lambda: _deletions(self.connection, roots), live)
+
+    def _apply(self, changes: Callable[[], Iterator[Change]], live: Live) -> None:
+        for left in reversed(range(_ATTEMPTS)):
+            chroot = self.connection.config.zookeeper_chroot
+            plan = Plan.of(self.kind, chroot, changes())
+            try:
+                apply(
+                    self.connection, plan, backup_dir=self.backup_dir, live=live,
+                    on_backup=self.on_backup,
+                )
+            except RefusedError:
+                if not left:
+                    raise
+            else:
+                return
+
+
+def _puts(connection: Connection, values: Mapping[str, bytes]) -> Iterator[Change]:
+    above = dict.fromkeys(parent for path in values for parent in _parents(path))
+    there = connection.read([*above, *values])
+    for path in above:
+        if path not in there:
+            yield Change(path, None, Content(None))
+    for path, data in values.items():
+        before = state_of(there[path]) if path in there else None
+        yield Change(path, before, Content(data))
+
+
+def _deletions(connection: Connection, roots: Iterable[str]) -> Iterator[Change]:
+    there = connection.tree(*roots)
+    rights = read_rights(connection, there)
+    for path, node in there.items():
+        yield Change(path, state_of(node, rights.get(path)), None)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """From the group's own znode down."""
+    parts = path.split("/")
+    for end in range(3, len(parts)):
+        yield "/".join(parts[:end])
+
+
+def forget(connection: Connection, group: str) -> None:
+    """Delete a group that one run made up for itself (`ZkUtils.maybeDeletePath`), if it can be.
+
+    Without a backup, since nothing of it is anybody's; what refuses to go stays, as in the JVM.
+    """
+    doomed = [Delete(path) for path in reversed(connection.tree(paths.group(group)))]
+    for start in range(0, len(doomed), MAX_MULTI_WRITES):
+        connection.write(doomed[start : start + MAX_MULTI_WRITES])

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from zkconsumer.admin.asking import partitions_in
-from zkconsumer.admin.changes import plan_offsets
-from zkconsumer.admin.images import (
+from zkconsumer.admin.group_changes import plan_offsets
+from zkconsumer.admin.groups import (
     GroupImage,
     OffsetNode,
     read_brokers,
@@ -28,15 +27,16 @@ from zkconsumer.admin.images import (
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.core import paths
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.errors import RefusedError
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_assignment import partitions_in
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.zk.client import Connection
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.case import Log
     from zkconsumer.admin.doctor import AskLogs
+    from zkconsumer.admin.findings import Log
 
 Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Sequence[Broker], str, Collection[TopicPartition]], Stored]

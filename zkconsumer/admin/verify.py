@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zkconsumer.admin.asking import Asked, asked
 from zkconsumer.admin.findings import Finding, Severity, partitions_of
-from zkconsumer.admin.images import (
+from zkconsumer.admin.groups import (
     GroupImage,
     OwnerNode,
     read_groups,
@@ -19,9 +18,10 @@ from zkconsumer.admin.images import (
     read_topics,
     unknown_group,
 )
-from zkconsumer.core.model import ThreadId, TopicPartition
 from zkconsumer.errors import shown
-from zkconsumer.zk.connection import Connection
+from zkconsumer.protocol.group_assignment import Asked, asked
+from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.zk.client import Connection
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
 MALFORMED_TOPIC = "malformed-topic"

@@ -42,10 +42,10 @@ COMMANDS = {
     "lag": ("zkconsumer.cli.lag:app", "How far groups are behind; also for Prometheus."),
     "offsets": ("zkconsumer.cli.offsets:app", "A group's offsets: see, move, back up, carry over."),
     "apply": ("zkconsumer.cli.apply:app", "Make the changes of a plan, or finish them."),
-    "undo": ("zkconsumer.cli.undo:app", "Put back what a change has taken away."),
+    "undo": ("zkconsumer.cli.apply:undo_app", "Put back what a change has taken away."),
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
     "assign": ("zkconsumer.cli.assign:app", "Compute the assignment of a group or of a file."),
-    "verify": ("zkconsumer.cli.verify:app", "Check that a group has settled."),
+    "verify": ("zkconsumer.cli.doctor:verify_app", "Check that a group has settled."),
     "doctor": ("zkconsumer.cli.doctor:app", "What is wrong with groups, and what mends it."),
     "migrate": ("zkconsumer.cli.migrate:app", "Offsets from ZooKeeper to Kafka, or back."),
     "explain": ("zkconsumer.cli.explain:app", "Why a thread owns its partitions: the arithmetic."),
@@ -131,7 +131,7 @@ class _LazyGroup(TyperGroup):
             abandon_stdout()
             raise typer.Exit(Exit.OK) from None
         except ZkConsumerError as error:
-            from zkconsumer.cli.output import say  # noqa: PLC0415 - help texts are fast
+            from zkconsumer.cli.output import say
 
             say(str(error))
             raise typer.Exit(exit_code(error)) from error
@@ -174,7 +174,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version
 
         typer.echo(f"zkconsumer {version('zkconsumer')}")
         raise typer.Exit

@@ -18,8 +18,8 @@ from zkconsumer.cli.output import Align, Column, Output, say, say_all, write_doc
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.assigning import Owners, Place
-    from zkconsumer.core.computing import Failure, Group, Part
+    from zkconsumer.admin.what_if import Owners, Place
+    from zkconsumer.protocol.group_assignment import Failure, Group, Part
 
 AUTO = "auto"
 CASE = Column("case")
@@ -99,8 +99,8 @@ def assign(
             )
         _show_cases(common, cases, release)
         return
-    from zkconsumer.admin.assigning import live_group  # noqa: PLC0415
-    from zkconsumer.core.assignors import Strategy  # noqa: PLC0415
+    from zkconsumer.admin.what_if import live_group
+    from zkconsumer.protocol.assignors import Strategy
 
     name = common.group(group)
     said = common.settings(name)
@@ -127,9 +127,9 @@ MAX_FILE_BYTES = 1024 * 1024 * 1024
 
 
 def _show_cases(common: Common, path: Path, release: str) -> None:
-    from zkconsumer.admin.assigning import places  # noqa: PLC0415
-    from zkconsumer.core.computing import compute  # noqa: PLC0415
-    from zkconsumer.core.releases import profile  # noqa: PLC0415
+    from zkconsumer.admin.what_if import places
+    from zkconsumer.protocol.group_assignment import compute
+    from zkconsumer.protocol.releases import profile
 
     if release == AUTO:
         raise ConfigError("cases have no owner nodes to tell the release", remedy="say --release")
@@ -182,7 +182,7 @@ def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read_case(line: bytes, where: str) -> dict[str, Any]:
-    from zkconsumer.core.scalajson import require_shallow  # noqa: PLC0415
+    from zkconsumer.protocol.java.json import require_shallow
 
     if len(line) > MAX_CASE_BYTES:
         raise _bad_case(where, f"a case is longer than {MAX_CASE_BYTES} bytes")
@@ -197,8 +197,8 @@ def _read_case(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _group_of(case: dict[str, Any], where: str) -> Group:
-    from zkconsumer.core.assignors import Strategy  # noqa: PLC0415
-    from zkconsumer.core.computing import Group  # noqa: PLC0415
+    from zkconsumer.protocol.assignors import Strategy
+    from zkconsumer.protocol.group_assignment import Group
 
     registrations = _payloads(case, "registrations", where)
     order = case.get("ids_child_order", [])
@@ -239,8 +239,8 @@ def _bad_case(where: str, what: str) -> ConfigError:
 
 def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]) -> Group:
     """The group after members have come and gone."""
-    from zkconsumer.admin.assigning import joined, left, topic_counts, what_if  # noqa: PLC0415
-    from zkconsumer.core.registrations import Registration  # noqa: PLC0415
+    from zkconsumer.admin.what_if import joined, left, topic_counts, what_if
+    from zkconsumer.protocol.registrations import Registration
 
     for consumer in leave:
         now = left(now, consumer, where="--leave")
@@ -252,11 +252,11 @@ def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequenc
 
 def _show_group(common: Common, owners: Owners, now: Group, then: Group, release: str) -> None:
     """Show what members of `then` would own; `now` says by which rules."""
-    from zkconsumer.admin.assigning import places  # noqa: PLC0415
-    from zkconsumer.cli import Exit  # noqa: PLC0415
-    from zkconsumer.core.computing import compute  # noqa: PLC0415
-    from zkconsumer.core.detecting import detect  # noqa: PLC0415
-    from zkconsumer.core.releases import profile  # noqa: PLC0415
+    from zkconsumer.admin.what_if import places
+    from zkconsumer.cli import Exit
+    from zkconsumer.protocol.group_assignment import compute
+    from zkconsumer.protocol.release_detection import detect
+    from zkconsumer.protocol.releases import profile
 
     finding = detect(now, owners)
     as_release, reason = finding.profile, finding.reason

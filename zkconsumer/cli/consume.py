@@ -30,8 +30,8 @@ from zkconsumer.errors import ConfigError, RebalanceBlockedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zkconsumer.config import ConsumerConfig
-    from zkconsumer.core.filters import TopicFilter
+    from zkconsumer.config.consumer import ConsumerConfig
+    from zkconsumer.protocol.filters import TopicFilter
 
 # Messages. One write and one flush for so many at most; a fault repeats so many at most.
 BATCH = 500
@@ -135,7 +135,7 @@ def _settings(
     file: Path | None, properties: list[str] | None, named: dict[str, str | None]
 ) -> ConsumerConfig:
     """An option wins over a property, that over the file, and that over the environment."""
-    from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
+    from zkconsumer.config.consumer import ConsumerConfig
 
     environment = os.environ.get(ENVIRONMENT)
     return ConsumerConfig.from_properties(
@@ -150,8 +150,8 @@ def _wanted(
     topic: str | None, whitelist: str | None, blacklist: str | None
 ) -> str | TopicFilter:
     """The one topic or filter that was asked for, as the ConsoleConsumer demands exactly one."""
-    from zkconsumer.core.filters import black_list, white_list  # noqa: PLC0415
-    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+    from zkconsumer.protocol.filters import black_list, white_list
+    from zkconsumer.protocol.paths import validate_topic
 
     makers: dict[str, Callable[[str], str | TopicFilter]]
     makers = {"--topic": validate_topic, "--whitelist": white_list, "--blacklist": black_list}
@@ -242,7 +242,7 @@ class Run:
 
     def run(self, config: ConsumerConfig, wanted: str | TopicFilter, threads: int) -> Ended:
         """Consume until a reason to stop; raises what went wrong."""
-        from zkconsumer import ConsumerConnector  # noqa: PLC0415
+        from zkconsumer import ConsumerConnector
 
         with ConsumerConnector(config) as connector, self._signals():
             if isinstance(wanted, str):

@@ -32,8 +32,11 @@ def demo(
 
     Example: zkconsumer demo --partitions 12 --json
     """
-    from zkconsumer.sandbox.demo.play import Play  # noqa: PLC0415
-    from zkconsumer.sandbox.demo.view import print_result, view  # noqa: PLC0415
+    from zkconsumer.demo.group import (
+        Play,
+        print_result,
+        view,
+    )
 
     signal.signal(signal.SIGTERM, interrupt)
     with view() as shown:
@@ -48,7 +51,7 @@ def demo(
 
 
 def _as_json(result: Any) -> str:
-    from dataclasses import asdict  # noqa: PLC0415
+    from dataclasses import asdict
 
     document = asdict(result)
     del document["reasons"]

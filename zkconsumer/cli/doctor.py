@@ -1,4 +1,7 @@
-"""`zkconsumer doctor`: what is wrong with groups, and what mends it."""
+"""`zkconsumer doctor`: what is wrong with groups, and what mends it.
+
+`zkconsumer verify`: has the group settled?
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.changing import Changing, carry_out, changing
-from zkconsumer.cli.options import Common, Groups
-from zkconsumer.cli.output import Color, Column, Output, Row, safe, say, say_all
+from zkconsumer.cli.apply import Changing, carry_out, changing
+from zkconsumer.cli.options import Common, Groups, OneGroup, operator
+from zkconsumer.cli.output import Align, Color, Column, Output, Row, safe, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.doctor import MemberSettings
     from zkconsumer.admin.findings import Finding
-    from zkconsumer.zk.connection import Connection
+    from zkconsumer.zk.client import Connection
+
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
 _WIDTH = 100
@@ -73,9 +77,9 @@ def doctor(
 
     Example: zkconsumer doctor --group billing --config consumer.properties --fix
     """
-    from zkconsumer.admin.doctor import doctor as examined  # noqa: PLC0415
-    from zkconsumer.admin.doctor import kafka_logs  # noqa: PLC0415
-    from zkconsumer.cli import Exit  # noqa: PLC0415
+    from zkconsumer.admin.doctor import doctor as examined
+    from zkconsumer.admin.doctor import kafka_logs
+    from zkconsumer.cli import Exit
 
     if (how.execute or how.plan_out) and not fix:
         raise ConfigError("there is nothing to execute without --fix", remedy="add --fix")
@@ -107,8 +111,8 @@ def doctor(
 
 
 def _fix(common: Common, connection: Connection, found: list[Finding], how: Changing) -> None:
-    from zkconsumer.admin.apply import Live  # noqa: PLC0415
-    from zkconsumer.admin.mending import live_of, plan_mends  # noqa: PLC0415
+    from zkconsumer.admin.apply import Live
+    from zkconsumer.admin.doctor import live_of, plan_mends
 
     plan = plan_mends(connection, found)
     if live_of(plan) is Live.FORCE:
@@ -118,7 +122,7 @@ def _fix(common: Common, connection: Connection, found: list[Finding], how: Chan
 
 def _mended_below(one: Finding) -> Finding:
     """Return the finding with a remedy that points to the plan printed below it."""
-    from zkconsumer.admin.findings import fix_command  # noqa: PLC0415
+    from zkconsumer.admin.findings import fix_command
 
     return replace(one, remedy=one.remedy.replace(fix_command(one.group), "by the plan below"))
 
@@ -127,7 +131,7 @@ def _groups(
     common: Common, given: list[str] | None
 ) -> tuple[list[str] | None, MemberSettings | None]:
     """Return the groups to examine (None: all), and the members' settings if the user gave any."""
-    from zkconsumer.core.paths import validate_group  # noqa: PLC0415
+    from zkconsumer.protocol.paths import validate_group
 
     names = [validate_group(one) for one in given or ()]
     if not names and (named := common.named_group()) is not None:
@@ -172,3 +176,56 @@ def _paragraph(text: str, width: int) -> str:
         text, max(40, width), initial_indent="    ", subsequent_indent="      ",
         break_long_words=False, break_on_hyphens=False,
     )
+
+
+# ---- verify --------------------------------------------------------------------------------------
+
+
+VERIFY_COLUMNS = (
+    Column("code", "FINDING"),
+    Column("subject", "TOPIC OR MEMBER"),
+    Column("what"),
+    Column("partitions", wide_only=True, align=Align.LEFT),
+    Column("remedy", wide_only=True),
+)
+
+verify_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@verify_app.command()
+@operator
+def verify(
+    common: Common,
+    *,
+    group: OneGroup = None,
+    internal: Annotated[
+        bool,
+        typer.Option("--internal-topics", help="With exclude.internal.topics=false."),
+    ] = False,
+) -> None:
+    """Check that a group has settled: every partition that its members ask for has an owner node,
+    of a thread that a member registered for the topic. Reads only.
+
+    Exit code 0: it has; 1: it has not, and the findings are written. What VerifyConsumerRebalance
+    meant to check, which says "failed" of every group in 0.8.2 to 0.10.0.0.
+
+    Example: zkconsumer verify --zookeeper zk1:2181/kafka --group billing
+    """
+    from zkconsumer.admin.verify import verify as verified
+    from zkconsumer.cli import Exit
+
+    name = common.group(group)
+    with common.connect(name) as connection:
+        found = verified(connection, name, exclude_internal=not internal)
+    rows = [
+        {
+            "code": one.code, "subject": one.subject, "what": one.what,
+            "partitions": list(one.partitions), "remedy": one.remedy,
+        }
+        for one in found
+    ]  # fmt: skip
+    if found or common.output not in (Output.TABLE, Output.WIDE):
+        common.write(rows, VERIFY_COLUMNS)
+    if found:
+        raise typer.Exit(Exit.PROBLEM)
+    say(f"group {name} has settled")

@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _columns() -> tuple[Column, ...]:
-    from zkconsumer.admin.findings import ranges  # noqa: PLC0415
+    from zkconsumer.admin.findings import ranges
 
     def short(numbers: Any) -> str:
         return ranges(numbers) or "-"
@@ -56,8 +56,8 @@ def explain(
 
     Example: zkconsumer explain billing --zookeeper zk1:2181/kafka
     """
-    from zkconsumer.admin.explain import explain as explained  # noqa: PLC0415
-    from zkconsumer.cli import Exit  # noqa: PLC0415
+    from zkconsumer.admin.explain import explain as explained
+    from zkconsumer.cli import Exit
 
     name = common.group(either(group, named))
     settings = common.settings(name)

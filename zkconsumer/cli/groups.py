@@ -1,4 +1,7 @@
-"""`zkconsumer groups`: which groups there are, and what is known of one."""
+"""`zkconsumer groups`: which groups there are, and what is known of one.
+
+`zkconsumer groups delete`, `copy` and `rename`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,83 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.groups_change import copy, delete, rename
+from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
 from zkconsumer.cli.options import Common, OneGroup, either, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, Unknown, say_all
-from zkconsumer.cli.partitions import COLUMNS, group_words, partition_rows
+from zkconsumer.cli.partition_rows import COLUMNS, group_words, partition_rows
 from zkconsumer.cli.watching import watch
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary
     from zkconsumer.admin.lag import GroupLag
-    from zkconsumer.zk.connection import Connection
+    from zkconsumer.zk.client import Connection
+
+
+# ---- groups change -------------------------------------------------------------------------------
+
+
+Source = Annotated[str, typer.Argument(metavar="GROUP", help="The group there is.")]
+Doomed = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group there is.")]
+Target = Annotated[str, typer.Argument(metavar="NEW", help="A group that does not exist yet.")]
+
+
+@changing
+def delete(
+    common: Common, how: Changing, *, group: Doomed = None, named: OneGroup = None,
+    max_znodes: MaxZnodes = 10_000,
+) -> None:
+    """Delete all that ZooKeeper holds of a group. A dry run without --execute.
+
+    Example: zkconsumer groups delete billing-test --execute
+    """
+    from zkconsumer.admin.group_changes import plan_delete_group
+
+    given = either(group, named)
+    if given is None:  # what the file of --config names is not meant by that
+        raise ConfigError("no group was named", remedy="zkconsumer groups delete GROUP")
+    name = validate_group(given)
+    with common.connect(name) as connection:
+        carry_out(
+            common, connection, plan_delete_group(connection, name, max_deleted=max_znodes), how
+        )
+
+
+@changing
+def copy(common: Common, how: Changing, *, group: Source, new: Target) -> None:
+    """Give a new group all offsets of another. A dry run without --execute.
+
+    Example: zkconsumer groups copy billing billing-test --execute
+    """
+    from zkconsumer.admin.group_changes import plan_copy_group
+
+    source, target = validate_group(group), validate_group(new)
+    with common.connect(source) as connection:
+        plan = plan_copy_group(connection, source, target)
+        carry_out(common, connection, beside_kafka(connection, plan, source), how)
+
+
+@changing
+def rename(
+    common: Common, how: Changing, *, group: Source, new: Target, max_znodes: MaxZnodes = 10_000
+) -> None:
+    """Give all offsets of a group to a new one, and delete it. A dry run without --execute.
+
+    Example: zkconsumer groups rename billing billing-v2 --execute
+    """
+    from zkconsumer.admin.group_changes import plan_rename_group
+
+    source, target = validate_group(group), validate_group(new)
+    with common.connect(source) as connection:
+        plan = plan_rename_group(connection, source, target, max_deleted=max_znodes)
+        carry_out(common, connection, beside_kafka(connection, plan, source), how)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True,
@@ -56,8 +124,8 @@ def list_(
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
-    from zkconsumer.admin.groups import groups  # noqa: PLC0415
-    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+    from zkconsumer.admin.groups import groups
+    from zkconsumer.protocol.paths import validate_topic
 
     wanted = None if topic is None else validate_topic(topic)
     with common.connect() as connection:
@@ -113,8 +181,8 @@ def _picture(group: GroupLag) -> tuple[str, Table, list[str]]:
 
 
 def _read(connection: Connection, name: str) -> GroupLag:
-    from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
-    from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
+    from zkconsumer.admin.groups import unknown_group
+    from zkconsumer.admin.lag import group_lags
 
     limit_s = connection.config.zookeeper_connection_timeout_s
     found = group_lags(connection, [name], limit_s=limit_s)

@@ -10,14 +10,13 @@ import typer
 
 from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import Column, Output, Table, say, say_all
-from zkconsumer.cli.partitions import COLUMNS, GROUP, STATUS, group_words, partition_rows
+from zkconsumer.cli.partition_rows import COLUMNS, GROUP, STATUS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, Watch, watch
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection
-    from zkconsumer.admin.status import Status, Window
-    from zkconsumer.zk.connection import Connection
+    from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection, Status, Window
+    from zkconsumer.zk.client import Connection
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -96,8 +95,8 @@ class Reader:
 
     def read(self) -> list[GroupLag]:
         """The groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
-        from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
-        from zkconsumer.admin.lag import group_lags  # noqa: PLC0415
+        from zkconsumer.admin.groups import unknown_group
+        from zkconsumer.admin.lag import group_lags
 
         found = group_lags(
             self._connection, self._names, limit_s=self._limit_s, only=self._only
@@ -109,8 +108,10 @@ class Reader:
 
     def observe(self) -> list[GroupLag]:
         """As `read`, and the windows are told."""
-        from zkconsumer.admin.lag import Source  # noqa: PLC0415
-        from zkconsumer.admin.status import Window  # noqa: PLC0415
+        from zkconsumer.admin.lag import (
+            Source,
+            Window,
+        )
 
         groups, now_s = self.read(), time.time()
         for group in groups:
@@ -153,7 +154,7 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
 
 
 def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> None:
-    from zkconsumer.cli import Exit  # noqa: PLC0415
+    from zkconsumer.cli import Exit
 
     if common.output is Output.LEGACY:
         for group in groups:
@@ -177,7 +178,7 @@ def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> Non
 
 
 def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
-    from zkconsumer.admin.exporter import LagExporter  # noqa: PLC0415
+    from zkconsumer.admin.lag import LagExporter
 
     with LagExporter(*where) as exporter:
         say(f"serving http://{where[0]}:{where[1]}/metrics")
@@ -197,7 +198,7 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
 
     Of topics that have owner znodes, as there; then the members that own nothing.
     """
-    from zkconsumer.core.paths import owners  # noqa: PLC0415
+    from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
     rows = [

@@ -75,10 +75,10 @@ def members(common: Common, *, group: Groups = None) -> None:
 
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
-    from zkconsumer.admin import groups as admin  # noqa: PLC0415
-    from zkconsumer.admin.images import read_group_names, unknown_group  # noqa: PLC0415
-    from zkconsumer.cli import Exit  # noqa: PLC0415
-    from zkconsumer.core.paths import validate_group  # noqa: PLC0415
+    from zkconsumer.admin import groups as admin
+    from zkconsumer.admin.groups import read_group_names, unknown_group
+    from zkconsumer.cli import Exit
+    from zkconsumer.protocol.paths import validate_group
 
     names = [validate_group(name) for name in group or ()]
     denied: list[str] = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.changing import Changing, changing, proceed
+from zkconsumer.cli.apply import Changing, changing, proceed
 from zkconsumer.cli.options import Common, OneGroup
 from zkconsumer.cli.output import Align, Color, Column, say, say_all
 
@@ -58,7 +58,7 @@ def to_kafka(
 
     Example: zkconsumer migrate zookeeper-to-kafka --group billing --execute
     """
-    from zkconsumer.admin.migrate import Direction  # noqa: PLC0415
+    from zkconsumer.admin.migrate import Direction
 
     _migrate(common, how, Direction.TO_KAFKA, group, topic, force_lower=force_lower)
 
@@ -79,7 +79,7 @@ def to_zookeeper(
 
     Example: zkconsumer migrate kafka-to-zookeeper --group billing --execute
     """
-    from zkconsumer.admin.migrate import Direction  # noqa: PLC0415
+    from zkconsumer.admin.migrate import Direction
 
     _migrate(common, how, Direction.TO_ZOOKEEPER, group, topic, force_lower=force_lower)
 
@@ -88,16 +88,16 @@ def _migrate(
     common: Common, how: Changing, direction: Direction, group: str | None,
     topics: list[str] | None, *, force_lower: bool,
 ) -> None:  # fmt: skip
-    from zkconsumer.admin.doctor import kafka_logs  # noqa: PLC0415
-    from zkconsumer.admin.migrate import (  # noqa: PLC0415
+    from zkconsumer.admin.doctor import kafka_logs
+    from zkconsumer.admin.migrate import (
         Activity,
         Lower,
         kafka_offsets,
         plan_migration,
         verify_migration,
     )
-    from zkconsumer.cli import Exit  # noqa: PLC0415
-    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+    from zkconsumer.cli import Exit
+    from zkconsumer.protocol.paths import validate_topic
 
     name = common.group(group)
     wanted = [validate_topic(one) for one in topics] if topics else None

@@ -1,7 +1,13 @@
-"""`zkconsumer offsets`: a group's committed offsets: see them, move them, carry them elsewhere."""
+"""`zkconsumer offsets`: a group's committed offsets: see them, move them, carry them elsewhere.
+
+`zkconsumer offsets export` and `import`: offsets to a file, and from one.
+
+`zkconsumer offsets get`: what is committed, in ZooKeeper and in Kafka.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,19 +15,179 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.changing import Changing, MaxZnodes, beside_kafka, carry_out, changing
-from zkconsumer.cli.offsets_files import export, import_
-from zkconsumer.cli.offsets_get import get
-from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
-from zkconsumer.core.model import Storage
-from zkconsumer.core.paths import validate_group
+from zkconsumer.admin.offset_files import FileFormat
+from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
+from zkconsumer.cli.members import of_time
+from zkconsumer.cli.options import Common, Groups, OneGroup, Topics, operator, topics_of
+from zkconsumer.cli.output import Align, Column, say, say_all
+from zkconsumer.cli.partition_rows import unknown
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import Storage
+from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.moving import Selection
-    from zkconsumer.admin.resets import Reset
-    from zkconsumer.core.model import TopicPartition
-    from zkconsumer.zk.connection import Connection
+    from zkconsumer.admin.lag import PartitionLag
+    from zkconsumer.admin.offset_plans import Reset, Selection
+    from zkconsumer.protocol.model import TopicPartition
+    from zkconsumer.zk.client import Connection
+
+
+# ---- offsets files -------------------------------------------------------------------------------
+
+
+@operator
+def export(
+    common: Common,
+    *,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="By default, or as -, standard output.")
+    ] = None,
+    group: Groups = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group there is.")] = False,
+    topic: Topics = None,
+    format_: Annotated[
+        FileFormat, typer.Option("--format", "-f", help="legacy: as ExportZkOffsets.")
+    ] = FileFormat.JSON,
+    storage: Annotated[
+        Storage, typer.Option("--storage", help="Where the offsets are kept (offsets.storage).")
+    ] = Storage.ZOOKEEPER,
+) -> None:
+    """Write committed offsets to a file. Reads only.
+
+    For `offsets import`, and for other tools. Exit code 1: some offsets could not be read, which
+    are named and left out.
+
+    Example: zkconsumer offsets export offsets.txt -g billing --format legacy
+    """
+    from zkconsumer.admin.groups import read_group_names
+    from zkconsumer.admin.offset_files import write_offsets
+    from zkconsumer.admin.offset_plans import read_committed
+    from zkconsumer.cli import Exit
+
+    if all_groups and group:
+        raise ConfigError("all groups, or some: not both", where="--group, --all-groups")
+    names = [] if all_groups else [common.group(name) for name in group or (None,)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"group {twice[0]} is named twice", where="--group")
+    with common.connect(names[0] if names else None) as connection:
+        found, notes = read_committed(
+            connection, names or read_group_names(connection), topics=topics_of(topic),
+            storage=storage, limit_s=connection.config.zookeeper_connection_timeout_s,
+        )  # fmt: skip
+    say_all(notes)
+    offsets = {name: of for name, of in found.items() if of}
+    for name in found.keys() - offsets.keys():
+        say(f"group {name} has no such offsets")
+    if not offsets:
+        raise ConfigError("there is nothing to export", where=storage.value)
+    text = write_offsets(offsets, format_)
+    file = None if str(file) == "-" else file
+    _put(text, file)
+    if file is not None:
+        say(f"{sum(map(len, offsets.values()))} offsets are in {file}")
+    if notes:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _put(text: str, file: Path | None) -> None:
+    if file is None:
+        sys.stdout.write(text)
+        return
+    try:
+        with file.open("x", encoding="utf-8", newline="\n") as out:
+            out.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"the file cannot be written: {error.strerror}", where=str(file),
+            remedy="name one that does not exist",
+        ) from error
+
+
+@changing
+def import_(
+    common: Common,
+    how: Changing,
+    *,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="In any format of export; - is standard input.")
+    ],
+    group: OneGroup = None,
+) -> None:
+    """Set offsets in ZooKeeper as a file says. A dry run without --execute.
+
+    The whole file is checked before anything is written; no broker is needed.
+
+    Example: zkconsumer offsets import offsets.txt --execute
+    """
+    from zkconsumer.admin.offset_files import read_file
+    from zkconsumer.admin.offset_plans import plan_import
+
+    offsets = read_file(file, group=None if group is None else validate_group(group))
+    with common.connect(next(iter(offsets))) as connection:
+        plan = plan_import(connection, offsets)
+        carry_out(common, connection, beside_kafka(connection, plan, *offsets), how)
+
+
+# ---- offsets get ---------------------------------------------------------------------------------
+
+
+COLUMNS = (
+    Column("group", drop=2),
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("zookeeper", align=Align.RIGHT),
+    Column("kafka", align=Align.RIGHT),
+    Column("written", drop=1),
+    Column("metadata", wide_only=True),
+)
+
+
+@operator
+def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
+    """Show the committed offsets of groups, in ZooKeeper and in Kafka. Reads only.
+
+    WRITTEN is when ZooKeeper's was, by its own clock.
+
+    Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
+    """
+    from zkconsumer.admin.groups import unknown_group
+    from zkconsumer.admin.lag import group_lags, unasked_logs
+
+    names = [common.group(name) for name in group or (None,)]
+    with common.connect(names[0]) as connection:
+        found = group_lags(
+            connection, names, only=topics_of(topic), logs=unasked_logs,
+            limit_s=connection.config.zookeeper_connection_timeout_s,
+        )  # fmt: skip
+    for name in names:
+        if name not in found:
+            raise unknown_group(name)
+    common.write(
+        [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
+        COLUMNS,
+    )
+    for name, of_group in found.items():
+        if not any(one.source for one in of_group.partitions):
+            say(f"group {name}: nothing is committed, in ZooKeeper or in Kafka")
+
+
+def _row(group: str, one: PartitionLag) -> dict[str, Any]:
+    kafka = one.in_kafka
+    stored = kafka if kafka is None or isinstance(kafka, str) else kafka.offset
+    metadata = "" if kafka is None or isinstance(kafka, str) else kafka.metadata
+    return {
+        "group": group,
+        "topic": one.topic,
+        "partition": one.partition,
+        "zookeeper": unknown(one.in_zookeeper),
+        "kafka": unknown(stored),
+        "written": of_time(one.written_ms) if one.written_ms else None,
+        "metadata": metadata or None,
+    }
+
+
+# ---- offsets -------------------------------------------------------------------------------------
+
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True,
@@ -86,8 +252,7 @@ def set_(
 
     Example: zkconsumer offsets set -g billing orders:0=1200 orders:1=950 --execute
     """
-    from zkconsumer.admin.moving import Unknown, plan_reset  # noqa: PLC0415
-    from zkconsumer.admin.resets import Kind, Reset  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import Kind, Reset, Unknown, plan_reset
 
     name, parsed = common.group(group), _settings(offsets)
     with common.connect(name) as connection:
@@ -102,7 +267,7 @@ def set_(
 
 def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
     """TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
-    from zkconsumer.admin.resets import parse_offset  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import parse_offset
 
     found: list[tuple[str, Selection, int]] = []
     for text in given:
@@ -117,7 +282,7 @@ def _wanted(
     connection: Connection, settings: Sequence[tuple[str, Selection, int]]
 ) -> dict[TopicPartition, int]:
     """The offset of each partition. Raises ConfigError where one is to have two."""
-    from zkconsumer.admin.moving import partitions_of  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import partitions_of
 
     found: dict[TopicPartition, int] = {}
     for text, topics, offset in settings:
@@ -155,7 +320,7 @@ def reset(
 
     Example: zkconsumer offsets reset -g billing --topic orders --by-duration PT1H --execute
     """
-    from zkconsumer.admin.moving import Times, Unknown, plan_reset  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import Times, Unknown, plan_reset
 
     aim = _aim({
         "to-earliest": to_earliest or None, "to-latest": to_latest or None,
@@ -181,7 +346,7 @@ def reset(
 
 def _aim(given: Mapping[str, Any]) -> Reset:
     """The one kind that was asked for. Raises ConfigError."""
-    from zkconsumer.admin import resets  # noqa: PLC0415
+    from zkconsumer.admin import offset_plans
 
     named = {name: value for name, value in given.items() if value is not None}
     if len(named) != 1:
@@ -190,22 +355,22 @@ def _aim(given: Mapping[str, Any]) -> Reset:
             where=", ".join(f"--{name}" for name in named),
         )
     ((name, value),) = named.items()
-    kind = resets.Kind(name)
+    kind = offset_plans.Kind(name)
     match kind:
-        case resets.Kind.OFFSET:
-            return resets.Reset(kind, resets.parse_offset(value, where="--to-offset"))
-        case resets.Kind.DATETIME:
-            return resets.Reset(kind, resets.parse_instant(value))
-        case resets.Kind.DURATION:
-            ago_s = resets.parse_duration(value)
-            return resets.Reset(kind, max(0, round((time.time() - ago_s) * 1000)))
-        case resets.Kind.SHIFT:
-            return resets.Reset(kind, value)
-    return resets.Reset(kind)
+        case offset_plans.Kind.OFFSET:
+            return offset_plans.Reset(kind, offset_plans.parse_offset(value, where="--to-offset"))
+        case offset_plans.Kind.DATETIME:
+            return offset_plans.Reset(kind, offset_plans.parse_instant(value))
+        case offset_plans.Kind.DURATION:
+            ago_s = offset_plans.parse_duration(value)
+            return offset_plans.Reset(kind, max(0, round((time.time() - ago_s) * 1000)))
+        case offset_plans.Kind.SHIFT:
+            return offset_plans.Reset(kind, value)
+    return offset_plans.Reset(kind)
 
 
 def _from_file(file: Path, group: str) -> dict[TopicPartition, int]:
-    from zkconsumer.admin.formats import read_file  # noqa: PLC0415
+    from zkconsumer.admin.offset_files import read_file
 
     return read_file(file, group=group)[group]
 
@@ -215,7 +380,7 @@ def _topics(
     all_topics: bool,
 ) -> Selection | None:
     """What --topic, --topic-regex and --all-topics named. Raises ConfigError for none or two."""
-    from zkconsumer.admin.moving import select_topics  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import select_topics
 
     if [bool(given), regex is not None, all_topics].count(True) != 1:
         raise ConfigError(
@@ -247,8 +412,11 @@ def shift(
 
     Example: zkconsumer offsets shift -g billing --topic orders:0 --by -100 --execute
     """
-    from zkconsumer.admin.moving import plan_reset  # noqa: PLC0415
-    from zkconsumer.admin.resets import Kind, Reset  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import (
+        Kind,
+        Reset,
+        plan_reset,
+    )
 
     name = common.group(group)
     with common.connect(name) as connection:
@@ -276,7 +444,7 @@ def delete(
 
     Example: zkconsumer offsets delete -g billing --topic orders:0,1 --execute
     """
-    from zkconsumer.admin.changes import plan_delete_offsets  # noqa: PLC0415
+    from zkconsumer.admin.group_changes import plan_delete_offsets
 
     name = common.group(group)
     topics = topics_of(topic)
@@ -301,7 +469,7 @@ def copy(
 
     Example: zkconsumer offsets copy --from billing -g billing-test --topic orders --execute
     """
-    from zkconsumer.admin.moving import plan_import, read_committed  # noqa: PLC0415
+    from zkconsumer.admin.offset_plans import plan_import, read_committed
 
     name = common.group(group)
     if validate_group(source) == name:
@@ -316,5 +484,3 @@ def copy(
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")
         plan = beside_kafka(connection, plan, source, name)
         carry_out(common, connection, plan.noted(*notes), how)
-
-

@@ -22,8 +22,8 @@ from zkconsumer.cli.output import Column, Output, Row, Screen, Table
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.config import ConnectionConfig, ConsumerConfig
-    from zkconsumer.zk.connection import Connection
+    from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
+    from zkconsumer.zk.client import Connection
 
 ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
 
@@ -90,7 +90,7 @@ class Common:
         An option wins over a property, a property over the file, the file over the environment.
         Raises ConfigError.
         """
-        from zkconsumer.config import ConsumerConfig  # noqa: PLC0415
+        from zkconsumer.config.consumer import ConsumerConfig
 
         return ConsumerConfig.from_properties(
             *self._sources(), group_id=group, **self._overrides()
@@ -101,7 +101,7 @@ class Common:
 
         Raises ConfigError.
         """
-        from zkconsumer.config import ConnectionConfig  # noqa: PLC0415
+        from zkconsumer.config.consumer import ConnectionConfig
 
         named = group if group is not None else self.named_group()
         if named is not None:
@@ -128,7 +128,7 @@ class Common:
 
     def _named(self) -> dict[str, str]:
         """The properties of the file and of `--property`."""
-        from zkconsumer.config_files import read_properties  # noqa: PLC0415
+        from zkconsumer.config.properties_file import read_properties
 
         file = () if self.config is None else read_properties(self.config)
         found = {name: value for name, value, _ in file}
@@ -136,7 +136,7 @@ class Common:
 
     def connect(self, group: str | None = None) -> Connection:
         """A connection to enter. Raises ConfigError; on entering as `Connection` says."""
-        from zkconsumer.zk.connection import Connection  # noqa: PLC0415
+        from zkconsumer.zk.client import Connection
 
         return Connection(self.connection_settings(group))
 
@@ -145,7 +145,7 @@ class Common:
 
         Raises ConfigError where none was, InvalidNameError for one that cannot be.
         """
-        from zkconsumer.core.paths import validate_group  # noqa: PLC0415
+        from zkconsumer.protocol.paths import validate_group
 
         if given is not None:
             return validate_group(given)
@@ -166,19 +166,19 @@ class Common:
     @property
     def screen(self) -> Screen:
         """What standard output is."""
-        from zkconsumer.cli.output import screen  # noqa: PLC0415
+        from zkconsumer.cli.output import screen
 
         return screen(color=not self.no_color)
 
     def write(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
         """Write rows as `--output` says."""
-        from zkconsumer.cli.output import write  # noqa: PLC0415
+        from zkconsumer.cli.output import write
 
         write(rows, columns, self.output, to=self.screen)
 
     def write_sections(self, sections: Mapping[str, Table]) -> None:
         """Write several tables as `--output` says."""
-        from zkconsumer.cli.output import write_sections  # noqa: PLC0415
+        from zkconsumer.cli.output import write_sections
 
         write_sections(sections, self.output, to=self.screen)
 
@@ -220,7 +220,7 @@ def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] |
 
     Raises ConfigError, InvalidNameError.
     """
-    from zkconsumer.core.paths import validate_topic  # noqa: PLC0415
+    from zkconsumer.protocol.paths import validate_topic
 
     found: dict[str, frozenset[int] | None] = {}
     for text in given or ():

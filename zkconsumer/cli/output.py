@@ -235,7 +235,7 @@ def _jsonl(table: Table) -> str:
 
 
 def _yaml(document: Any) -> str:
-    import yaml  # noqa: PLC0415 - 50 ms, for those who want it
+    import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(document, Dumper=dumper, sort_keys=False, default_flow_style=False))

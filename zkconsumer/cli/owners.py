@@ -51,8 +51,8 @@ def owners(
 
     Example: zkconsumer owners -z zk1:2181/kafka --group billing --watch
     """
-    from zkconsumer.admin.images import unknown_group  # noqa: PLC0415
-    from zkconsumer.zk.observer import Observer  # noqa: PLC0415
+    from zkconsumer.admin.groups import unknown_group
+    from zkconsumer.zk.observer import Observer
 
     name = common.group(group)
     config = common.settings(name)
@@ -87,7 +87,7 @@ def _show(snapshot: GroupSnapshot, common: Common) -> None:
 
 def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
     """The first reading as a table, then a line per change: nothing falls between the two."""
-    from zkconsumer.zk.observer import GroupSnapshot, What  # noqa: PLC0415
+    from zkconsumer.zk.observer import GroupSnapshot, What
 
     first: dict[What, dict[Any, Any]] = {what: {} for what in What}
     for _, change in changes:
@@ -176,8 +176,8 @@ def _change_json(change: Change) -> str:
 
 def _value(value: Any) -> Any:
     """What is shown of a member (its topics), an owner (the thread), an offset, or a fault."""
-    from zkconsumer.core.registrations import Registration  # noqa: PLC0415
-    from zkconsumer.zk.observer import OwnerInfo  # noqa: PLC0415
+    from zkconsumer.protocol.registrations import Registration
+    from zkconsumer.zk.observer import OwnerInfo
 
     match value:
         case OwnerInfo():

@@ -169,7 +169,7 @@ def produce(
 
     Example: zkconsumer sandbox topic produce orders --key customer-7 first second
     """
-    from zkconsumer.sandbox import topics  # noqa: PLC0415 - help texts are fast
+    from zkconsumer.sandbox import topics
 
     if key is not None and key_separator is not None:
         raise typer.BadParameter("--key and --key-separator exclude each other")
@@ -210,13 +210,13 @@ def _choices(home: Path) -> dict[str, Any]:
 
 
 def _sandbox(home: Path, choices: dict[str, Any]) -> Sandbox:
-    from zkconsumer.sandbox import Sandbox  # noqa: PLC0415 - help texts are fast
+    from zkconsumer.sandbox import Sandbox
 
     return Sandbox(home, **choices)
 
 
 def _running(directory: Path | None) -> Sandbox:
-    from zkconsumer.errors import SandboxError  # noqa: PLC0415
+    from zkconsumer.errors import SandboxError
 
     home = _home(directory)
     sandbox = _sandbox(home, _choices(home))
@@ -230,7 +230,7 @@ def _running(directory: Path | None) -> Sandbox:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """One `up` or `down` at a time per directory: the second waits for the first."""
-    from zkconsumer.errors import SandboxError  # noqa: PLC0415
+    from zkconsumer.errors import SandboxError
 
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli import Exit
-from zkconsumer.core.assignors import Strategy
+from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
     from zkconsumer.sim.lessons import Lesson
-    from zkconsumer.sim.telling import Told
+    from zkconsumer.sim.scenarios import Told
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -65,10 +65,14 @@ def simulate(
 
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
-    from zkconsumer.sim.lessons import LESSONS  # noqa: PLC0415
-    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
-    from zkconsumer.sim.telling import Peers as Kinds  # noqa: PLC0415
-    from zkconsumer.sim.telling import names_of, tell, tell_seed  # noqa: PLC0415
+    from zkconsumer.sim.lessons import LESSONS
+    from zkconsumer.sim.scenarios import (
+        SCENARIOS,
+        names_of,
+        tell,
+        tell_seed,
+    )
+    from zkconsumer.sim.scenarios import Peers as Kinds
 
     if list_:
         _list()
@@ -96,8 +100,8 @@ def simulate(
 
 def _known(scenario: str) -> str:
     """The name of a scenario, given by its name or its title."""
-    from zkconsumer.errors import ConfigError  # noqa: PLC0415
-    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.sim.scenarios import SCENARIOS
 
     for name, one in SCENARIOS.items():
         if scenario in (name, one.title):
@@ -108,8 +112,8 @@ def _known(scenario: str) -> str:
 
 
 def _faults(named: list[str] | None) -> list[Any]:
-    from zkconsumer.errors import ConfigError  # noqa: PLC0415
-    from zkconsumer.sim.telling import DEFAULT_FAULTS, NAMES  # noqa: PLC0415
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.sim.scenarios import DEFAULT_FAULTS, NAMES
 
     unknown = [name for name in named or () if name not in NAMES]
     if unknown:
@@ -121,8 +125,8 @@ def _faults(named: list[str] | None) -> list[Any]:
 
 
 def _list() -> None:
-    from zkconsumer.sim.lessons import LESSONS  # noqa: PLC0415
-    from zkconsumer.sim.scenarios import SCENARIOS  # noqa: PLC0415
+    from zkconsumer.sim.lessons import LESSONS
+    from zkconsumer.sim.scenarios import SCENARIOS
 
     for name, one in SCENARIOS.items():
         print(f"{name:<46}{one.lesson}")
@@ -134,8 +138,8 @@ class _Show:
     """Prints entries as they come, or a page of them all at the end."""
 
     def __init__(self, title: str, members: list[str], output: Output) -> None:
-        from zkconsumer.core import paths  # noqa: PLC0415
-        from zkconsumer.trace.lanes import Lanes  # noqa: PLC0415
+        from zkconsumer.protocol import paths
+        from zkconsumer.trace.story import Lanes
 
         self._title, self._members, self._output = title, members, output
         self._root = paths.ids("g").removesuffix("ids")
@@ -145,7 +149,7 @@ class _Show:
             print(self._lanes.head())
 
     def add(self, entry: dict[str, Any]) -> None:
-        from zkconsumer.trace import text  # noqa: PLC0415
+        from zkconsumer.trace import text
 
         match self._output:
             case Output.STORY:
@@ -156,7 +160,7 @@ class _Show:
                 self._entries.append(entry)
 
     def end(self, told: Told) -> None:
-        from zkconsumer.trace.page import page  # noqa: PLC0415
+        from zkconsumer.trace.page import page
 
         if self._output is Output.HTML:
             print(page(self._title, self._entries, self._members, root=self._root), end="")
@@ -206,7 +210,7 @@ def _print_row(head: tuple[str, ...], row: tuple[object, ...]) -> None:
 
 
 def _table(lesson: Lesson) -> str:
-    from html import escape  # noqa: PLC0415
+    from html import escape
 
     def line(cells: Iterable[object], tag: str) -> str:
         inner = "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)

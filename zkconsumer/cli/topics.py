@@ -1,4 +1,7 @@
-"""`zkconsumer topics`: the topics that ZooKeeper knows, and where their partitions are kept."""
+"""`zkconsumer topics`: the topics that ZooKeeper knows, and where their partitions are kept.
+
+`zkconsumer topics forget`: take a topic out of groups.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.options import Common, operator
+from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing
+from zkconsumer.cli.options import Common, Groups, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
-from zkconsumer.cli.topics_forget import forget
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.protocol.paths import validate_group, validate_topic
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.topics import PartitionPlace, TopicSummary
+    from zkconsumer.admin.groups import PartitionPlace, TopicSummary
+
+
+# ---- topics forget -------------------------------------------------------------------------------
+
+
+@changing
+def forget(
+    common: Common,
+    how: Changing,
+    *,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics, as named.")],
+    group: Groups = None,
+    max_znodes: MaxZnodes = 10_000,
+) -> None:
+    """Delete topics' offsets and owners of groups. A dry run first.
+
+    Without --group, of all groups. For topics that were deleted, and before one of that name is
+    made again: stored offsets would belong to the old one.
+
+    Example: zkconsumer topics forget orders-old --execute
+    """
+    from zkconsumer.admin.group_changes import plan_forget_topics
+
+    names = list(dict.fromkeys(map(validate_topic, topics)))
+    groups = None if group is None else list(dict.fromkeys(map(validate_group, group)))
+    with common.connect() as connection:
+        plan = plan_forget_topics(connection, names, groups=groups, max_deleted=max_znodes)
+        carry_out(common, connection, plan, how)
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True,
@@ -61,7 +97,7 @@ def list_(common: Common, *, names: NAMES = None) -> None:
 
     Example: zkconsumer topics list -z zk1:2181/kafka
     """
-    from zkconsumer.admin.topics import topics  # noqa: PLC0415
+    from zkconsumer.admin.groups import topics
 
     with common.connect() as connection:
         found = topics(connection, names or None)
@@ -76,7 +112,7 @@ def show(common: Common, *, names: NAMES = None, topic: NAMED = None) -> None:
 
     Example: zkconsumer topics show orders -z zk1:2181/kafka
     """
-    from zkconsumer.admin.topics import partitions, topics  # noqa: PLC0415
+    from zkconsumer.admin.groups import partitions, topics
 
     names = [*(names or ()), *(topic or ())]
     with common.connect() as connection:

@@ -30,8 +30,8 @@ def show(
 
     Example: zkconsumer trace show a.jsonl b.jsonl
     """
-    from zkconsumer.core import paths  # noqa: PLC0415
-    from zkconsumer.trace.lanes import story  # noqa: PLC0415
+    from zkconsumer.protocol import paths
+    from zkconsumer.trace.story import story
 
     entries = [entry for file in files for entry in _entries(file)]
     settings = [entry["settings"] for entry in entries if "settings" in entry]
@@ -44,7 +44,7 @@ def show(
 
 def _entries(file: Path) -> list[dict[str, Any]]:
     """A trace's lines; they are checked, so that nothing is told that cannot have happened."""
-    from zkconsumer.trace.check import check as replay  # noqa: PLC0415
+    from zkconsumer.trace.replay import check as replay
 
     lines = list(_read(file))
     replay(lines, name=str(file))
@@ -63,7 +63,7 @@ def check(
 
     Example: zkconsumer trace check billing.jsonl
     """
-    from zkconsumer.trace.check import check as replay  # noqa: PLC0415
+    from zkconsumer.trace.replay import check as replay
 
     found = replay(_read(file), name="standard input" if str(file) == "-" else str(file))
     print(f"{found.transitions} transitions of {found.runs} runs reproduced")
@@ -73,7 +73,7 @@ def check(
 
 def _read(file: Path) -> Iterator[str]:
     """The lines of a file, or of standard input (-), with their ends."""
-    from zkconsumer.errors import TraceError  # noqa: PLC0415
+    from zkconsumer.errors import TraceError
 
     try:
         if str(file) == "-":

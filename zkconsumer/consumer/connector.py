@@ -12,22 +12,16 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.consumer import commits, making, metrics, steering
-from zkconsumer.consumer.codec import Codec
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.consumer import commit_requests, group_member, metrics
+from zkconsumer.consumer import stream as pause_seek
 from zkconsumer.consumer.coordinator import Coordinator
-from zkconsumer.consumer.exporter import Exports
-from zkconsumer.consumer.gate import LeaseGate
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
-from zkconsumer.consumer.metrics import Figures
+from zkconsumer.consumer.metrics import Exports, Figures
 from zkconsumer.consumer.status import Status, idle_status, status_of
-from zkconsumer.consumer.stream import ReportKind, Stream, StreamReport, Streams
-from zkconsumer.core import topics
-from zkconsumer.core.filters import TopicFilter
-from zkconsumer.core.model import Purpose, TopicPartition
-from zkconsumer.core.records import Broker
-from zkconsumer.core.registrations import Registration
-from zkconsumer.core.state import Phase
+from zkconsumer.consumer.stream import Stream, Streams
+from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
+from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
 from zkconsumer.errors import (
     CommitError,
     ConnectorClosedError,
@@ -35,6 +29,12 @@ from zkconsumer.errors import (
     MessageStreamsExistError,
 )
 from zkconsumer.kafka.pool import FetcherPool
+from zkconsumer.member.state import Phase
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.filters import TopicFilter
+from zkconsumer.protocol.model import Purpose, TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -71,8 +71,8 @@ class ConsumerConnector:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`, `Exports`.
         """
         self.config = config
-        suffix = config.consumer_id or making.suffix()
-        self.consumer_id = topics.consumer_id(config.group_id, suffix)
+        suffix = config.consumer_id or group_member.suffix()
+        self.consumer_id = paths.consumer_id(config.group_id, suffix)
         self._gate = LeaseGate()
         self._coordinator: Coordinator | None = None
         self._streams: Streams = {}
@@ -162,7 +162,7 @@ class ConsumerConnector:
             ConsumerIdTakenError: a live session stayed registered under our consumer id.
             AccessDeniedError: ZooKeeper forbids the registration.
         """
-        counts = topics.validate_topic_counts(topic_counts)
+        counts = paths.validate_topic_counts(topic_counts)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
         made = self._join(Registration(counts), counts.items(), codec)
         listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
@@ -208,7 +208,7 @@ class ConsumerConnector:
             MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as for
                 `create_message_streams`.
         """
-        count = topics.validate_streams(streams, where=topic_filter.regex)
+        count = paths.validate_streams(streams, where=topic_filter.regex)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
         wanted = Registration({topic_filter.regex: count}, topic_filter.pattern)
         made = self._join(wanted, [(None, count)], codec)
@@ -227,23 +227,23 @@ class ConsumerConnector:
                 "ConsumerConnector can create message streams at most once",
                 where=self.consumer_id, remedy="create another connector, or ask for all at once",
             )
-        settings = making.settings(
+        settings = group_member.settings(
             self.config, self._session, self.consumer_id, wanted, self._listener
         )
         counts = list(counts)
-        self._pool = making.fetcher_pool(
+        self._pool = group_member.fetcher_pool(
             self.config, self.consumer_id, sum(count for _, count in counts),
             brokers=self._brokers, report=self._report,
         )
         self._streams = {
-            (topic, thread): making.stream(
+            (topic, thread): group_member.stream(
                 self.config, topic, thread, number, codec,
                 gate=self._gate, brokers=self._brokers, report=self._report, pool=self._pool,
             )
             for topic, count in counts
-            for number, thread in enumerate(topics.thread_ids(self.consumer_id, count))
+            for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
         }
-        store = making.offset_store(self.config, self.consumer_id, self._brokers)
+        store = group_member.offset_store(self.config, self.consumer_id, self._brokers)
         # Last: an error before this leaves nothing open.
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
         coordinator = self._coordinator = Coordinator(
@@ -259,7 +259,7 @@ class ConsumerConnector:
 
     def _brokers(self) -> Sequence[Broker]:
         view = self._coordinator.state.view if self._coordinator else None
-        return making.brokers(view, self._session)
+        return group_member.brokers(view, self._session)
 
     def _report(self, report: StreamReport) -> None:
         if self._coordinator is not None:
@@ -288,10 +288,10 @@ class ConsumerConnector:
 
     def commit_offsets(
         self,
-        offsets: commits.Given | None = None,
+        offsets: commit_requests.Given | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float = commits.COMMIT_TIMEOUT_S,
+        timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
     ) -> None:
         """Commit everything handed out so far, of all streams (JVM: `commitOffsets`).
 
@@ -316,9 +316,11 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        asked = commits.asked(offsets, retries=retries, storage=making.storage(self.config))
+        storage = group_member.storage(self.config)
+        asked = commit_requests.asked(offsets, retries=retries, storage=storage)
         if self._coordinator is None:
-            commits.positions_given(asked.given or {}, {}, request=0, now=0.0)  # nothing is ours
+            # This member owns nothing yet.
+            commit_requests.positions_given(asked.given or {}, {}, request=0, now=0.0)
             return
         try:
             self._coordinator.commit(asked).result(timeout_s)
@@ -341,13 +343,13 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        for stream, tps in steering.by_stream(self._streams.values(), partitions).items():
+        for stream, tps in pause_seek.by_stream(self._streams.values(), partitions).items():
             stream.pause(tps)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver these again, from where they were paused; raises as `pause`."""
         self._require_open()
-        for stream, tps in steering.by_stream(self._streams.values(), partitions).items():
+        for stream, tps in pause_seek.by_stream(self._streams.values(), partitions).items():
             stream.resume(tps)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -366,7 +368,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        steering.seek(self._streams.values(), partition, offset)
+        pause_seek.seek(self._streams.values(), partition, offset)
 
     def status(self) -> Status:
         """What this member owns, what blocks it, and what it waits for."""

@@ -15,24 +15,23 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from zkconsumer.consumer import commits
-from zkconsumer.consumer.commits import CommitAsked, CommitGivenUp
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.holdings import Which
-from zkconsumer.consumer.journal import Journal, SafeLogger
+from zkconsumer.consumer import commit_requests
+from zkconsumer.consumer.commit_requests import CommitAsked, CommitGivenUp
+from zkconsumer.consumer.executor import Executor, WatchFired
+from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, Outlets, SessionChanged
 from zkconsumer.consumer.metrics import Tally
-from zkconsumer.consumer.notices import NoticeLog, TroubleLog
-from zkconsumer.consumer.stream import StreamReport
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events
-from zkconsumer.core.model import Purpose, Session
-from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.consumer.status import NoticeLog, TroubleLog
+from zkconsumer.consumer.stream_fetcher import StreamReport
+from zkconsumer.consumer.stream_partitions import LeaseGate, Which
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.kafka.offsets import KafkaOffsetStore
+from zkconsumer.kafka.offset_storage import KafkaOffsetStore
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events
+from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.protocol.model import Purpose, Session
 from zkconsumer.trace import TraceFile
-from zkconsumer.zk.executor import Executor, WatchFired
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 logger = SafeLogger(logging.getLogger(__name__))
@@ -163,7 +162,7 @@ class Coordinator(threading.Thread):
         """Ask for an explicit commit."""
         self.post(asked)
         if self._ended:  # `_finish` refuses what was put into the inbox before
-            commits.refuse_late(self._inbox, self._settings.consumer, self.failure)
+            commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)
         return asked.answer
 
     def give_up(self, asked: CommitAsked) -> None:
@@ -296,4 +295,4 @@ class Coordinator(threading.Thread):
         }
         self.still_running = [what for what, is_running in running.items() if is_running]
         self._ended = True
-        commits.refuse_late(self._inbox, self._settings.consumer, self.failure)
+        commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)

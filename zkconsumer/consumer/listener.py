@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.commands import Callback, CallListener
-from zkconsumer.core.events import Finished, ListenerReturned
-from zkconsumer.core.model import ThreadId, TopicPartition
+from zkconsumer.member.commands import Callback, CallListener
+from zkconsumer.member.events import Finished, ListenerReturned
+from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -21,17 +21,24 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from zkconsumer.consumer import commits
-from zkconsumer.consumer.commits import Answer, CommitAsked, CommitGivenUp
-from zkconsumer.consumer.holdings import Grant, Outlet, Which
-from zkconsumer.consumer.notices import FOR_IDLE, NO_SHARE, error_for, held_by
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events
-from zkconsumer.core.machine import awaits, next_deadline, step
-from zkconsumer.core.model import Ownership, Positions, Purpose, Session, ThreadId, TopicPartition
-from zkconsumer.core.state import Phase, Settings, State
+from zkconsumer.consumer import commit_requests
+from zkconsumer.consumer.commit_requests import Answer, CommitAsked, CommitGivenUp
+from zkconsumer.consumer.executor import Executor, Resume, WatchFired, meaning
+from zkconsumer.consumer.status import FOR_IDLE, NO_SHARE, error_for, held_by
+from zkconsumer.consumer.stream_partitions import Grant, Outlet, Which
 from zkconsumer.errors import NotOwnedError, ZkConsumerError
-from zkconsumer.zk.executor import Executor, Resume, WatchFired, meaning
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events
+from zkconsumer.member.machine import awaits, next_deadline, step
+from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.protocol.model import (
+    Ownership,
+    Positions,
+    Purpose,
+    Session,
+    ThreadId,
+    TopicPartition,
+)
 
 Key = tuple[str | None, str]
 """A stream's topic (None: all topics of a filter) and consumer thread id."""
@@ -224,7 +231,9 @@ class MemberLoop:
                 event = self._collected(Purpose.EXPLICIT, None, request)
             else:
                 owned = self.state.owned
-                event = commits.positions_given(asked.given, owned, request=request, now=now)
+                event = commit_requests.positions_given(
+                    asked.given, owned, request=request, now=now
+                )
         except NotOwnedError as error:
             asked.answer.set_exception(error)
             return None
@@ -313,7 +322,7 @@ class MemberLoop:
         if answer is None:
             return  # the caller has reached its time-out, or `fail` has answered it
         if failures:
-            answer.set_exception(commits.failed(failures))
+            answer.set_exception(commit_requests.failed(failures))
         else:
             answer.set_result(None)
 

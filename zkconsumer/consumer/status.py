@@ -1,14 +1,32 @@
-"""What a member is doing, for its user to see."""
+"""What a member is doing, for its user to see.
+
+From the machine's notices to log levels and to the errors that users catch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import Phase, State
-from zkconsumer.errors import ZkConsumerError, displayed
+from zkconsumer.consumer.jvm_log_lines import SafeLogger
+from zkconsumer.consumer.stream_fetcher import StreamReport
+from zkconsumer.consumer.stream_partitions import LeaseGate
+from zkconsumer.errors import (
+    AccessDeniedError,
+    CommitError,
+    ConsumerIdTakenError,
+    MalformedZnodeError,
+    RebalanceBlockedError,
+    UnsupportedPeerError,
+    ZkConsumerError,
+    displayed,
+)
+from zkconsumer.member.commands import Notice, NoticeKind
+from zkconsumer.member.state import Phase, State
+from zkconsumer.protocol.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +37,7 @@ class Status:
     and cut after 400 characters.
 
     Attributes:
-        phase: where it stands, a name of `core.state.Phase`.
+        phase: where it stands, a name of `member.state.Phase`.
         session: the ZooKeeper session's number, or None.
         owned: consumer thread id -> the partitions it owns.
         blocked: partition -> who holds what this member should own.
@@ -77,3 +95,129 @@ def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = Non
         lease_s=max(0.0, gate.deadline - gate.clock()),
         error=error,
     )
+
+
+# ---- notices -------------------------------------------------------------------------------------
+
+
+_ERRORS: dict[NoticeKind, type[ZkConsumerError]] = {
+    NoticeKind.BLOCKED: RebalanceBlockedError,
+    NoticeKind.ID_TAKEN: ConsumerIdTakenError,
+    NoticeKind.DENIED: AccessDeniedError,
+    NoticeKind.MALFORMED_PEER: MalformedZnodeError,
+    NoticeKind.MALFORMED_TOPIC: MalformedZnodeError,
+    NoticeKind.UNSUPPORTED_PEER: UnsupportedPeerError,
+    NoticeKind.OFFSET_MALFORMED: MalformedZnodeError,
+    NoticeKind.COMMIT_FAILED: CommitError,
+}
+_ORDINARY = frozenset({NoticeKind.UNBLOCKED, NoticeKind.OFFSET_EDITED})
+_GRAVE = frozenset(
+    {
+        NoticeKind.DENIED,
+        NoticeKind.OFFSET_MALFORMED,
+        NoticeKind.MALFORMED_PEER,
+        NoticeKind.MALFORMED_TOPIC,
+    }
+)
+FOR_IDLE = frozenset({NoticeKind.UNSUPPORTED_PEER, NoticeKind.MALFORMED_TOPIC})
+"""What streams without a partition raise."""
+
+_REPEATED = frozenset(
+    {
+        NoticeKind.COMMIT_RETRIED,
+        NoticeKind.DENIED,
+        NoticeKind.ID_TAKEN,
+        NoticeKind.OFFSETS_UNAVAILABLE,
+    }
+)
+"""What the machine says again after each back-off, as long as it lasts."""
+
+LOG_AGAIN_S = 60.0
+"""Seconds in which such a notice is not logged again about the same thing: a back-off may be a
+second, and an outage hours. The next one that is logged tells how many were left out. All are
+counted, and told to streams."""
+
+NO_SHARE = "the group has more consumer threads than the topic has partitions"
+
+
+def error_for(notice: Notice) -> ZkConsumerError:
+    """The notice as the error that names it; its text is what is logged, too."""
+    kind = _ERRORS.get(notice.kind, ZkConsumerError)
+    return kind(notice.text, where=notice.where, remedy=notice.remedy)
+
+
+def held_by(state: State) -> str:
+    """Why a stream does not have what it should have; empty if it will in a moment."""
+    holders = sorted({who.thread for who in state.blocked.values()})
+    return f"its partitions are held by {', '.join(holders)}" if holders else ""
+
+
+def level_of(kind: NoticeKind) -> int:
+    if kind in _GRAVE:
+        return logging.ERROR
+    return logging.INFO if kind in _ORDINARY else logging.WARNING
+
+
+class NoticeLog:
+    """Logs one member's notices; what repeats itself at most once in `LOG_AGAIN_S`."""
+
+    def __init__(
+        self, logger: SafeLogger, consumer: str, clock: Callable[[], float]
+    ) -> None:
+        self._logger, self._consumer, self._clock = logger, consumer, clock
+        # By kind and subject: when it was logged, and how often it was left out since. The oldest
+        # entry is the first, so that forgetting takes constant time for each notice.
+        self._logged: OrderedDict[tuple[NoticeKind, str], tuple[float, int]] = OrderedDict()
+
+    def write(self, notice: Notice, error: ZkConsumerError) -> None:
+        """Log a notice in its error's words, unless it has just been logged."""
+        now, subject = self._clock(), (notice.kind, notice.where)
+        at, left_out = self._logged.get(subject, (now - LOG_AGAIN_S, 0))
+        if now < at + LOG_AGAIN_S:
+            self._logged[subject] = (at, left_out + 1)
+            return
+        self._logged.pop(subject, None)
+        while self._logged and now >= next(iter(self._logged.values()))[0] + LOG_AGAIN_S:
+            self._logged.popitem(last=False)
+        if notice.kind in _REPEATED:
+            self._logged[subject] = (now, 0)
+        more = f" (and {left_out} times since it was last logged)" if left_out else ""
+        self._logger.log(level_of(notice.kind), "%s: %s%s", self._consumer, error, more)
+
+
+TROUBLE_S = 5.0
+"""Seconds between two log lines of one kind of trouble: a decoder may fail a million times a
+second."""
+
+
+class TroubleLog:
+    """Counts what fails in a member's streams, and logs one line per kind and `TROUBLE_S`.
+
+    Any thread may call it: the failures do not pass through the coordinator's inbox.
+    """
+
+    def __init__(self, logger: SafeLogger, clock: Callable[[], float]) -> None:
+        self._logger, self._clock = logger, clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        # By kind: when the next line is due, and what had been counted when the last was written.
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of trouble occurred, by `ReportKind.value`."""
+        with self._lock:
+            return dict(self._counts)
+
+    def add(self, report: StreamReport) -> None:
+        """Count a failure, and log it unless its kind was logged less than `TROUBLE_S` ago."""
+        kind, now = report.kind.value, self._clock()
+        with self._lock:
+            self._counts[kind] += 1
+            due, before = self._logged.get(kind, (now, 0))
+            if now < due:
+                return
+            left_out = self._counts[kind] - before - 1
+            self._logged[kind] = (now + TROUBLE_S, self._counts[kind])
+        more = f" (and {left_out} more of the kind {kind} since its last line)" if left_out else ""
+        self._logger.warning("%s: %s %s%s", report.thread_id, report.tp or "", report.text, more)

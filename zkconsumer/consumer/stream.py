@@ -2,6 +2,8 @@
 
 Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1). See `holdings` for how
 the coordinator takes partitions away while the user's thread is handing out messages.
+
+Pausing, resuming and seeking: what the JVM's old consumer never had.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.feed import (
+from zkconsumer.consumer.messages import Batch, Message
+from zkconsumer.consumer.stream_fetcher import (
     TURN_S,
     Background,
     Feed,
@@ -24,12 +26,23 @@ from zkconsumer.consumer.feed import (
     StreamReport,
     inline,
 )
-from zkconsumer.consumer.gate import LeaseGate
-from zkconsumer.consumer.holdings import Grant, Holdings, PartitionState, Which
-from zkconsumer.consumer.message import Batch, Message
-from zkconsumer.core.model import Position, TopicPartition
-from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, ZkConsumerError
+from zkconsumer.consumer.stream_partitions import (
+    Codec,
+    Grant,
+    Holdings,
+    LeaseGate,
+    PartitionState,
+    Which,
+)
+from zkconsumer.errors import (
+    ConfigError,
+    ConnectorClosedError,
+    ConsumerTimeoutError,
+    NotOwnedError,
+    ZkConsumerError,
+)
 from zkconsumer.kafka.fetcher import Fetcher, Reset
+from zkconsumer.protocol.model import Position, TopicPartition
 
 __all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Streams",
            "Which"]
@@ -438,3 +451,48 @@ class Stream(Generic[K, V]):
 Streams = Mapping[tuple[str | None, str], Stream[Any, Any]]
 """By topic and consumer thread id: a thread id has one stream for each of its topics; or, by a
 pattern, one for whatever topics match, under None."""
+
+
+# ---- steering ------------------------------------------------------------------------------------
+
+
+AnyStream = Stream[Any, Any]
+
+# The greatest offset of a log; more does not fit into a request to a broker.
+MAX_OFFSET = 2**63 - 2
+
+
+def by_stream(
+    streams: Iterable[AnyStream], partitions: Iterable[TopicPartition]
+) -> dict[AnyStream, list[TopicPartition]]:
+    """Who serves each of these; raises NotOwnedError, naming all that nobody serves."""
+    found: dict[AnyStream, list[TopicPartition]] = {}
+    wanted = [TopicPartition(*one) for one in partitions]
+    for stream in streams:
+        served = [tp for tp in wanted if stream.serves(tp)]
+        if served:
+            found[stream] = served
+    missing = sorted(set(wanted).difference(*found.values()))
+    if missing:
+        raise _not_owned(missing)
+    return found
+
+
+def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -> None:
+    """Go on from `offset`; raises NotOwnedError, or ConfigError for an impossible offset."""
+    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+        raise ConfigError(
+            f"{offset!r} is no offset", where=str(TopicPartition(*partition)),
+            remedy="give an integer of at least 0",
+        )
+    for stream, (tp,) in by_stream(streams, [partition]).items():
+        if not stream.seek(tp, offset):
+            raise _not_owned([tp])
+
+
+def _not_owned(missing: Iterable[TopicPartition]) -> NotOwnedError:
+    return NotOwnedError(
+        "this member is not serving the partition",
+        where=", ".join(map(str, missing)),
+        remedy="ask `status().owned` first; what is about to move away counts no more",
+    )

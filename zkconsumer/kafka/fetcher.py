@@ -31,9 +31,9 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as Raw
 
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.settings import Settings
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.protocol.model import TopicPartition
 
 # Looking up a topic before its first fetch spares librdkafka's one-second metadata timer. A broker
 # that does not answer within this many seconds costs that second, nothing else.

@@ -26,10 +26,10 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as RawPartition
 
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.brokers import broker_settings
+from zkconsumer.kafka.client_settings import broker_settings
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 

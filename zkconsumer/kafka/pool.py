@@ -54,9 +54,9 @@ from typing import Final, Protocol
 
 from confluent_kafka import Message
 
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Fetcher, Reset
+from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ IDLE_S: Final = 10.0
 FAILED_S: Final = 5.0
 
 # How often the ends of the logs are noted, and how often a silent client is compared with what the
-# brokers have, in seconds: as in `consumer.feed`.
+# brokers have, in seconds: as in `consumer.stream_fetcher`.
 ENDS_S: Final = 5.0
 SILENT_S: Final = 10.0
 _ASKED: Final = 100

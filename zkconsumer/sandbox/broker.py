@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from zkconsumer.core import paths
 from zkconsumer.errors import SandboxError
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST
 from zkconsumer.sandbox.process import until
@@ -132,9 +132,9 @@ class BrokerServer(JavaServer):
         return ("] started" in said or "], started" in said) and self._accepts()
 
     def _await_expiry(self) -> None:
-        from kazoo.client import KazooClient  # noqa: PLC0415 - a first start does without
-        from kazoo.exceptions import KazooException  # noqa: PLC0415
-        from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import KazooException
+        from kazoo.handlers.threading import KazooTimeoutError
 
         session_s = int(str(self._settings()["zookeeper.session.timeout.ms"])) / 1000
         client = KazooClient(self.zookeeper_connect, timeout=10.0)

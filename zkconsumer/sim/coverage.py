@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events, machine
-from zkconsumer.core.state import Phase, State
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events, machine
+from zkconsumer.member.state import Phase, State
 from zkconsumer.sim.plan import FAULTS, Action, Do
 from zkconsumer.sim.world import Watcher, World
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zkconsumer.admin.apply import Live
-from zkconsumer.core import paths, records
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Code
 from zkconsumer.sim.plan import Action, Do, Link
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code
 
 if TYPE_CHECKING:
     from zkconsumer.sim.world import World
@@ -255,7 +255,7 @@ def zombie(world: World, tp: TopicPartition) -> None:
 
 def late(world: World, tp: TopicPartition) -> None:
     """A late commit of somebody who was given all that was delivered so far."""
-    _write_offset(world, tp, records.encode_offset(world.handed.get(tp, 0)))
+    _write_offset(world, tp, payloads.encode_offset(world.handed.get(tp, 0)))
 
 
 def mangle(world: World, tp: TopicPartition) -> None:

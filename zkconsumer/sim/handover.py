@@ -27,13 +27,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from zkconsumer.consumer import holdings as production
-from zkconsumer.consumer.codec import Codec
-from zkconsumer.consumer.feed import IDLE_S
-from zkconsumer.consumer.holdings import Grant, Which
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.consumer import stream_partitions as production
+from zkconsumer.consumer.stream_fetcher import IDLE_S
+from zkconsumer.consumer.stream_partitions import Codec, Grant, Which
 from zkconsumer.errors import ConnectorClosedError, FetchError
 from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
 MODULES: Final = ("gate", "holdings", "feed", "stream")

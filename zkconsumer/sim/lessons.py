@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.core import paths, records
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import Kind
-from zkconsumer.sim.mixed import MixedWorld
+from zkconsumer.consumer.executor import WatchFired
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.requests import Reply
+from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.plan import Action, Delivered, Do, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.executor import WatchFired
-from zkconsumer.zk.requests import Reply
 
 SIZES = (2, 5, 10, 20, 50, 100, 200)
 PER_MEMBER = 2
@@ -191,7 +191,7 @@ class Witness(Watcher):
             at = paths.locate(change.path)
             if at.kind is Kind.OFFSET and change.new is not None:
                 tp = TopicPartition(at.name, at.partition)
-                value = records.decode_offset(change.new.data, where="")
+                value = payloads.decode_offset(change.new.data, where="")
                 self.moved_back += value < self.stored.get(tp, 0)
                 self.stored[tp] = value
         self.seen = len(history)

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from confluent_kafka import Message
 
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Reset
+from zkconsumer.protocol.model import TopicPartition
 
 ROUND: Final = 50
 """Messages of one partition in a row, at most: a broker client alternates between partitions."""

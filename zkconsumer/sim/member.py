@@ -15,21 +15,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from zkconsumer.consumer.commits import CommitAsked
-from zkconsumer.consumer.holdings import Grant, Which
+from zkconsumer.consumer.commit_requests import CommitAsked
+from zkconsumer.consumer.executor import Executor, Running, WatchFired, operation
 from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, Outlets, ReleaseDone
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events
-from zkconsumer.core.events import Event
-from zkconsumer.core.lease import NEVER
-from zkconsumer.core.model import Position, Purpose, Session, TopicPartition
-from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.core.topics import thread_ids
+from zkconsumer.consumer.stream_partitions import Grant, Which
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events
+from zkconsumer.member.events import Event
+from zkconsumer.member.operations import Member as Identity
+from zkconsumer.member.state import NEVER, Phase, Settings, State
+from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
+from zkconsumer.protocol.paths import thread_ids
+from zkconsumer.protocol.requests import Batch, OffsetRequest, Operation, Reply
 from zkconsumer.sim.session import SimSession
-from zkconsumer.zk.executor import Executor, Running, WatchFired, operation
-from zkconsumer.zk.operations import Member as Identity
-from zkconsumer.zk.requests import Batch, OffsetRequest, Operation, Reply
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
 

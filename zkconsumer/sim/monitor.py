@@ -11,26 +11,27 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol
 
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import events, paths, records
-from zkconsumer.core.assignors import assign
-from zkconsumer.core.commands import NoticeKind
-from zkconsumer.core.events import Event
-from zkconsumer.core.model import (
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events
+from zkconsumer.member.commands import NoticeKind
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.assignors import assign
+from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Purpose,
     RebalanceMode,
     Storage,
     TopicPartition,
 )
-from zkconsumer.core.paths import Kind
-from zkconsumer.core.registrations import Pattern
-from zkconsumer.core.state import Phase, Settings, State
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, InvariantViolation, Link
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
-from zkconsumer.zk import requests as rq
 
 MAX_UNDER_WAY = 8
 """Operations of one member: a rebalance's, a lease's, a commit's, and what has become stale."""
@@ -436,7 +437,7 @@ class Monitor(Watcher):
         elif isinstance(write, rq.Delete):
             self._released(world, who, tp, entry)
         elif isinstance(write, rq.Create):
-            thread = records.decode_owner(write.data, where="")
+            thread = payloads.decode_owner(write.data, where="")
             if not thread.startswith(f"{world.members[who].name}-") or not write.ephemeral:
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
@@ -472,7 +473,7 @@ class Monitor(Watcher):
         self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
     ) -> None:
         try:
-            value = records.decode_offset(data, where="")
+            value = payloads.decode_offset(data, where="")
         except MalformedZnodeError:
             value = 0
         if who < 0:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import Settings
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol.model import TopicPartition
 
 
 class Do(Enum):

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import paths
-from zkconsumer.core.events import Event
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.state import State
+from zkconsumer.consumer.executor import WatchFired
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import State
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.plan import Action, Delivered
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, End
 from zkconsumer.trace import VERSION, Digest, header, transition
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.executor import WatchFired
-from zkconsumer.zk.requests import Code, Reply
 
 Emit = Callable[[dict[str, Any]], None]
 

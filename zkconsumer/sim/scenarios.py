@@ -2,17 +2,28 @@
 
 The titles are those of the README's table "What happens when…", and each story names the function
 of the core that decides in it. They are kept as golden traces in tests/traces/.
+
+Runs of a group of any size and kind, with faults drawn from a seed, told as they happen.
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.sim.plan import Do, Plan
-from zkconsumer.sim.stage import Stage
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim import faults
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.random_search import Decisions
+from zkconsumer.sim.recorder import Emit, Recorder
+from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage
+from zkconsumer.sim.world import World
 
 Script = Callable[[Stage], None]
 
@@ -57,7 +68,7 @@ def _tell(
 # ---- members come and go ------------------------------------------------------------------------
 
 
-@_tell("a consumer joins", "rebalance.stop")
+@_tell("a consumer joins", "member.rebalance.stop")
 def _joins(stage: Stage) -> None:
     """Who loses a partition stops, commits and releases it; the newcomer claims it at once."""
     stage.scene(0)
@@ -66,7 +77,7 @@ def _joins(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("many join at once", "rebalance.advance", members=3, partitions=6, messages=1)
+@_tell("many join at once", "member.rebalance.advance", members=3, partitions=6, messages=1)
 def _many(stage: Stage) -> None:
     """A change during a rebalance is not lost: it is looked at when the rebalance is over."""
     stage.say("g_0 joins; g_1 and g_2 while it claims")
@@ -76,7 +87,7 @@ def _many(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer leaves", "machine._close_requested")
+@_tell("a consumer leaves", "member.machine._close_requested")
 def _leaves(stage: Stage) -> None:
     """The last commit, then the session's end: the others go on within milliseconds."""
     stage.scene(0, 1)
@@ -86,7 +97,7 @@ def _leaves(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer dies", "triggers.triggered")
+@_tell("a consumer dies", "member.rebalance.triggered")
 def _dies(stage: Stage) -> None:
     """Its session ends after the timeout; what it had not committed comes again."""
     stage.scene(0, 1)
@@ -95,7 +106,7 @@ def _dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer freezes", "lease.Lease.holds")
+@_tell("a consumer freezes", "member.state.Lease.holds")
 def _freezes(stage: Stage) -> None:
     """The others wait for the session timeout, no longer; a frozen member's lease ends before."""
     stage.scene(0, 1)
@@ -105,7 +116,7 @@ def _freezes(stage: Stage) -> None:
     stage.wait(0.1)
 
 
-@_tell("it thaws in time", "connection.renew")
+@_tell("it thaws in time", "member.session.renew")
 def _thaws(stage: Stage) -> None:
     """Nothing moves and nothing is repeated: its session and its lease outlast the pause."""
     stage.scene(0, 1)
@@ -117,7 +128,7 @@ def _thaws(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a zombie wakes", "connection.connected")
+@_tell("a zombie wakes", "member.session.connected")
 def _zombie(stage: Stage) -> None:
     """Whoever slept through its session's end finds its gate shut, and begins anew."""
     stage.scene(0, 1)
@@ -134,7 +145,7 @@ def _zombie(stage: Stage) -> None:
 # ---- the session and the connection -------------------------------------------------------------
 
 
-@_tell("a session expires", "connection.connected")
+@_tell("a session expires", "member.session.connected")
 def _expires(stage: Stage) -> None:
     """Nothing of the old session counts: it registers, reads and claims afresh."""
     stage.scene(0, 1)
@@ -143,7 +154,7 @@ def _expires(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("the connection is cut", "connection.suspended")
+@_tell("the connection is cut", "member.session.suspended")
 def _cut(stage: Stage) -> None:
     """Delivery pauses; back in the same session, it reads back what it owns and goes on."""
     stage.scene(0, 1)
@@ -153,7 +164,7 @@ def _cut(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a reply is lost", "holding.take_back", members=1)
+@_tell("a reply is lost", "member.rebalance.take_back", members=1)
 def _lost_reply(stage: Stage) -> None:
     """The claim was executed, its reply was not heard: the owner znodes are read back."""
     stage.say("g_0 joins; the connection breaks after its claim is executed")
@@ -163,7 +174,7 @@ def _lost_reply(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("the reply to a commit is lost", "offsets.absorb", members=1, partitions=2)
+@_tell("the reply to a commit is lost", "member.offset_ledger.absorb", members=1, partitions=2)
 def _lost_commit(stage: Stage) -> None:
     """Its own write is recognised by value and version, and is not made twice."""
     stage.scene(0)
@@ -180,7 +191,7 @@ def _lost_commit(stage: Stage) -> None:
 # ---- claims -------------------------------------------------------------------------------------
 
 
-@_tell("a claim meets an owner", "rebalance.claimed", partitions=4)
+@_tell("a claim meets an owner", "member.rebalance.claimed", partitions=4)
 def _meets_owner(stage: Stage) -> None:
     """What is free is claimed and served; what is held is watched, and claimed when it goes."""
     stage.scene(0)
@@ -193,7 +204,7 @@ def _meets_owner(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("you are slow when a partition moves", "machine._phase_tick", partitions=2)
+@_tell("you are slow when a partition moves", "member.machine._phase_tick", partitions=2)
 def _slow(stage: Stage) -> None:
     """The grace goes by, then the partition moves; the message in hand comes again."""
     stage.say("g_0 joins; its user works on the first message of t-1 and on")
@@ -207,7 +218,7 @@ def _slow(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("somebody deletes an owner node of ours", "triggers.owner_node_changed", members=1)
+@_tell("somebody deletes an owner node of ours", "member.rebalance.owner_node_changed", members=1)
 def _owner_deleted(stage: Stage) -> None:
     """Delivery of that partition stops at once; nobody else has it, so it is claimed again."""
     stage.scene(0)
@@ -217,7 +228,7 @@ def _owner_deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("somebody deletes our id node", "connection.member_node_gone", members=1)
+@_tell("somebody deletes our id node", "member.session.member_node_gone", members=1)
 def _id_deleted(stage: Stage) -> None:
     """Without an id znode there is no lease: it registers again and reads back what it owns."""
     stage.scene(0)
@@ -227,7 +238,9 @@ def _id_deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("the group has more threads than partitions", "view.assignment", members=3, partitions=2)
+@_tell(
+    "the group has more threads than partitions", "protocol.group_snapshot.assignment", members=3, partitions=2,
+)
 def _too_many(stage: Stage) -> None:
     """The last threads get none; they settle with nothing, and step in when somebody goes."""
     stage.scene(0, 1, 2)
@@ -236,7 +249,7 @@ def _too_many(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a JVM peer joins", "rebalance.stop", jvm=frozenset({1}))
+@_tell("a JVM peer joins", "member.rebalance.stop", jvm=frozenset({1}))
 def _jvm_joins(stage: Stage) -> None:
     """The same znodes, the same assignment; it claims one by one, and tries again if it must."""
     stage.scene(0)
@@ -246,7 +259,7 @@ def _jvm_joins(stage: Stage) -> None:
 
 
 @_tell(
-    "a JVM peer has given up", "peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
+    "a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
 )
 def _jvm_gives_up(stage: Stage) -> None:
     """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""
@@ -266,7 +279,7 @@ def _jvm_gives_up(stage: Stage) -> None:
 # ---- ZooKeeper and the brokers ------------------------------------------------------------------
 
 
-@_tell("ZooKeeper's leader dies", "connection.connected")
+@_tell("ZooKeeper's leader dies", "member.session.connected")
 def _leader_dies(stage: Stage) -> None:
     """Everybody pauses while a leader is elected; the sessions survive, and nothing moves."""
     stage.scene(0, 1)
@@ -279,7 +292,7 @@ def _leader_dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("quorum is lost", "lease.Lease.holds")
+@_tell("quorum is lost", "member.state.Lease.holds")
 def _quorum_lost(stage: Stage) -> None:
     """Without a quorum no session ends and nobody delivers, however long it lasts."""
     stage.scene(0, 1)
@@ -298,7 +311,7 @@ def _no_quorum(stage: Stage) -> None:
         stage.do(Do.CUT, who)
 
 
-@_tell("ZooKeeper restarts", "connection.connected")
+@_tell("ZooKeeper restarts", "member.session.connected")
 def _restarts(stage: Stage) -> None:
     """All connections break; sessions and znodes are kept, and everybody reads back."""
     stage.scene(0, 1)
@@ -308,7 +321,7 @@ def _restarts(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a broker dies", "view.GroupView")
+@_tell("a broker dies", "protocol.group_snapshot.GroupView")
 def _broker_dies(stage: Stage) -> None:
     """Owners and offsets are untouched: brokers are no members, and nobody rebalances."""
     stage.scene(0, 1)
@@ -321,7 +334,7 @@ def _broker_dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("no broker is registered", "reading.view_read", members=1)
+@_tell("no broker is registered", "member.assignment.view_read", members=1)
 def _no_broker(stage: Stage) -> None:
     """Without brokers nothing is claimed; the first one that comes is noticed."""
     stage.say("g_0 joins while no broker is registered")
@@ -336,7 +349,7 @@ def _no_broker(stage: Stage) -> None:
 # ---- topics and offsets -------------------------------------------------------------------------
 
 
-@_tell("partitions are added", "triggers.triggered", partitions=3)
+@_tell("partitions are added", "member.rebalance.triggered", partitions=3)
 def _grows(stage: Stage) -> None:
     """The topic's znode is watched: the group rebalances and reads the new partition."""
     stage.scene(0, 1)
@@ -345,7 +358,7 @@ def _grows(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a topic is created", "reading.view_read", members=1)
+@_tell("a topic is created", "member.assignment.view_read", members=1)
 def _created(stage: Stage) -> None:
     """A member may wait for its topic; its znode's appearance is watched."""
     stage.say("g_0 joins; its topic does not exist")
@@ -357,7 +370,7 @@ def _created(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a topic is deleted", "triggers.topic_deleted", members=1)
+@_tell("a topic is deleted", "member.rebalance.topic_deleted", members=1)
 def _deleted(stage: Stage) -> None:
     """Fetching stops; when it is there again, its partitions are claimed anew, with a warning."""
     stage.scene(0)
@@ -369,7 +382,9 @@ def _deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("an operator resets an offset", "offsets.absorb", members=1, partitions=1, messages=3)
+@_tell(
+    "an operator resets an offset", "member.offset_ledger.absorb", members=1, partitions=1, messages=3,
+)
 def _edited(stage: Stage) -> None:
     """The owner finds the marked edit at its next commit, and reads on from there."""
     stage.scene(0)
@@ -382,7 +397,9 @@ def _edited(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("somebody else writes an offset", "offsets.absorb", members=1, partitions=1, messages=3)
+@_tell(
+    "somebody else writes an offset", "member.offset_ledger.absorb", members=1, partitions=1, messages=3,
+)
 def _foreign_offset(stage: Stage) -> None:
     """A lower offset without a mark is a zombie's late commit: the owner writes over it."""
     stage.scene(0)
@@ -394,3 +411,130 @@ def _foreign_offset(stage: Stage) -> None:
     stage.produce(1)
     stage.wait(6.0)
     stage.rest()
+
+
+# ---- telling -------------------------------------------------------------------------------------
+
+
+DEFAULT_FAULTS = (Do.KILL, Do.FREEZE, Do.EXPIRE, Do.CUT, Do.GROW)
+NAMES = {do.value.replace("_", "-"): do for do in sorted(FAULTS, key=lambda do: do.value)}
+"""What `--fault` takes."""
+
+ACTIONS = 1000
+"""How long faults may happen: every member has joined and rebalanced several times by then."""
+
+RARITY = 40
+"""One action of so many is a fault or its end, while there are any left."""
+
+class Peers(Enum):
+    """Who is in the group."""
+
+    OURS = "ours"
+    JVM = "jvm"
+    MIXED = "mixed"  # every second one is a JVM member
+
+    def jvm(self, members: int) -> frozenset[int]:
+        """The numbers of the JVM members."""
+        match self:
+            case Peers.JVM:
+                return frozenset(range(members))
+            case Peers.MIXED:
+                return frozenset(range(1, members, 2))
+        return frozenset()
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a run ended; `violation` names a promise that was broken, `rest` what kept it from rest.
+
+    A group with JVM members may come to rest with partitions that nobody owns: `unowned`.
+    """
+
+    seconds: float
+    deliveries: int
+    duplicates: int
+    unowned: int
+    violation: str = ""
+    rest: str = ""
+
+
+def names_of(members: int) -> list[str]:
+    """The consumer ids in a simulated world, in the order of their numbers."""
+    return [f"g_{number}" for number in range(members)]
+
+
+def tell_seed(
+    seed: int, *, members: int, partitions: int, strategy: Strategy, peers: Peers,
+    kinds: Sequence[Do], emit: Emit,
+) -> Told:
+    """Members join and faults happen as the seed draws them; then all is mended, and they rest."""
+
+    def settings(one: Settings) -> Settings:
+        return replace(one, strategy=strategy)
+
+    plan = Plan(
+        members=members, partitions=partitions, messages=1, flow=1, replicas=2,
+        faults={do: kinds.count(do) for do in kinds}, settings=settings,
+    )
+    jvm = peers.jvm(members)
+    recorder, monitor = Recorder(emit), monitor_for(jvm)
+    on = stage(plan, recorder, monitor, jvm=jvm)
+    decide = Decisions(random.Random(seed))
+
+    def story() -> None:
+        on.scene(*range((members + 1) // 2))
+        on.say(f"seed {seed}: {members} members, {partitions} partitions")
+        for _ in range(ACTIONS):
+            action = _choose(on.world, decide)
+            if action.do not in ORDINARY:
+                on.say(f"{action.do.value.replace('_', ' ')}{_whom(action.who, action.tp)}")
+            on.world.act(action)
+        on.say("all is mended, and no more messages come")
+        on.world.flow = 0
+        while mends := faults.mends(on.world):
+            on.world.act(mends[0])
+        for who, link in enumerate(on.world.links):
+            if not link.joined:
+                on.join(who)
+        on.rest()
+
+    return _ended(on, monitor, story)
+
+
+def _choose(world: World, decide: Decisions) -> Action:
+    """Now and then a fault or the end of one; time passes rarely while there is work."""
+    if decide(RARITY) == 0:
+        wrong = [*faults.possible(world), *faults.mends(world)]
+        if wrong:
+            return wrong[decide(len(wrong))]
+    actions = world.enabled()
+    if len(actions) > 1 and actions[-1].do is Do.TIME and decide(8):
+        actions.pop()
+    return actions[decide(len(actions))]
+
+
+def tell(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> Told:
+    """A story; with `jvm`, these members of it are JVM members."""
+    jvm = scenario.jvm if jvm is None else jvm
+    monitor = monitor_for(jvm)
+    on = stage(scenario.plan, Recorder(emit), monitor, jvm=jvm)
+    return _ended(on, monitor, lambda: scenario.script(on))
+
+
+def _whom(who: int, tp: object) -> str:
+    return f" {tp}" if tp is not None else f" {who}" if who >= 0 else ""
+
+
+def _ended(on: Stage, monitor: Monitor, story: Callable[[], None]) -> Told:
+    violation = rest = ""
+    try:
+        story()
+    except InvariantViolation as found:
+        violation = str(found)
+    except StoryStuckError as stuck:
+        rest = str(stuck)
+    world = on.world
+    return Told(
+        round(world.now, 3), monitor.deliveries, monitor.duplicates,
+        len(world.log_end) - len(world.owners()), violation, rest,
+    )

@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from zkconsumer.consumer.executor import Done, Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
-from zkconsumer.core.model import Session
-from zkconsumer.zk.executor import Done, Resume, WatchFired
-from zkconsumer.zk.requests import Batch, Code, OffsetRequest, Reply, Request
+from zkconsumer.protocol.model import Session
+from zkconsumer.protocol.requests import Batch, Code, OffsetRequest, Reply, Request
 
 BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
 CALLBACKS = (Resume, WatchFired)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.sim.mixed import MixedMonitor, MixedWorld
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers

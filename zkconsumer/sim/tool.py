@@ -17,18 +17,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.admin import apply as applying
-from zkconsumer.admin import planfile
+from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import Live
+from zkconsumer.admin.group_changes import plan_undo
 from zkconsumer.admin.plan import Change, Content, Plan, State
-from zkconsumer.admin.undo import plan_undo
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.paths import Kind
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.plan import InvariantViolation
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.connection import Connection
-from zkconsumer.zk.requests import Code, Reply
+from zkconsumer.zk.client import Connection
 
 if TYPE_CHECKING:
     from zkconsumer.sim.world import World
@@ -144,7 +144,7 @@ class Tool:
 
     def undo(self) -> None:
         """Plan the way back from the backup; it is applied as a plan of its own."""
-        done = planfile.load(self._backup) if self._backup is not None else self.plan
+        done = plan_file.load_plan(self._backup) if self._backup is not None else self.plan
         assert done is not None
         made: list[Plan] = []
 

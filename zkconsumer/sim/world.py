@@ -12,19 +12,19 @@ from dataclasses import replace
 from functools import partial
 
 from zkconsumer.admin.apply import Live
-from zkconsumer.core import commands as cmd
-from zkconsumer.core import paths, records
-from zkconsumer.core.events import Event
-from zkconsumer.core.model import OffsetAndMetadata, Session, TopicPartition
-from zkconsumer.core.state import Settings, State
+from zkconsumer.consumer.executor import WatchFired
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import Settings, State
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim import faults
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
 from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.executor import WatchFired
-from zkconsumer.zk.requests import Code, Reply
 
 WALL_MS = 1_400_000_000_000
 """The virtual wall clock at virtual second 0: it is only ever written, never compared."""
@@ -132,7 +132,7 @@ class World:
         for topic in sorted({tp.topic for tp in self.log_end}):
             self.zookeeper.write(rq.Create(paths.offsets_of(self.GROUP, topic)))
         for tp in self.log_end:
-            offset = records.encode_offset(stored)
+            offset = payloads.encode_offset(stored)
             self.zookeeper.write(rq.Create(paths.offset(self.GROUP, tp), offset))
 
     def topic_data(self, partitions: int) -> bytes:
@@ -428,7 +428,7 @@ class World:
         nodes = self.zookeeper.nodes
         found = {tp: nodes.get(paths.offset(self.GROUP, tp)) for tp in self.log_end}
         return {
-            tp: records.decode_offset(node.data, where="")
+            tp: payloads.decode_offset(node.data, where="")
             for tp, node in found.items()
             if node is not None
         }

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from zkconsumer.zk import requests as rq
-from zkconsumer.zk.requests import Code, Node, Reply, Stat
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.requests import Code, Node, Reply, Stat
 
 READ, WRITE, CREATE, DELETE, ADMIN = "read", "write", "create", "delete", "admin"
 ALL = frozenset({READ, WRITE, CREATE, DELETE, ADMIN})

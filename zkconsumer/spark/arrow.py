@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 
 # A batch is passed on with so many messages, or as soon as it has so many bytes: fewer cost Spark
 # more per row, more cost this process its caches.

@@ -35,12 +35,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
-from zkconsumer.spark.listener import positions
-from zkconsumer.spark.mirror import Mirror
-from zkconsumer.spark.ranges import OffsetRange
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark.offset_mirror import Mirror
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.progress_listener import positions
 
 Process = Callable[[DataFrame, int], object]
 

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from zkconsumer.core.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.finishing import ranges_of
-from zkconsumer.spark.loading import load
+from zkconsumer.spark.process_lifecycle import load
 
 TopicAndPartition = TopicPartition
 Decoder = Callable[[Column], Column]

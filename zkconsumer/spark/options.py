@@ -12,21 +12,25 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, Self
 
-from zkconsumer.config import TABLE, ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.filters import TopicFilter, white_list
+from zkconsumer.config.consumer import TABLE, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
-from zkconsumer.spark.option_values import choice, flag, named, nearest, whole
-from zkconsumer.spark.positions import (
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.filters import TopicFilter, white_list
+from zkconsumer.spark.option_parsing import (
     EARLIEST,
     LATEST,
     AtOffsets,
     Place,
     Position,
+    choice,
+    flag,
+    named,
+    nearest,
     parse_offsets,
     parse_partitions,
     parse_time,
     parse_times,
+    whole,
 )
 
 NO_GROUP: Final = "zkconsumer-spark"

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from zkconsumer.spark.acknowledging import acknowledge
+from zkconsumer.spark.process_lifecycle import acknowledge
 
 
 def unpickled(packed: bytes) -> Any:

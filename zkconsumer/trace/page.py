@@ -9,10 +9,10 @@ import html
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import Kind, locate
 from zkconsumer.errors import displayed
-from zkconsumer.trace.lanes import story
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind, locate
+from zkconsumer.trace.story import story
 
 Entry = dict[str, Any]
 

@@ -1,28 +1,292 @@
 """Follows a group from outside: its members, owners and offsets. Reads only, writes never.
 
 An `Observer` has a ZooKeeper session of its own. `snapshot()` reads once; `changes()` follows by
-one-shot watches (`zkconsumer.zk.mirror`). After any connection event everything is read again,
+one-shot watches (`zkconsumer.zk.observer`). After any connection event everything is read again,
 and what differs from the last report is reported.
+
+The tree of a group as an observer last read it, and what of it has changed since.
+
+What is followed: `ids/<member>`, `owners/<topic>/<partition>` and `offsets/<topic>/<partition>`.
+Nodes with other names are not looked at.
+
+Nothing is missed: a list is read and its watch set in one request, so whatever happens afterwards
+fires the watch. Owner znodes carry no watches of their own: a claim or a release changes the list
+of the topic, and a list whose version grew by more than its difference hides a znode that went and
+came back, so all of them are read again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from queue import SimpleQueue
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoAuthError
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from zkconsumer.config import ConnectionConfig
-from zkconsumer.config_connect import split_connect
-from zkconsumer.core import paths
-from zkconsumer.errors import AccessDeniedError, ChrootMissingError, ZooKeeperUnreachableError
-from zkconsumer.zk.mirror import ALL, Change, GroupSnapshot, Mirror, OwnerInfo, Part, What
-from zkconsumer.zk.security import TlsSockets, client_options, tls_context
+from zkconsumer.config.connection import split_connect
+from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.errors import (
+    AccessDeniedError,
+    ChrootMissingError,
+    MalformedZnodeError,
+    ZooKeeperUnreachableError,
+)
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.payloads import decode_offset, decode_owner
+from zkconsumer.protocol.registrations import Registration, decode_registration
+from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
+
+# ---- mirror --------------------------------------------------------------------------------------
+
+
+# Seconds one reply may take; a server that is slower than this is treated like a lost connection.
+_REPLY_S = 30.0
+
+
+class Part(Enum):
+    """What of a group is followed."""
+
+    MEMBERS = "ids"
+    OWNERS = "owners"
+    OFFSETS = "offsets"
+
+
+ALL: frozenset[Part] = frozenset(Part)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerInfo:
+    """An owner znode: who claims, in which session (0: none, it will stay), and its czxid.
+
+    `fault` says why the payload is no thread id, which is then empty.
+    """
+
+    thread_id: str
+    session: int
+    epoch: int
+    fault: str = ""
+
+
+# A text in place of a value is the reason why the znode cannot be read.
+Value = Registration | OwnerInfo | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """A group as it was read; the parts are read one after the other, so they may be torn.
+
+    Attributes:
+        members: consumer id to registration, or to the reason why it is malformed.
+        owners: partition to owner.
+        offsets: partition to the next offset to consume, or to the reason why it is malformed.
+    """
+
+    members: Mapping[str, Registration | str] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, OwnerInfo] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int | str] = field(default_factory=dict)
+
+
+class What(Enum):
+    """What has changed."""
+
+    MEMBER = auto()  # key: consumer id
+    OWNER = auto()  # key: partition
+    OFFSET = auto()  # key: partition
+    CONNECTION = auto()  # key: ""; after: "suspended", "lost" or "connected"
+    READ = auto()  # key: ""; everything there was at the beginning, or after a connection event
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: `before` is None for what has come, `after` None for what has gone."""
+
+    what: What
+    key: str | TopicPartition
+    before: Value | None
+    after: Value | None
+
+
+_LISTS = {Kind.OWNERS_OF, Kind.OFFSETS_OF}
+_LEAVES = {Kind.MEMBER: What.MEMBER, Kind.OWNER: What.OWNER, Kind.OFFSET: What.OFFSET}
+# Owner znodes are never written to, only made and removed, which the list above them shows.
+_WATCHED_LEAVES = {Kind.MEMBER, Kind.OFFSET}
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    children: frozenset[str] = frozenset()
+    version: int = 0  # cversion: grows by one with each child that comes or goes
+
+
+class Mirror:
+    """The tree of a group as last read, and what of it has not been reported yet."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        group: str,
+        follow: frozenset[Part],
+        *,
+        watch: Callable[[Any], object] | None,
+    ) -> None:
+        self._client = client
+        self._watch = watch
+        roots = {
+            Part.MEMBERS: paths.ids(group),
+            Part.OWNERS: paths.owners(group),
+            Part.OFFSETS: paths.offsets(group),
+        }
+        self._roots = {path for part, path in roots.items() if part in follow}
+        self._lists: dict[str, _Listing] = {}
+        self._values: dict[str, Value] = {}
+        # What the reader was told, and the paths that may differ from it. Both outlive a read that
+        # a lost connection cuts short, so that the next one reports what that one had found.
+        self._reported: dict[str, Value] = {}
+        self._touched: set[str] = set()
+
+    def snapshot(self) -> GroupSnapshot:
+        """All values, by kind."""
+        members: dict[str, Registration | str] = {}
+        owners: dict[TopicPartition, OwnerInfo] = {}
+        offsets: dict[TopicPartition, int | str] = {}
+        for path in sorted(self._values, key=_order):
+            at, value = paths.locate(path), self._values[path]
+            match value:
+                case OwnerInfo():
+                    owners[TopicPartition(at.name, at.partition)] = value
+                case Registration():
+                    members[at.name] = value
+                case _ if at.kind is Kind.MEMBER:
+                    members[at.name] = str(value)
+                case _:
+                    offsets[TopicPartition(at.name, at.partition)] = value
+        return GroupSnapshot(
+            MappingProxyType(members), MappingProxyType(owners), MappingProxyType(offsets)
+        )
+
+    def read_all(self) -> list[Change]:
+        """Reads the whole tree; returns what differs from what was reported."""
+        self._touched.update(self._values)
+        self._lists, self._values = {}, {}
+        return self.read(self._roots)
+
+    def read(self, dirty: Collection[str]) -> list[Change]:
+        """Reads the nodes whose watch fired, and what is new below them."""
+        lists = [path for path in dirty if self._is_list(path)]
+        leaves = {path for path in dirty if paths.locate(path).kind in _LEAVES}
+        while lists:
+            below = [child for path, new in self._list(lists) for child in self._turn(path, new)]
+            lists = [path for path in below if self._is_list(path)]
+            leaves.update(path for path in below if paths.locate(path).kind in _LEAVES)
+        self._get(leaves)
+        return self._changes()
+
+    def _is_list(self, path: str) -> bool:
+        return path in self._roots or paths.locate(path).kind in _LISTS
+
+    def _turn(self, path: str, new: _Listing | None) -> list[str]:
+        """Takes over a listing, drops what has gone, and returns the children to read."""
+        old = self._lists.get(path, _Listing())
+        if new is None:
+            self._drop(path)
+            return []
+        for name in old.children - new.children:
+            self._drop(f"{path}/{name}")
+        self._lists[path] = new
+        come = new.children - old.children
+        if new.version - old.version != len(old.children ^ new.children):
+            come = new.children  # one has gone and come back in between
+        return [f"{path}/{name}" for name in come]
+
+    def _drop(self, path: str) -> None:
+        listing = self._lists.pop(path, _Listing())
+        for name in listing.children:
+            self._drop(f"{path}/{name}")
+        if self._values.pop(path, None) is not None:
+            self._touched.add(path)
+
+    def _list(self, wanted: Collection[str]) -> list[tuple[str, _Listing | None]]:
+        """The children of each path, or None; a root that is missing is watched for."""
+        asked = [
+            (path, self._client.get_children_async(path, watch=self._watch, include_data=True))
+            for path in wanted
+        ]
+        found: list[tuple[str, _Listing | None]] = []
+        for path, reply in asked:
+            try:
+                children, stat = reply.get(timeout=_REPLY_S)
+                found.append((path, _Listing(frozenset(children), stat.cversion)))
+            except NoNodeError:
+                appeared = (
+                    path in self._roots
+                    and self._watch is not None
+                    and self._client.exists(path, watch=self._watch) is not None
+                )
+                found += self._list([path]) if appeared else [(path, None)]
+        return found
+
+    def _get(self, wanted: Collection[str]) -> None:
+        asked = [
+            (path, kind, self._client.get_async(path, watch=self._watch_of(kind)))
+            for path in wanted
+            for kind in (paths.locate(path).kind,)
+        ]
+        for path, kind, reply in asked:
+            self._touched.add(path)
+            try:
+                self._values[path] = _decode(kind, path, *reply.get(timeout=_REPLY_S))
+            except NoNodeError:
+                self._values.pop(path, None)
+
+    def _watch_of(self, kind: Kind) -> Callable[[Any], object] | None:
+        return self._watch if kind in _WATCHED_LEAVES else None
+
+    def _changes(self) -> list[Change]:
+        changes = []
+        for path in sorted(self._touched, key=_order):
+            before, after = self._reported.pop(path, None), self._values.get(path)
+            if after is not None:
+                self._reported[path] = after
+            if before != after:
+                at = paths.locate(path)
+                what = _LEAVES[at.kind]
+                key = at.name if what is What.MEMBER else TopicPartition(at.name, at.partition)
+                changes.append(Change(what, key, before, after))
+        self._touched.clear()
+        return changes
+
+
+def _order(path: str) -> tuple[int, str, int]:
+    at = paths.locate(path)
+    return at.kind.value, at.name, at.partition
+
+
+def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
+    try:
+        match kind:
+            case Kind.MEMBER:
+                return decode_registration(data, where=path)
+            case Kind.OFFSET:
+                return decode_offset(data, where=path)
+            case _:
+                thread = decode_owner(data, where=path)
+                return OwnerInfo(thread, stat.ephemeralOwner, stat.czxid)
+    except MalformedZnodeError as error:
+        if kind is Kind.OWNER:
+            return OwnerInfo("", stat.ephemeralOwner, stat.czxid, error.what)
+        return error.what
+
+
+# ---- observer ------------------------------------------------------------------------------------
+
 
 __all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "Part", "ALL", "Change", "What"]
 

@@ -4,36 +4,112 @@ Two rules that kazoo's behaviour forces (each was measured): a listener only enq
 made inside one never returns; and LOST is never waited for, since kazoo reports it only after it
 has reconnected. Watches are one-shot and do not survive a disconnect: after `Connected` the member
 reads everything again.
+
+One raw reading of a group: what its members compute the assignment from, and who owns what.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from zkconsumer.config import ConnectionConfig, ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.model import Session
+from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
     ConfigError,
+    MalformedZnodeError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.zk import manyreads
-from zkconsumer.zk.handler import BulkHandler
-from zkconsumer.zk.requests import Reply
-from zkconsumer.zk.security import TlsSockets, check_credential, client_options, tls_context
-from zkconsumer.zk.sending import Sender, Sent
-from zkconsumer.zk.survey import Survey, read_survey
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import ConsumerId, Session, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.payloads import decode_owner
+from zkconsumer.protocol.requests import Reply
+from zkconsumer.zk import kazoo_transport
+from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
+from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, Sent
+
+# ---- survey --------------------------------------------------------------------------------------
+
+
+# Seconds one reply may take; a server that is slower than this is treated like a lost connection.
+_REPLY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Payloads as they stand in ZooKeeper; None where a znode has none.
+
+    Not atomic: what goes between listing and reading is left out.
+    """
+
+    registrations: dict[ConsumerId, bytes | None]
+    topics: dict[str, bytes | None]
+    owners: dict[TopicPartition, ThreadId]
+
+
+def read_survey(client: KazooClient, group: str) -> Survey:
+    """Read the registrations, every topic there is, and the owners; kazoo's errors come through."""
+    ids = {name: paths.member(group, name) for name in _children(client, paths.ids(group))}
+    topics = {name: paths.topic(name) for name in _children(client, paths.TOPICS)}
+    owned = _children(client, paths.owners(group))
+    below = _get_children(client, [paths.owners_of(group, topic) for topic in owned])
+    owners = {}
+    for path, data in _get(client, below).items():
+        located = paths.locate(path)
+        try:
+            thread = decode_owner(data, where=path)
+        except MalformedZnodeError:
+            thread = ""
+        if located.kind is Kind.OWNER:
+            owners[TopicPartition(located.name, located.partition)] = thread
+    payloads = _get(client, [*ids.values(), *topics.values()])
+    return Survey(
+        registrations={name: payloads[path] for name, path in ids.items() if path in payloads},
+        topics={name: payloads[path] for name, path in topics.items() if path in payloads},
+        owners=owners,
+    )
+
+
+def _children(client: KazooClient, path: str) -> list[str]:
+    return [child.rpartition("/")[2] for child in _get_children(client, [path])]
+
+
+def _get_children(client: KazooClient, parents: Iterable[str]) -> list[str]:
+    """The paths of all children, asked for at once; a parent that does not exist has none."""
+    found = []
+    for parent, pending in [(one, client.get_children_async(one)) for one in parents]:
+        try:
+            found += [f"{parent}/{name}" for name in pending.get(timeout=_REPLY_S)]
+        except NoNodeError:
+            continue
+    return found
+
+
+def _get(client: KazooClient, wanted: Iterable[str]) -> dict[str, bytes | None]:
+    """Path -> payload, asked for at once; without those that do not exist."""
+    found: dict[str, bytes | None] = {}
+    for path, pending in [(one, client.get_async(one)) for one in wanted]:
+        try:
+            found[path] = pending.get(timeout=_REPLY_S)[0]
+        except NoNodeError:
+            continue
+    return found
+
+
+# ---- session -------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +331,7 @@ class ZooKeeperSession:
                 f"the chroot {self._chroot} does not exist", where=where,
                 remedy="check its spelling, or create it; a consumer never does",
             )
-        self._sender.takes_many = self.server_release() >= manyreads.SINCE
+        self._sender.takes_many = self.server_release() >= kazoo_transport.SINCE
         tick_s = self._tick_time_s()
         if not tick_s:
             logger.warning(
@@ -281,7 +357,7 @@ class ZooKeeperSession:
 
         It does with its settings as they come; ZooKeeper calls the question `srvr`.
         """
-        return manyreads.release_in("\n".join(self._ask("srvr")))
+        return kazoo_transport.release_in("\n".join(self._ask("srvr")))
 
     def _ask(self, word: str) -> list[str]:
         """What the server answers to one of its four-letter words."""

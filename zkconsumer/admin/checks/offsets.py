@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from zkconsumer.admin.asking import partitions_in
-from zkconsumer.admin.case import Case, Log
-from zkconsumer.admin.findings import Finding, Severity, fix_command, partitions_of
-from zkconsumer.core import paths
-from zkconsumer.core.javatext import parse_int64
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import encode_offset
+from zkconsumer.admin.findings import Case, Finding, Log, Severity, fix_command, partitions_of
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_assignment import partitions_in
+from zkconsumer.protocol.java.text import parse_int64
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import encode_offset
 
 MALFORMED_OFFSET, OFFSET_OF_NOTHING = "malformed-offset", "offset-of-nothing"
 BEYOND, BEHIND, UNKNOWN = "offset-beyond-log", "offset-behind-log", "log-unknown"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from zkconsumer.admin.asking import partitions_in
-from zkconsumer.admin.case import Case
-from zkconsumer.admin.findings import Finding, Severity, fix_command, partitions_of
-from zkconsumer.admin.images import OwnerNode
+from zkconsumer.admin.findings import Case, Finding, Severity, fix_command, partitions_of
+from zkconsumer.admin.groups import OwnerNode
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
 from zkconsumer.errors import shown
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_assignment import partitions_in
+from zkconsumer.protocol.model import TopicPartition
 
 PERSISTENT_OWNER, STALE = "persistent-owner", "stale-owner"
 OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"

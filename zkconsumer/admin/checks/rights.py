@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.admin.case import Case
-from zkconsumer.admin.findings import Finding, Severity
-from zkconsumer.core import paths
+from zkconsumer.admin.findings import Case, Finding, Severity
 from zkconsumer.errors import AccessDeniedError
-from zkconsumer.zk.requests import CREATE, DELETE, READ, WRITE, Right
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.requests import CREATE, DELETE, READ, WRITE, Right
 
 LOCKED_OUT, RIGHTS_UNKNOWN = "locked-out", "rights-unknown"
 

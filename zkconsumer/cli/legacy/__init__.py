@@ -33,16 +33,18 @@ class _Entry(NamedTuple):
 
 _TOOLS = {
     "ConsumerOffsetChecker": _Entry(
-        "kafka.tools.ConsumerOffsetChecker", "checker", last=Release.R0_11
+        "kafka.tools.ConsumerOffsetChecker", "offset_checker", "check_offsets", last=Release.R0_11
     ),
     "ExportZkOffsets": _Entry("kafka.tools.ExportZkOffsets", "offsets", "export"),
     "ImportZkOffsets": _Entry("kafka.tools.ImportZkOffsets", "offsets", "import_"),
     "UpdateOffsetsInZK": _Entry("kafka.tools.UpdateOffsetsInZK", "offsets", "update"),
-    "VerifyConsumerRebalance": _Entry("kafka.tools.VerifyConsumerRebalance", "verify"),
-    "ConsumerGroupCommand": _Entry(
-        "kafka.admin.ConsumerGroupCommand", "groups", first=Release.R0_9
+    "VerifyConsumerRebalance": _Entry(
+        "kafka.tools.VerifyConsumerRebalance", "offset_checker", "verify_rebalance"
     ),
-    "ConsoleConsumer": _Entry("kafka.tools.ConsoleConsumer", "console"),
+    "ConsumerGroupCommand": _Entry(
+        "kafka.admin.ConsumerGroupCommand", "consumer_groups", first=Release.R0_9
+    ),
+    "ConsoleConsumer": _Entry("kafka.tools.ConsoleConsumer", "console_consumer"),
     "GetOffsetShell": _Entry("kafka.tools.GetOffsetShell", "shell"),
 }
 
@@ -100,9 +102,9 @@ def legacy(
 def _run(
     entry: _Entry, release: Release, arguments: list[str], common: Common, backups: Path
 ) -> None:
-    from zkconsumer.admin.legacy import JavaError  # noqa: PLC0415
-    from zkconsumer.cli.legacy.jopt import OptionError  # noqa: PLC0415
-    from zkconsumer.cli.legacy.tool import Ended, Tool  # noqa: PLC0415
+    from zkconsumer.admin.legacy import JavaError
+    from zkconsumer.cli.legacy.joptsimple import OptionError
+    from zkconsumer.cli.legacy.tool import Ended, Tool
 
     if not (release.since(entry.first) and entry.last.since(release)):
         _end(

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils
-from zkconsumer.cli.legacy.jopt import Option
+from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import paths
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.paths import validate_group, validate_topic
-from zkconsumer.core.payloads import Thrown
-from zkconsumer.core.records import encode_offset
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import validate_group, validate_topic
+from zkconsumer.protocol.payloads import Thrown, encode_offset
 
 
 def export(tool: Tool) -> None:
@@ -59,7 +58,7 @@ def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
 
 def import_(tool: Tool) -> None:
     """`kafka.tools.ImportZkOffsets`; here nothing is written if any line is bad."""
-    from zkconsumer.admin.legacy_files import read_export  # noqa: PLC0415
+    from zkconsumer.admin.legacy import read_export
 
     options = [connect_string("zkconnect"), Option("input-file", "Input file", ""), HELP]
     parser, given = tool.options(options, "Import offsets to zookeeper from files.")
@@ -107,7 +106,7 @@ def update(tool: Tool) -> None:
 
 def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPartition, int]:
     """Where the logs of a topic begin, or end. Raises JavaError where no broker says it."""
-    from zkconsumer.kafka.logs import log_ends  # noqa: PLC0415
+    from zkconsumer.kafka.logs import log_ends
 
     partitions = [TopicPartition(topic, one) for one in zk.partitions([topic])[topic]]
     leaders = zk.leaders(partitions)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from zkconsumer.cli.legacy.jopt import Option, Options, Parser
+from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Tool
-from zkconsumer.core.model import TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
 
 LATEST, EARLIEST = -1, -2
 
@@ -81,8 +81,8 @@ def _found(
     tool: Tool, brokers: Sequence[Broker], topic: str, time: int
 ) -> dict[int, int | str]:
     """Partition -> offset, -1 where there is none of that time, or in words why not."""
-    from zkconsumer.admin.legacy_offsets import partitions_of  # noqa: PLC0415
-    from zkconsumer.kafka.logs import log_ends, offsets_at  # noqa: PLC0415
+    from zkconsumer.admin.legacy import partitions_of
+    from zkconsumer.kafka.logs import log_ends, offsets_at
 
     limit_s = tool.broker_limit_s
     numbers = partitions_of(brokers, topic, limit_s=limit_s)

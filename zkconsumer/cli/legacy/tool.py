@@ -12,15 +12,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from zkconsumer.admin.legacy import JavaError, ZkUtils
-from zkconsumer.cli.legacy.jopt import Option, Options, Parser
+from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common, pair
-from zkconsumer.config import ConnectionConfig
-from zkconsumer.core.releases import Profile, profile
-from zkconsumer.zk.connection import Connection
+from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.protocol.releases import Profile, profile
+from zkconsumer.zk.client import Connection
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.legacy_writes import Writing
+    from zkconsumer.admin.legacy import Writing
 
 # Seconds: what the old tools gave ZooKeeper, for a session and for the first connection.
 ZOOKEEPER_S = 30.0
@@ -118,7 +118,7 @@ class Tool:
 
     def properties(self, file: str) -> dict[str, str]:
         """A file of properties, named among the old arguments. Raises JavaError, ConfigError."""
-        from zkconsumer.config_files import read_properties  # noqa: PLC0415
+        from zkconsumer.config.properties_file import read_properties
 
         try:
             Path(file).open("rb").close()
@@ -150,7 +150,7 @@ class Tool:
 
     def own_properties(self) -> dict[str, str]:
         """The properties that our own options name: authentication and TLS."""
-        from zkconsumer.config_files import read_properties  # noqa: PLC0415
+        from zkconsumer.config.properties_file import read_properties
 
         file = self.common.config
         kept = {} if file is None else {name: one for name, one, _ in read_properties(file)}
@@ -163,7 +163,7 @@ class Tool:
 
     def writing(self, zk: ZkUtils) -> Writing:
         """How this tool writes: with a backup, whose place is said before the first write."""
-        from zkconsumer.admin.legacy_writes import Writing  # noqa: PLC0415
+        from zkconsumer.admin.legacy import Writing
 
         return Writing(zk.connection, f"legacy {self.name}", self.backups, self._backed_up)
 

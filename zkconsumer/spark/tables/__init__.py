@@ -17,7 +17,7 @@ from typing import Literal, Required, TypedDict, Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zkconsumer.spark.loading import load
+from zkconsumer.spark.process_lifecycle import load
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables.options import Table
 from zkconsumer.spark.tables.rows import COLUMNS

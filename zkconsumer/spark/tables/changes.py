@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from zkconsumer.admin.images import GroupImage
-from zkconsumer.core import paths
+from zkconsumer.admin.groups import GroupImage
 from zkconsumer.errors import SparkSourceError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import Table
 from zkconsumer.spark.tables.rows import instant
-from zkconsumer.zk.requests import Stat
 
 Key = tuple[str, str, int]
 """Group, topic and partition."""

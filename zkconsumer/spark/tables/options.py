@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from zkconsumer.config import TABLE, ConnectionConfig
-from zkconsumer.core.filters import TopicFilter, matching, white_list
-from zkconsumer.core.paths import validate_group, validate_topic
+from zkconsumer.config.consumer import TABLE, ConnectionConfig
 from zkconsumer.errors import ConfigError
-from zkconsumer.spark.option_values import choice, named, nearest, whole
+from zkconsumer.protocol.filters import TopicFilter, matching, white_list
+from zkconsumer.protocol.paths import validate_group, validate_topic
+from zkconsumer.spark.option_parsing import choice, named, nearest, whole
 
 PARALLELISM: Final = 4
 """Tasks at most, where `parallelism` does not say: a table is read by so many processes at once."""

@@ -23,17 +23,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.admin.asking import asked
-from zkconsumer.admin.groups import member_reports, read_topic_payloads
-from zkconsumer.admin.images import MEMBERS, OFFSETS, OWNERS, GroupImage, read_groups
+from zkconsumer.admin.groups import (
+    MEMBERS,
+    OFFSETS,
+    OWNERS,
+    GroupImage,
+    member_reports,
+    read_groups,
+    read_topic_payloads,
+)
 from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
-from zkconsumer.core import paths
-from zkconsumer.core.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.core.records import Broker
 from zkconsumer.errors import AccessDeniedError, FetchError
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_assignment import asked
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.tables.options import GroupsOptions, Table
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import Connection
 
 _TEXT, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
 _STREAMS = MapType(StringType(), IntegerType())

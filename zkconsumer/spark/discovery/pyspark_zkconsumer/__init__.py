@@ -1,5 +1,5 @@
 """Found by Spark through its name: gives `format("zkconsumer")` without a registration."""
 
-from zkconsumer.spark.source import ZkConsumerSource as DefaultSource
+from zkconsumer.spark.data_source import ZkConsumerSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,0 +1,159 @@
+"""Files of offsets: read whole or not at all, and what was written is read again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.admin.offset_files import FileFormat, Offsets, read_offsets, write_offsets
+from zkconsumer.errors import BadFileError
+from zkconsumer.protocol.model import TopicPartition
+
+# As ExportZkOffsets of 0.8.2.2 and of 1.1.1 has written it.
+EXPORTED = b"/consumers/toolg/offsets/tool/0:1\n/consumers/toolg/offsets/tool/1:0\n"
+TOOL: Offsets = {"toolg": {TopicPartition("tool", 0): 1, TopicPartition("tool", 1): 0}}
+
+names = st.text("abZ09._-", min_size=1, max_size=8).filter(lambda name: name not in (".", ".."))
+offsets = st.dictionaries(
+    names,
+    st.dictionaries(
+        st.builds(TopicPartition, names, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1),
+        min_size=1, max_size=4,
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        EXPORTED,
+        EXPORTED.replace(b"\n", b"\r\n"),
+        EXPORTED.rstrip(),
+        EXPORTED + b"\n\r\n",
+        b"tool,0,1\ntool,1,0\n",
+        b"topic,partition,offset\ntool,0,1\ntool,1,0\n",
+        b'"toolg","tool",0,1\n"toolg","tool",1,0\n',
+        b"GROUP,TOPIC,PARTITION,OFFSET\ntoolg,tool,0,1\ntoolg,tool,1,0\n",
+        b'{"groupid": "toolg", "offsets": {"tool": {"0": 1, "1": 0}}}',
+        b' {"format": "zkconsumer-offsets", "version": 1, "groups": {"toolg":'
+        b' {"tool": {"0": 1, "1": 0}}}}',
+    ],
+)
+def test_every_format_is_known(data: bytes) -> None:
+    """The same offsets in each of the formats are told apart and read alike."""
+    assert read_offsets(data, where="f", group="toolg") == TOOL
+
+
+def test_odd_numbers() -> None:
+    """Whatever the JVM takes for a number in an export is that number."""
+    assert read_offsets(b"/consumers/g/offsets/t/0:+003", where="f") == {
+        "g": {TopicPartition("t", 0): 3}
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(given_offsets=offsets, to=st.sampled_from(FileFormat))
+def test_there_and_back(given_offsets: Offsets, to: FileFormat) -> None:
+    """What is written in a format is read again as it was."""
+    if to is FileFormat.KAFKA_UTILS:
+        given_offsets = dict(list(given_offsets.items())[:1])
+    group = next(iter(given_offsets)) if len(given_offsets) == 1 else None
+    text = write_offsets(given_offsets, to)
+    assert read_offsets(text.encode(), where="f", group=group) == given_offsets
+
+
+GOOD = "/consumers/g/offsets/t/0:1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("", 0, "no offsets"),
+        ("\n\n", 0, "no offsets"),
+        (GOOD + "\n" + GOOD.replace("0:", "1:"), 2, "empty, and there are more"),
+        (GOOD + GOOD, 2, "twice"),
+        (GOOD + "/consumers/g/offsets/t/1:x", 2, "'x' is no offset"),
+        (GOOD + "/consumers/g/offsets/t/1:", 2, "'' is no offset"),
+        (GOOD + "/consumers/g/offsets/t/1: 5", 2, "' 5' is no offset"),
+        (GOOD + "/consumers/g/offsets/t/1:5 ", 2, "'5 ' is no offset"),
+        (GOOD + "/consumers/g/offsets/t/1:-1", 2, "no offset"),
+        (GOOD + "/consumers/g/offsets/t/1:9223372036854775808", 2, "no offset"),
+        (GOOD + "/consumers/g/offsets/t/1", 2, "is not like"),
+        (GOOD + "/consumers/g/offsets/t/-1:5", 2, "-1 is no partition"),
+        (GOOD + "/consumers/g/offsets/t/01:5", 2, "is not like"),
+        (GOOD + "/consumers/g/offsets/t/2147483648:5", 2, "is not like"),
+        (GOOD + "/consumers/g/owners/t/1:5", 2, "is not like"),
+        (GOOD + "/brokers/topics/t/1:5", 2, "is not like"),
+        (GOOD + "/consumers/../offsets/t/1:5", 2, "no legal group"),
+        (GOOD + "/consumers/g/offsets/../1:5", 2, "no legal topic"),
+        (GOOD + "/consumers/g/offsets/a/b/1:5", 2, "is not like"),
+        (GOOD + "/consumers/g\x00/offsets/t/1:5", 2, "no legal group"),
+        (GOOD + "/consumers/g\x1b[31m/offsets/t/1:5", 2, "x1b[31m"),
+        (GOOD + "/consumers//offsets/t/1:5", 2, "no legal group"),
+        (GOOD + "/consumers/g/offsets/t\r/1:5", 2, "no legal topic"),
+        (GOOD + "/consumers/g/offsets/" + "t" * 250 + "/1:5", 2, "no legal topic"),
+        (GOOD + "/consumers/g/offsets/t/" + "1" * 1_000_000, 2, "longer than 4096"),
+        ("\ufeff" + GOOD, 1, "byte order mark"),
+        ("\ufefft,0,1", 1, "byte order mark"),
+        ("t,0,1", 1, "names no group"),
+        ("t,0", 1, "is not like"),
+        ("g,t,0,1\ng,t,1,2,3", 2, "is not like"),
+        ("g,t,x,1", 1, "no partition"),
+        ("g,t,99999999999,1", 1, "no partition"),
+        ("g,../t,0,1", 1, "no legal topic"),
+        ('g,"t,0,1', 1, "no line of CSV"),
+        ('g,"t",0,"1"x', 1, "no line of CSV"),
+        ("{", 1, "no JSON"),
+        ("{}", 0, "neither"),
+        ("{" * 100_000, 1, "no JSON"),
+        ('{"a": ' * 100_000, 0, "no JSON"),
+        ('{"groupid": "g", "offsets": {"t": {"0": 1, "0": 2}}}', 0, "twice"),
+        ('{"groupid": "g", "offsets": {"t": {"0": "1"}}}', 0, "no offset"),
+        ('{"groupid": "g", "offsets": {"t": {"0": true}}}', 0, "no offset"),
+        ('{"groupid": "g", "offsets": {"t": {"00": 1}}}', 0, "no partition"),
+        ('{"groupid": "g", "offsets": {"t": {"' + "1" * 5000 + '": 1}}}', 0, "no partition"),
+        ('{"groupid": "g", "offsets": {"t": {"0": ' + "1" * 5000 + "}}}", 0, "no JSON"),
+        ('{"groupid": "..", "offsets": {"t": {"0": 1}}}', 0, "no legal group"),
+        ('{"groupid": "g", "offsets": {"t": [1]}}', 0, "no object"),
+        ('{"format": "zkconsumer-offsets", "version": 2, "groups": {}}', 0, "version 1"),
+        ('{"format": "zkconsumer-offsets", "version": 1, "groups": {}}', 0, "no offsets"),
+    ],
+)
+def test_one_clear_error(text: str, line: int, why: str) -> None:
+    """Whatever is wrong, and be it in the last line: one printable error, with the line."""
+    with pytest.raises(BadFileError) as caught:
+        read_offsets(text.encode(), where="file.txt")
+    error = caught.value
+    assert why in error.what
+    assert error.where == (f"file.txt:{line}" if line else "file.txt")
+    assert str(error).isprintable()
+    assert len(str(error)) < 500
+
+
+def test_bytes_that_are_no_text() -> None:
+    """Bytes that are not UTF-8 are an error with their line."""
+    with pytest.raises(BadFileError, match=r"UTF-8 \(f:3\)"):
+        read_offsets(b"a\nb\n\xff", where="f")
+
+
+def test_another_group() -> None:
+    """A file of another group than the one that was named is refused."""
+    with pytest.raises(BadFileError, match="of group 'toolg', and 'other'"):
+        read_offsets(EXPORTED, where="f", group="other")
+
+
+def test_groups_that_do_not_fit() -> None:
+    """The JSON of kafka-utils holds one group."""
+    with pytest.raises(BadFileError, match="2 groups"):
+        write_offsets(TOOL | {"g": TOOL["toolg"]}, FileFormat.KAFKA_UTILS)
+
+
+@given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes(data: bytes) -> None:
+    """Any bytes at all are read or are that one error."""
+    try:
+        assert read_offsets(data, where="f", group="g")
+    except BadFileError as error:
+        assert str(error).isprintable()

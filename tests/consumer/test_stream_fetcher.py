@@ -1,0 +1,117 @@
+"""What a stream reports of its fetching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+import pytest
+from confluent_kafka import TopicPartition as Raw
+from topiclogs import KafkaLog, MemoryLog, Reader, eventually, fetcher_of, settings_for
+
+from zkconsumer.consumer import stream_fetcher
+from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.kafka.fetcher import Answers, KafkaFetcher, Reset
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sim.logs import MemoryFetcher
+
+
+class Unanswered(MemoryFetcher):
+    """The brokers answer no question for offsets."""
+
+    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+        return stream_fetcher.inline(lambda: dict.fromkeys(tps, "timed out"))
+
+
+def test_what_ails_many_partitions_alike_is_one_report() -> None:
+    """A broker that does not answer for 600 partitions is one line in the log, not 600."""
+    log = MemoryLog("many")
+    reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
+    for partition in range(600):
+        reader.grant(partition, None)
+    reader.stream.poll(timeout_s=0.2)  # and asked again every 0.05 s
+    reader.stream.close()
+    (report,) = reader.reports
+    assert report.kind is ReportKind.FETCH_TROUBLE
+    assert report.text == "timed out (and 599 more partitions)"
+
+
+def test_what_is_there_and_does_not_come_is_fetched_anew(
+    sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real fetcher that stands still without a word is replaced by another one."""
+    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.5)
+    log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
+    sandbox.create_topic(log.topic)
+
+    def connect() -> KafkaFetcher:
+        made.append(KafkaFetcher(settings_for(sandbox.bootstrap)))
+        return made[-1]
+
+    reader = Reader(log, connect=connect)
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    assert list(reader.take(1)) == [(0, 0)]
+    made[0]._consumer.pause([Raw(log.topic, 0)])
+    came: list[int] = []
+
+    def comes() -> bool:
+        log.append(0, ["another"])  # the first of them meets a fetch that is under way
+        came.extend(one.offset for one in reader.stream.poll(timeout_s=0.2))
+        return bool(came)
+
+    eventually(comes)
+    assert came[0] == 1
+    assert len(made) == 2
+    assert any("fetching begins anew" in one.text for one in reader.reports)
+    reader.stream.close()
+
+
+def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence alone, however long, makes no new fetcher."""
+    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
+    log, made = MemoryLog("quiet"), list[MemoryFetcher]()
+
+    def connect() -> MemoryFetcher:
+        made.append(fetcher_of(log))
+        return made[-1]
+
+    reader, asked = Reader(log, connect=connect), set[float]()
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    assert list(reader.take(1)) == [(0, 0)]
+
+    def asked_often() -> bool:
+        assert not reader.stream.poll(timeout_s=0.05)
+        asked.add(reader.stream._feed._ask_due)
+        return len(asked) > 3
+
+    eventually(asked_often)
+    assert len(made) == 1
+    assert not reader.reports
+    reader.stream.close()
+
+
+class Patient(MemoryFetcher):
+    """Its broker may hold an answer back for an hour."""
+
+    wait_s = 3600.0
+
+
+def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long `fetch.wait.max.ms` silence means less."""
+    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
+    log = MemoryLog("patient")
+    reader = Reader(log, connect=lambda: fetcher_of(log, kind=Patient))
+    log.append(0, ["one"])
+    reader.grant(0, 0)
+    first = reader.stream._feed._ask_due
+
+    def asked() -> bool:
+        reader.stream.poll(timeout_s=0.05)
+        return reader.stream._feed._ask_due != first
+
+    eventually(asked)
+    assert reader.stream._feed._ask_due > first + 3000
+    reader.stream.close()

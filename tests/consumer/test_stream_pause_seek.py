@@ -1,0 +1,248 @@
+"""Partitions that are paused, resumed and sought: what the user's thread sees of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+
+from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.kafka.fetcher import Reset
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
+    """A log of two partitions with 2,000 messages each."""
+    topic = unique("steer")
+    log: Log
+    if request.param == "memory":
+        log = MemoryLog(topic)
+    else:
+        sandbox: Sandbox = request.getfixturevalue("sandbox")
+        sandbox.create_topic(topic, partitions=2)
+        log = KafkaLog(topic, sandbox)
+    for partition in range(2):
+        log.append(partition, map(str, range(2000)))
+    return log
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[Reader]:
+    reader = Reader(log)
+    yield reader
+    reader.stream.close()
+
+
+# ---- pausing ------------------------------------------------------------------------------------
+
+
+def test_a_paused_partition_waits_and_goes_on_without_a_gap(log: Log, reader: Reader) -> None:
+    """Within a buffer nothing more of it comes; resumed, the next message is the one after."""
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    seen = [0, 0]
+    while not all(seen):
+        ((number, offset),) = reader.take(1)
+        assert offset == seen[number]
+        seen[number] += 1
+    reader.stream.pause([reader.tp(0)])
+    assert reader.stream.paused == {reader.tp(0)}
+    assert list(reader.take(2000 - seen[1])) == [(1, at) for at in range(seen[1], 2000)]
+    assert len(reader.stream.poll(timeout_s=0.1)) == 0
+    assert "paused" in reader.stream.waiting_for
+    assert reader.delivered(0) == seen[0]
+    reader.stream.resume([reader.tp(0)])
+    assert list(reader.take(2000 - seen[0])) == [(0, at) for at in range(seen[0], 2000)]
+    assert not reader.stream.paused
+
+
+def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -> None:
+    """A user's thread that waits for a paused partition is woken by `resume`."""
+    reader.grant(0, 0)
+    reader.stream.pause([reader.tp(0)])
+    got: list[int] = []
+    user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
+    user.start()
+    eventually(reader.stream._inside.locked)
+    assert not got
+    reader.stream.resume([reader.tp(0)])
+    user.join(PATIENCE_S)
+    assert got == [0]
+
+
+def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
+    """Withdrawn and granted under another epoch it is delivered; under the same it stays paused."""
+    token = reader.grant(0, 0)
+    reader.stream.pause([reader.tp(0)])
+    reader.withdraw(0)
+    reader.epoch = token - 1
+    assert reader.grant(0, 5) == token
+    assert len(reader.stream.poll(timeout_s=0.1)) == 0
+    assert reader.stream.paused == {reader.tp(0)}
+    reader.withdraw(0)
+    reader.grant(0, 7)
+    assert not reader.stream.paused
+    assert list(reader.take(1)) == [(0, 7)]
+
+
+def test_pausing_without_an_offset_decides_it_later(log: Log) -> None:
+    """A partition that is paused before its position is known gets it when it is resumed."""
+    reader = Reader(log, reset=Reset.LARGEST)
+    reader.grant(0, None)
+    reader.stream.pause([reader.tp(0)])
+    assert len(reader.stream.poll(timeout_s=0.1)) == 0
+    assert reader.delivered(0) is None
+    log.append(0, ["more"])
+    reader.stream.resume([reader.tp(0)])
+
+    def known() -> bool:
+        reader.stream.poll(timeout_s=0.05)
+        return reader.delivered(0) is not None
+
+    eventually(known)
+    assert reader.delivered(0) == 2001
+    reader.stream.close()
+
+
+def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader) -> None:
+    """The message in hand is waited for, and the position stays known."""
+    reader.grant(0, 0)
+    assert list(reader.take(3)) == [(0, 0), (0, 1), (0, 2)]
+    reader.stream.pause([reader.tp(0)])
+    done: list[int | None] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(reader.finished(0)))
+    assert done == []
+    assert not reader.stream.serves(reader.tp(0))
+    assert len(reader.stream.poll(timeout_s=0.05)) == 0
+    assert done == [3]
+
+
+# ---- seeking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0, 7, 12, 1500])
+@pytest.mark.parametrize("way", ["iterate", "poll"])
+def test_after_a_seek_the_next_message_is_the_one_sought(
+    log: Log, reader: Reader, target: int, way: str
+) -> None:
+    """Backwards and forwards, within a buffer: nothing stale comes, and the token stays."""
+    token = reader.grant(0, 0)
+    reader.grant(1, 0)
+    while next(reader.stream).partition != 0 or (reader.delivered(0) or 0) < 10:
+        pass
+    before = reader.delivered(1) or 0
+    assert reader.stream.seek(reader.tp(0), target)
+    assert reader.delivered(0) == target
+    seen: list[list[int]] = [[], []]
+    while len(seen[0]) < 2000 - target or len(seen[1]) < 2000 - before:
+        for message in [next(reader.stream)] if way == "iterate" else reader.stream.poll():
+            seen[message.partition].append(message.offset)
+            assert message.partition == 1 or message.token == token
+    assert seen == [list(range(target, 2000)), list(range(before, 2000))]
+    assert [(one.kind, one.tp, one.epoch, one.offset) for one in reader.news] == [
+        (ReportKind.SOUGHT, reader.tp(0), token, target)
+    ]
+
+
+def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader) -> None:
+    """What is finished passes it when the next is asked for, and a release waits for it."""
+    reader.grant(0, 0)
+    assert list(reader.take(4))[-1] == (0, 3)
+    assert reader.stream.seek(reader.tp(0), 1000)
+    assert (reader.finished(0), reader.delivered(0)) == (3, 1000)
+    done: list[int | None] = []
+    reader.stream.ask_release([reader.tp(0)], lambda: done.append(reader.finished(0)))
+    assert done == []
+    assert len(reader.stream.poll(timeout_s=0.0)) == 0
+    assert done == [1000]
+
+
+def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
+    """Whoever is told of the seek finds no position at that instant, and the new one afterwards."""
+    reader = Reader(log)
+    reader.grant(0, 0)
+    assert list(reader.take(3))[-1] == (0, 2)
+    found: list[int | None] = []
+    told = reader.reports.append
+    reader.stream._report = lambda report: (told(report), found.append(reader.delivered(0)))[0]
+    assert reader.stream.seek(reader.tp(0), 1)
+    assert found == [None]
+    assert reader.delivered(0) == 1
+    reader.stream.close()
+
+
+def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
+    """Never granted, withdrawn, or about to be released: the answer is no, and nothing changes."""
+    assert not reader.stream.seek(reader.tp(0), 5)
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    reader.withdraw(0)
+    assert not reader.stream.seek(reader.tp(0), 5)
+    reader.stream.ask_release([reader.tp(1)], lambda: None)
+    assert not reader.stream.seek(reader.tp(1), 5)
+    assert reader.finished(1) == 0
+    assert not reader.news
+
+
+def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Reader) -> None:
+    """As a stored one: `auto.offset.reset`, reported."""
+    reader.grant(0, 0)
+    reader.stream.seek(reader.tp(0), 99_999)
+    assert list(reader.take(1)) == [(0, 0)]
+    assert [one.kind for one in reader.news] == [ReportKind.SOUGHT, ReportKind.POSITION_RESET]
+
+
+def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:
+    """It stays paused, and goes on from there when it is resumed."""
+    reader.grant(0, 0)
+    reader.stream.pause([reader.tp(0)])
+    reader.stream.seek(reader.tp(0), 42)
+    assert len(reader.stream.poll(timeout_s=0.1)) == 0
+    reader.stream.resume([reader.tp(0)])
+    assert list(reader.take(2)) == [(0, 42), (0, 43)]
+
+
+def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
+    log: Log, reader: Reader
+) -> None:
+    """From another thread, at any moment: what comes are runs that begin where was sought."""
+    reader.grant(0, 0)
+    reader.grant(1, 0)
+    runs: list[list[int]] = [[], []]
+    over = threading.Event()
+
+    def use() -> None:
+        while not over.is_set():
+            for message in reader.stream.poll(max_messages=50, timeout_s=0.05):
+                runs[message.partition].append(message.offset)
+
+    user = threading.Thread(target=use)
+    user.start()
+    dice = random.Random(5)
+    sought: list[set[int]] = [{0}, {0}]
+    try:
+        for _ in range(150):
+            number = dice.randrange(2)
+            so_far = len(runs[number])
+            if dice.random() < 0.3:
+                reader.stream.pause([reader.tp(number)])
+                reader.stream.resume([reader.tp(number)])
+            else:
+                target = dice.randrange(1990)
+                sought[number].add(target)
+                assert reader.stream.seek(reader.tp(number), target)
+                eventually(lambda n=number, c=so_far: len(runs[n]) > c)
+    finally:
+        over.set()
+        user.join(PATIENCE_S)
+    for number in range(2):
+        starts = {runs[number][0]} | {
+            after
+            for before, after in zip(runs[number], runs[number][1:], strict=False)
+            if after != before + 1
+        }
+        assert starts <= sought[number]

@@ -1,0 +1,131 @@
+"""From registrations and old properties to librdkafka's settings."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer
+
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.errors import FetchError
+from zkconsumer.kafka.client_settings import broker_settings, fetch_settings
+from zkconsumer.protocol.payloads import Broker
+
+OLD = Broker("a", 9092, 1, ())
+NINE = Broker("b", 9092, 2, ("PLAINTEXT://b:9092",))
+NEW = Broker("c", 9092, 4, ("SSL://c:9093", "PLAINTEXT://c:9092"))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [
+        ([OLD], ("a:9092", False, "0.8.2.2")),
+        ([NINE], ("b:9092", False, "0.9.0.1")),
+        ([NEW], ("c:9092", True, None)),
+        ([Broker("d", 9, 3, ("PLAINTEXT://d:9",))], ("d:9", True, None)),
+        ([NEW, NINE, OLD], ("c:9092,b:9092,a:9092", False, "0.8.2.2")),
+        ([NEW, NINE], ("c:9092,b:9092", False, "0.9.0.1")),
+    ],
+)
+def test_the_oldest_broker_decides_the_protocol(
+    brokers: list[Broker], expected: tuple[str, bool, str | None]
+) -> None:
+    """0.8 and 0.9 must not be asked for their versions; one of them speaks for the cluster."""
+    settings = broker_settings(brokers)
+    assert (
+        settings["bootstrap.servers"],
+        settings["api.version.request"],
+        settings.get("broker.version.fallback"),
+    ) == expected
+
+
+@pytest.mark.parametrize(
+    ("broker", "servers"),
+    [
+        (Broker("::1", 9092, 1, ()), "[::1]:9092"),
+        (Broker(None, -1, 4, ("PLAINTEXT://[::1]:9092",)), "[::1]:9092"),
+        (Broker("h", 9092, 4, ("CLIENTS://h:9092",)), "h:9092"),
+    ],
+)
+def test_addresses(broker: Broker, servers: str) -> None:
+    """IPv6 in brackets; a renamed PLAINTEXT listener (KIP-103) is found in host and port."""
+    assert broker_settings([broker])["bootstrap.servers"] == servers
+
+
+def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
+    """A cluster that offers TLS only cannot be served, and the error says so; one broker may."""
+    only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
+    with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
+        broker_settings([only_tls])
+    assert broker_settings([only_tls, NEW])["bootstrap.servers"] == "c:9092"
+
+
+def test_no_broker_is_not_an_error() -> None:
+    """An empty cluster is the caller's waiting state."""
+    assert broker_settings([])["bootstrap.servers"] == ""
+
+
+def test_properties_are_translated() -> None:
+    """The old names reach librdkafka under its own, in milliseconds and bytes."""
+    settings = fetch_settings(
+        ConsumerConfig(
+            group_id="g",
+            zookeeper_connect="z:2181",
+            client_id="c",
+            socket_timeout_s=12.0,
+            socket_receive_buffer_bytes=-1,
+            fetch_message_max_bytes=500_000,
+            queued_max_message_chunks=10,
+            fetch_min_bytes=0,
+            fetch_wait_max_s=0.25,
+            refresh_leader_backoff_s=0.3,
+        )
+    )
+    assert {
+        "client.id": "c",
+        "group.id": "g",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "socket.timeout.ms": 12_000,
+        "socket.receive.buffer.bytes": 0,
+        "fetch.message.max.bytes": 500_000,
+        "queued.max.messages.kbytes": 5_000_000 // 1024,
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 250,
+        "fetch.error.backoff.ms": 300,
+    }.items() <= settings.items()
+
+
+@pytest.mark.parametrize(("given", "passed"), [(-1, 0), (0, 0), (65_536, 0), (65_537, 65_537)])
+def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> None:
+    """64 KiB was the old default and slows a modern connection: it stands for the system's own."""
+    config = ConsumerConfig(
+        group_id="g", zookeeper_connect="z:2181", socket_receive_buffer_bytes=given
+    )
+    assert fetch_settings(config)["socket.receive.buffer.bytes"] == passed
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {},
+        {
+            "socket_timeout_s": 0.001,
+            "fetch_wait_max_s": 0.0,
+            "fetch_message_max_bytes": 1,
+            "refresh_leader_backoff_s": 0.0,
+        },
+        {
+            "socket_timeout_s": 1e6,
+            "fetch_wait_max_s": 1e6,
+            "fetch_message_max_bytes": 2**31 - 1,
+            "fetch_min_bytes": 2**31 - 1,
+            "socket_receive_buffer_bytes": 2**31 - 1,
+            "refresh_leader_backoff_s": 1e6,
+            "queued_max_message_chunks": 2**31 - 1,
+        },
+    ],
+)
+def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, float]) -> None:
+    """What is valid for the old consumer never fails in librdkafka's narrower ranges."""
+    config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)  # type: ignore[arg-type]
+    Consumer({**fetch_settings(config), **broker_settings([NEW])}).close()

@@ -1,0 +1,96 @@
+"""The store of offsets in Kafka when there is no Kafka: every request is answered, in time."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+import pytest
+from kafkastorage import running, store_of
+
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.errors import FetchError
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.requests import Code, FetchOffsets, NotStored, OffsetRequest, StoreOffsets
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import HOST, free_port
+
+TP = TopicPartition("t", 0)
+FETCH, STORE = FetchOffsets((TP,)), StoreOffsets({TP: OffsetAndMetadata(5)})
+LIMIT_S = 0.5
+# What a request may take beyond its limit on a busy machine, librdkafka's own threads included.
+GENEROUS_S = 20.0
+
+
+def nobody() -> Settings:
+    """Where nobody listens."""
+    config = ConsumerConfig(
+        group_id="g", zookeeper_connect="h:1", offsets_channel_socket_timeout_s=LIMIT_S
+    )
+    return {**channel_settings(config), "bootstrap.servers": f"{HOST}:{free_port()}"}
+
+
+def only_tls() -> Settings:
+    raise FetchError("no PLAINTEXT endpoint")
+
+
+@pytest.mark.parametrize(
+    ("connect", "reason"),
+    [(nobody, "Timed out"), (lambda: None, "no broker"), (only_tls, "PLAINTEXT")],
+)
+def test_without_kafka_every_request_is_answered_in_time(
+    connect: Callable[[], Settings | None], reason: str
+) -> None:
+    """A look-up says why, a commit says it of each partition: worth another try, both."""
+    with running(KafkaOffsetStore("g", connect=connect, limit_s=LIMIT_S)) as ask:
+        begun = time.monotonic()
+        told = ask(FETCH)
+        assert told.code is Code.OTHER
+        assert reason in told.value
+        denied, unavailable = ask(STORE).value
+        assert not denied
+        assert reason in unavailable[TP]
+        assert time.monotonic() - begun < GENEROUS_S
+
+
+def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
+    """What was asked for before `stop` is answered, one after the other."""
+    store = KafkaOffsetStore("g", connect=lambda: None, limit_s=LIMIT_S)
+    replies: queue.SimpleQueue[OffsetRequest] = queue.SimpleQueue()
+    asked: list[OffsetRequest] = [FETCH, STORE, FETCH]
+    for request in asked:
+        store.submit(request, lambda _, request=request: replies.put(request))  # type: ignore[misc]
+    store.start()
+    store.stop()
+    store.join(GENEROUS_S)
+    assert [replies.get_nowait() for _ in asked] == asked
+
+
+def test_an_unforeseen_error_is_an_answer() -> None:
+    """Whatever goes wrong on its thread, whoever waits hears of it, and the next is served."""
+
+    def broken() -> Settings:
+        raise RuntimeError("a bug")
+
+    with running(KafkaOffsetStore("g", connect=broken, limit_s=LIMIT_S)) as ask:
+        for _ in range(2):
+            assert "a bug" in ask(FETCH).value
+
+
+def test_what_is_stored_is_told(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """Offsets with and without metadata; absent where there are none, and of unknown topics."""
+    topic = unique("t")
+    sandbox.create_topic(topic, partitions=3)
+    tps = [TopicPartition(topic, number) for number in range(3)]
+    wanted = {tps[0]: OffsetAndMetadata(0), tps[1]: OffsetAndMetadata(2**62, "näh")}
+    with store_of(sandbox.zookeeper_connect, unique("g")) as ask:
+        assert ask(FetchOffsets(tuple(tps))).value == {}
+        assert ask(StoreOffsets(wanted)).value == NotStored({}, {})
+        unknown = TopicPartition(unique("nowhere"), 0)
+        assert ask(FetchOffsets((*tps, unknown))).value == wanted
+        denied, unavailable = ask(StoreOffsets({**wanted, unknown: OffsetAndMetadata(1)})).value
+        assert (denied.keys(), unavailable) == ({unknown}, {})
+        assert "does not exist" in denied[unknown]

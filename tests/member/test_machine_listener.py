@@ -1,0 +1,246 @@
+"""The user's rebalance listener: when it is called, with what, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from memberdriver import (
+    LATER,
+    ME,
+    PEER,
+    SESSION,
+    THREAD,
+    TWO,
+    Member,
+    member_in,
+    of,
+    one,
+    tps,
+    view,
+)
+
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events as ev
+from zkconsumer.member.state import Phase
+from zkconsumer.protocol.model import RebalanceMode, StoredOffset, TopicPartition
+
+RELEASING, STARTING = cmd.Callback.RELEASING, cmd.Callback.STARTING
+ALL = dict.fromkeys(tps(0, 1, 2, 3), THREAD)
+
+
+def listening(**settings: Any) -> Member:
+    return Member(**({"listener_s": 1.0} | settings))
+
+
+def settled(**settings: Any) -> Member:
+    member = listening(**settings)
+    member.register()
+    member.drive()
+    assert member.state.phase is Phase.SETTLED
+    return member
+
+
+def joined(member: Member, group: Any = TWO) -> tuple[cmd.Command, ...]:
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    return member.read(group)
+
+
+def calls(member: Member, since: int = 0) -> list[tuple[cmd.Callback, dict[TopicPartition, str]]]:
+    return [(c.callback, dict(c.partitions)) for c in of(member.log[since:], cmd.CallListener)]
+
+
+def test_without_a_listener_nothing_is_called() -> None:
+    """No listener: neither phase is entered and the assignment of the others is not kept."""
+    member = member_in(Phase.SETTLED)
+    joined(member)
+    member.drive(TWO)
+    assert not calls(member)
+    assert member.state.assignment is None
+
+
+def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
+    """Both calls in their order: nothing before the claim, all parts before fetching."""
+    member = listening()
+    member.register()
+    assert one(member.read(TWO), cmd.CallListener).partitions == {}
+    assert one(member.listened(), cmd.Claim)
+    call = one(member.claim(), cmd.CallListener)
+    assert (call.callback, call.partitions) == (
+        STARTING, dict.fromkeys(tps(0, 1), THREAD) | dict.fromkeys(tps(2, 3), f"{PEER}-0")
+    )
+    assert not of(member.log, cmd.LoadOffsets)
+    assert one(member.listened(), cmd.LoadOffsets)
+    assert one(member.load(), cmd.StartFetching)
+
+
+def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
+    """Stopped and committed, then told, then released; only what is released (`incremental`)."""
+    member = settled()
+    before = len(member.log)
+    joined(member)
+    member.drive(TWO)
+    order = (
+        cmd.AskRelease, cmd.CollectPositions, cmd.CommitOffsets, cmd.CallListener, cmd.Withdraw,
+        cmd.Release,
+    )
+    done = [type(c) for c in member.log[before:] if isinstance(c, order)]
+    assert [kind for kind in done if kind is not cmd.CommitOffsets] == [
+        cmd.AskRelease, cmd.CollectPositions, cmd.CallListener, cmd.Withdraw, cmd.Release,
+        cmd.CallListener,
+    ]
+    assert calls(member, before) == [
+        (RELEASING, dict.fromkeys(tps(2, 3), THREAD)),
+        (STARTING, dict.fromkeys(tps(0, 1), THREAD) | dict.fromkeys(tps(2, 3), f"{PEER}-0")),
+    ]
+
+
+def test_eager_tells_of_everything() -> None:
+    """`rebalance.mode=eager`: all that is owned is released and told, as in the JVM."""
+    member = settled(mode=RebalanceMode.EAGER)
+    before = len(member.log)
+    joined(member)
+    member.drive(TWO)
+    assert calls(member, before)[0] == (RELEASING, ALL)
+
+
+def test_a_change_among_others_is_told() -> None:
+    """Our share stays, another's moves: nothing goes, and the new assignment is told."""
+    member = settled()
+    joined(member, view([ME, PEER], {"t": 1}))
+    member.drive(view([ME, PEER], {"t": 1}))
+    before = len(member.log)
+    joined(member, view([ME, "g_p", PEER], {"t": 2}))
+    member.drive(view([ME, "g_p", PEER], {"t": 2}))
+    assert [callback for callback, _ in calls(member, before)] == [RELEASING, STARTING]
+    assert calls(member, before)[0][1] == {}
+    assert not of(member.log[before:], cmd.Release)
+
+
+def test_a_reading_without_news_calls_nothing() -> None:
+    """The group is read and nothing has changed: no call; nor while a blocker is waited for."""
+    member = settled()
+    before = len(member.log)
+    joined(member, view())
+    member.drive()
+    assert not calls(member, before)
+    joined(member, view(brokers=()))
+    assert not calls(member, before)
+
+
+def test_a_lost_owner_node_is_told_of_before_it_is_fetched_again() -> None:
+    """Somebody deletes our owner node: claimed anew, and told before fetching starts."""
+    member = settled()
+    before = len(member.log)
+    member.send(ev.OwnerNodeChanged, partition=TopicPartition("t", 0))
+    member.drive()
+    assert calls(member, before) == [(RELEASING, {}), (STARTING, ALL)]
+
+
+def test_an_expired_session_is_told_from_the_beginning() -> None:
+    """Nothing is owned, so nothing is released; then the assignment, though the same."""
+    member = settled()
+    before = len(member.log)
+    member.send(ev.Suspended)
+    member.connect(LATER)
+    member.answer(ev.Registered(2))
+    member.drive()
+    assert calls(member, before) == [(RELEASING, {}), (STARTING, ALL)]
+
+
+# ---- commits in it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auto_commit_s", [60.0, None])
+def test_a_commit_inside_covers_what_moves(auto_commit_s: float | None) -> None:
+    """`commit_offsets()` before the release stores what was handed out of what moves."""
+    member = settled(auto_commit_s=auto_commit_s)
+    member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
+    member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
+    joined(member)
+    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if auto_commit_s is not None:
+        member.answer_commit()
+    assert member.state.phase is Phase.BEFORE_RELEASE
+    written = one(member.commit(), cmd.CommitOffsets).plan.writes
+    assert {tp: offset for tp, (offset, _) in written.items()} == dict.fromkeys(ALL, 16)
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures == {}
+    assert one(member.listened(), cmd.Release).partitions == tps(2, 3)
+
+
+def test_an_edit_found_inside_moves_nothing_back_to_us() -> None:
+    """An operator's edit of what moves is found by such a commit: the next owner begins there."""
+    member = settled(auto_commit_s=None)
+    member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
+    joined(member)
+    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    member.commit()
+    edited = {TopicPartition("t", 3): StoredOffset(2, 9)}
+    done = member.answer_commit(ev.Committed({}, edited, frozenset(edited), {}))
+    assert one(done, cmd.Withdraw).partitions == tps(3)
+    assert not of(done, cmd.StartFetching)
+
+
+# ---- trouble ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
+def test_a_listener_that_hangs_is_waited_for_no_longer_than_the_grace(phase: Phase) -> None:
+    """After `release.grace.ms` the rebalance goes on and says so; the end does nothing more."""
+    member = member_in(phase)
+    op = member.last(cmd.CallListener).op
+    assert not member.wait(0.9)
+    done = member.wait(0.2)
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.LISTENER_LATE
+    following = cmd.Release if phase is Phase.BEFORE_RELEASE else cmd.LoadOffsets
+    assert one(done, following)
+    outcome = ev.ListenerReturned(member.last(cmd.CallListener).callback)
+    assert not member.send(ev.Finished, op=op, outcome=outcome)
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
+def test_a_listener_that_raises_is_reported_and_the_rebalance_goes_on(phase: Phase) -> None:
+    """An exception is named once; what moves is released and what comes is served all the same."""
+    member = member_in(phase)
+    done = member.listened("ValueError: no")
+    notice = one(done, cmd.Notice)
+    assert (notice.kind, "ValueError: no" in notice.text) == (cmd.NoticeKind.LISTENER_FAILED, True)
+    member.drive(TWO if phase is Phase.BEFORE_RELEASE else view())
+    assert member.state.phase is Phase.SETTLED
+
+
+def test_an_exception_that_comes_too_late_is_reported_too() -> None:
+    """The rebalance has gone on by then: it is named all the same."""
+    member = member_in(Phase.BEFORE_START)
+    op = member.last(cmd.CallListener).op
+    member.wait(1.1)
+    outcome = ev.ListenerReturned(STARTING, "ValueError: no")
+    done = member.send(ev.Finished, op=op, outcome=outcome)
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.LISTENER_FAILED
+
+
+@pytest.mark.parametrize("session", [SESSION, LATER])
+def test_a_connection_that_breaks_meanwhile_begins_anew(session: Any) -> None:
+    """Cut off during the call: what moves is withdrawn, read back, told again and released."""
+    member = member_in(Phase.BEFORE_RELEASE)
+    before = len(member.log)
+    member.send(ev.Suspended)
+    member.connect(session)
+    assert member.last(cmd.Withdraw).partitions >= tps(2, 3)
+    if session is LATER:
+        member.answer(ev.Registered(2))
+    member.drive(TWO)
+    assert calls(member, before)[-1][0] is STARTING
+    assert member.state.owned.keys() == member.state.serving == tps(0, 1)
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
+def test_leaving_does_not_wait_for_the_listener(phase: Phase) -> None:
+    """A shutdown during the call goes on at once, and calls nothing, as the JVM's does not."""
+    member = member_in(phase)
+    before = len(member.log)
+    member.send(ev.CloseRequested)
+    if member.state.commit is not None:
+        member.answer_commit()
+    assert member.state.phase is Phase.CLOSED
+    assert not calls(member, before)

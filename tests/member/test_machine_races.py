@@ -1,0 +1,75 @@
+"""Races that were lost once: each walks through the sequence of events that hit it."""
+
+from __future__ import annotations
+
+import pytest
+from memberdriver import member_in, tps, view
+
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events as ev
+from zkconsumer.member.machine import awaits
+from zkconsumer.member.state import Phase
+from zkconsumer.protocol.model import Blocker
+
+
+def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
+    """The watch that a claim has armed fires before the claim's end is known: claim again."""
+    member = member_in(Phase.CLAIMING)
+    member.send(ev.OwnersChanged, topic="t")
+    wanted = frozenset(member.state.wanted)
+    blocked = {tp: Blocker("g_z-0", 7) for tp in wanted}
+    commands = member.answer(ev.Claimed({}, blocked, {}))
+    assert [c.partitions.keys() for c in commands if isinstance(c, cmd.Claim)] == [wanted]
+    assert member.state.phase is Phase.CLAIMING
+    assert wanted == tps(0, 1, 2, 3)
+
+
+def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
+    """Our id znode goes while we claim: the claim's next request would escape the read-back."""
+    member = member_in(Phase.CLAIMING)
+    claim = member.state.op
+    assert claim is not None
+    assert awaits(member.state, claim)
+    member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+    assert not awaits(member.state, claim)
+    assert member.state.phase is Phase.REGISTERING
+
+
+def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> None:
+    """The commit waits for the lease, and then finds nothing to write: release all the same."""
+    member = member_in(Phase.STOPPING)
+    member.now += 100.0  # the lease is over
+    member.send(ev.ReleaseReady, partitions=member.state.moving)
+    assert member.state.phase is Phase.COMMITTING
+    member.finished.clear()
+    member.send(ev.Tick)
+    member.answer_sync()
+    assert member.state.phase in (Phase.COMMITTING, Phase.RELEASING)
+    if member.state.commit is not None:
+        member.answer_commit()
+    assert member.state.phase is Phase.RELEASING
+
+
+def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
+    """The reading still has the topic, and no brokers: what we keep of it is not read anew."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.send(ev.TopicDeleted, topic="t")
+    member.read(view(brokers=()))
+    assert member.state.phase is Phase.READING
+    member.drive(view(topics={}, brokers=()))
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+    assert not member.state.serving
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
+def test_what_was_to_be_given_up_comes_back_under_a_new_token(phase: Phase) -> None:
+    """Cut off while it moves, and ours again by the next view: the message in hand is repeated."""
+    member = member_in(phase)
+    old = dict(member.state.owned)
+    member.send(ev.Suspended)
+    member.connect()
+    member.drive(view())
+    assert member.state.serving == tps(0, 1, 2, 3)
+    kept = {tp for tp, mine in member.state.owned.items() if mine == old[tp]}
+    assert kept == tps(0, 1)

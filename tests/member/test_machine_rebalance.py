@@ -1,0 +1,671 @@
+"""A rebalance: what moves and in which order, triggers, blockers, waiting states, eager mode."""
+
+from __future__ import annotations
+
+import pytest
+from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
+
+from zkconsumer.member import commands as cmd
+from zkconsumer.member import events as ev
+from zkconsumer.member.rebalance import MAX_PUT_OFF, RECHECK_S
+from zkconsumer.member.state import Phase, replace
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import (
+    UNNAMED,
+    Blocker,
+    Ownership,
+    Purpose,
+    RebalanceMode,
+    StoredOffset,
+    TopicPartition,
+)
+from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.protocol.releases import profile
+
+T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
+FIRST = "g_a"
+"""Sorts before `ME`, so of four partitions we keep the last two."""
+BUSY = tuple(
+    p
+    for p in Phase
+    if p not in (Phase.OFFLINE, Phase.CLOSED, Phase.LEAVING, Phase.SETTLED, Phase.WAITING)
+)
+
+
+def joined(member: Member, group: object = TWO) -> tuple[cmd.Command, ...]:
+    """The group changes to `group`, and the member reads it."""
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    return member.read(group)  # type: ignore[arg-type]
+
+
+# ---- what moves ---------------------------------------------------------------------------------
+
+
+def test_only_what_moves_is_given_up() -> None:
+    """A peer takes two of four partitions: the other two are served without a break."""
+    member = member_in(Phase.SETTLED)
+    assert one(joined(member), cmd.AskRelease).partitions == tps(2, 3)
+    assert member.state.serving >= tps(0, 1)
+    member.drive(TWO)
+    assert member.state.owned.keys() == member.state.serving == tps(0, 1)
+    assert not [c for c in member.log if isinstance(c, cmd.Withdraw) and c.partitions & tps(0, 1)]
+
+
+def test_stop_commit_release_claim_start_in_this_order() -> None:
+    """What goes is stopped, committed and released before anything that comes is claimed."""
+    member = Member()
+    member.settle(view([FIRST, ME]))
+    member.finished |= dict.fromkeys(tps(2, 3), 15)
+    before = len(member.log)
+    joined(member, view([ME, PEER]))
+    member.drive(TWO)
+    order = (
+        cmd.AskRelease, cmd.CollectPositions, cmd.Withdraw, cmd.CommitOffsets, cmd.Release,
+        cmd.Claim, cmd.LoadOffsets, cmd.StartFetching,
+    )
+    done = [type(c) for c in member.log[before:] if isinstance(c, order)]
+    assert sorted(done, key=order.index) == list(order)
+    assert [kind for kind in done if kind is not cmd.Withdraw] == [
+        kind for kind in order if kind is not cmd.Withdraw
+    ]
+    assert done.index(cmd.Withdraw) < done.index(cmd.Release)
+
+
+def test_the_hand_over_commits_finished_messages() -> None:
+    """The positions of what moves are stored before it is released, the one in hand left out."""
+    member = member_in(Phase.COMMITTING)
+    assert {v[0] for v in member.last(cmd.CommitOffsets).plan.writes.values()} == {15}
+    assert not of(member.log, cmd.Release)
+    assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
+
+
+def test_a_failed_commit_does_not_hold_up_a_release() -> None:
+    """Whatever becomes of the hand-over's commit, the partitions are released."""
+    member = member_in(Phase.COMMITTING)
+    assert of(member.answer_commit(ev.Denied("somewhere", "no rights")), cmd.Release)
+
+
+def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
+    """Nobody asks for the next message: after `release.grace` the partition goes without it."""
+    member = member_in(Phase.STOPPING, grace_s=1.0)
+    assert not of(member.wait(0.9), cmd.CollectPositions)
+    done = member.wait(0.2)
+    assert one(done, cmd.CollectPositions).partitions == tps(2, 3)
+    assert {v[0] for v in one(done, cmd.CommitOffsets).plan.writes.values()} == {15}
+
+
+def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
+    """Both are due in one tick: the partitions are released only after the hand-over's commit."""
+    member = member_in(Phase.STOPPING, grace_s=1.0)
+    member.state = replace(member.state, auto_commit_at=member.state.grace_at)
+    done = member.wait(1.1)
+    purposes = [command.purpose for command in of(done, cmd.CollectPositions)]
+    assert purposes == [Purpose.AUTO, Purpose.RELEASE]
+    assert not of(done, cmd.Release)
+    assert one(done, cmd.CommitOffsets).plan.writes.keys() == tps(2, 3)
+    assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
+
+
+def test_a_release_goes_on_when_the_last_message_is_finished() -> None:
+    """Ready before the grace is over: on at once, but not before all of it is ready."""
+    member = member_in(Phase.STOPPING)
+    assert not member.send(ev.ReleaseReady, partitions=tps(2))
+    assert of(member.send(ev.ReleaseReady, partitions=tps(3)), cmd.CollectPositions)
+
+
+def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
+    """No rights to delete one owner node: it is named; everything else moves."""
+    member = member_in(Phase.RELEASING)
+    done = member.answer(ev.Released({T3: "no rights"}))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
+    member.drive(TWO)
+    assert member.state.phase is Phase.WAITING
+    assert member.state.refused == {T3: "no rights"}
+    assert len(of(member.log, cmd.Release)) == 1, "tried again without a pause"
+    assert member.state.serving == tps(0, 1)
+
+
+def alone_again(member: Member) -> tuple[cmd.Command, ...]:
+    """ZooKeeper refuses to let anything go; then the peer leaves, and all of it is ours again."""
+    before = len(member.log)
+    member.answer(ev.Released(dict.fromkeys(member.state.moving, "no rights")))
+    member.drive(TWO)
+    joined(member, view())
+    member.drive()
+    return tuple(member.log[before:])
+
+
+def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> None:
+    """It comes back to the same thread: read on from the stored offset, which repeats nothing."""
+    member = member_in(Phase.RELEASING)
+    done = alone_again(member)
+    assert one(done, cmd.LoadOffsets).partitions == tps(2, 3)
+    assert not of(done, cmd.Release)
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("why", ["in hand", "finished too late", "not stored", "not committed"])
+def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str) -> None:
+    """A refused release of what comes back: it is released until it goes, and then claimed anew."""
+    no_commit = {"auto_commit_s": None} if why == "not committed" else {}
+    member = member_in(Phase.STOPPING, **no_commit)
+    tokens = {tp: member.state.owned[tp].epoch for tp in tps(2, 3)}
+    if why in ("in hand", "finished too late"):
+        member.wait(1.1)
+    else:
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if why == "finished too late":
+        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if why == "not stored":
+        member.answer_commit(ev.Committed({}, {}, frozenset(), dict.fromkeys(tps(2, 3), "no")))
+    elif why != "not committed":
+        member.answer_commit()
+    done = alone_again(member)
+    assert one(done, cmd.Release).partitions == tps(2, 3), "asked for once more, and granted"
+    assert {c.partitions for c in of(done, cmd.LoadOffsets)} == {tps(2, 3)}
+    assert member.state.phase is Phase.SETTLED
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert all(member.state.owned[tp].epoch > epoch for tp, epoch in tokens.items())
+
+
+# ---- triggers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trigger", [t for t in ev.Trigger if t is not ev.Trigger.OWN_MEMBER_NODE])
+@pytest.mark.parametrize("phase", BUSY, ids=lambda p: p.value)
+def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trigger) -> None:
+    """Whatever phase a trigger comes in, the group is read again before the member rests."""
+    member = member_in(phase)
+    before = len(of(member.log, cmd.ReadView))
+    member.send(ev.Triggered, trigger=trigger)
+    member.drive()
+    later = len(of(member.log, cmd.ReadView)) - before
+    assert later >= 1, "the trigger was lost"
+    assert member.state.phase is Phase.SETTLED
+    assert not member.state.stale
+
+
+def test_triggers_during_a_reading_are_one() -> None:
+    """Many triggers while the group is read lead to one more reading, not to many."""
+    member = member_in(Phase.READING)
+    for _ in range(5):
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.drive()
+    assert len(of(member.log, cmd.ReadView)) == 2
+
+
+@pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.WAITING])
+def test_a_trigger_at_rest_is_acted_on_at_once(phase: Phase) -> None:
+    """At rest, or waiting for a blocker, the group is read at once."""
+    member = member_in(phase)
+    assert one(member.send(ev.Triggered, trigger=ev.Trigger.TOPIC), cmd.ReadView)
+
+
+# ---- owner nodes that others touch --------------------------------------------------------------
+
+
+def test_a_vanished_owner_node_stops_that_partition() -> None:
+    """Own owner node gone: that partition's delivery stops at once, and it is claimed again."""
+    member = member_in(Phase.SETTLED)
+    done = member.send(ev.OwnerNodeChanged, partition=T0)
+    assert one(done, cmd.Withdraw).partitions == {T0}
+    assert one(done, cmd.ReadView)
+    assert member.state.serving == tps(1, 2, 3)
+    member.drive()
+    assert member.last(cmd.Claim).partitions == {T0: THREAD}
+    assert member.state.phase is Phase.SETTLED
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> None:
+    """The watch of a node that a claim has just made fires before the claim's end is known."""
+    member = member_in(Phase.CLAIMING)
+    member.send(ev.OwnerNodeChanged, partition=T0)
+    member.claim()
+    for _ in range(5):
+        if member.state.phase is not Phase.VERIFYING:
+            member.go_on(view())
+    assert len(of(member.log, cmd.ReadView)) == 2
+    assert member.last(cmd.Verify).partitions.keys() == tps(0, 1, 2, 3)
+    assert one(member.verify(T0), cmd.Withdraw).partitions == {T0}
+
+
+def test_what_was_lost_while_it_was_read_back_stays_lost() -> None:
+    """A read-back that began before the node vanished does not bring the partition back."""
+    member = member_in(Phase.VERIFYING)
+    mine = dict(member.state.owned)
+    member.send(ev.OwnerNodeChanged, partition=T0)
+    member.answer(ev.Verified(mine, {}))
+    assert T0 not in member.state.owned
+    member.drive()
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_our_own_release_is_no_loss() -> None:
+    """The deletion of an owner node that we are giving up ourselves is no news."""
+    member = member_in(Phase.RELEASING)
+    assert not member.send(ev.OwnerNodeChanged, partition=T3)
+    member.drive(TWO)
+    assert cmd.NoticeKind.OWNERSHIP_LOST not in member.notices()
+
+
+def test_every_rebalance_reads_back_what_it_keeps() -> None:
+    """What was kept is verified, and a node that is somebody else's by now stops its partition."""
+    member = member_in(Phase.SETTLED)
+    joined(member, view())
+    member.wait(RECHECK_S)
+    assert member.last(cmd.Verify).partitions.keys() == tps(0, 1, 2, 3)
+    who = Blocker("g_other-0", 0xC3)
+    held = {tp: mine for tp, mine in member.state.owned.items() if tp != T0}
+    done = member.answer(ev.Verified(held, {T0: who}))
+    assert one(done, cmd.Withdraw).partitions == {T0}
+    assert "g_other-0" in of(done, cmd.Notice)[0].text
+    assert one(done, cmd.Claim).partitions == {T0: THREAD}
+
+
+def test_a_recreated_owner_node_of_ours_is_served_afresh() -> None:
+    """Our own node with another czxid: fetching starts again, under the new fencing token."""
+    member = member_in(Phase.VERIFYING)
+    held = dict(member.state.owned) | {T0: Ownership(THREAD, 999)}
+    done = member.answer(ev.Verified(held, {}))
+    assert one(done, cmd.Withdraw).partitions == {T0}
+    member.drive()
+    assert member.last(cmd.StartFetching).grants[T0][0].epoch == 999
+
+
+# ---- blocked ------------------------------------------------------------------------------------
+
+
+def test_what_is_free_is_served_while_the_rest_is_blocked() -> None:
+    """One partition in another session's hands does not keep the others from being served."""
+    member = member_in(Phase.WAITING)
+    assert member.state.serving == tps(0, 1, 2)
+    assert member.state.blocked.keys() == tps(3)
+
+
+def test_a_vanished_blocker_is_replaced_at_once() -> None:
+    """The watch on the owners brings the next claim, of what is missing, without a reading."""
+    member = member_in(Phase.WAITING)
+    done = member.send(ev.OwnersChanged, topic="t")
+    assert one(done, cmd.Claim).partitions == {T3: THREAD}
+    assert not of(done, cmd.ReadView)
+    member.claim()
+    member.load()
+    member.verify()
+    assert member.state.phase is Phase.SETTLED
+
+
+def test_changes_among_owners_of_no_concern_are_ignored() -> None:
+    """A change of another topic's owners, or when nothing is blocked, does nothing."""
+    assert not member_in(Phase.WAITING).send(ev.OwnersChanged, topic="other")
+    assert not member_in(Phase.SETTLED).send(ev.OwnersChanged, topic="t")
+
+
+def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> list[cmd.Notice]:
+    """Time passes; each back-off the member looks again and finds the same blocked."""
+    notices: list[cmd.Notice] = []
+    end = member.now + seconds
+    while member.now < end:
+        notices += of(member.wait(0.1), cmd.Notice)
+        if member.state.phase is Phase.READING:
+            member.read()
+            notices += of(member.claim(*blocked), cmd.Notice)
+        if member.state.phase is Phase.VERIFYING:
+            notices += of(member.verify(), cmd.Notice)
+    return notices
+
+
+def test_a_blocker_is_reported_once_after_retries_times_back_off() -> None:
+    """Where the JVM gives up for good, the blocker is named, once, and the tries go on."""
+    member = member_in(Phase.WAITING, retries=4, backoff_s=0.5)
+    assert not wait_blocked(member, 1.5, T3)
+    claims = len(of(member.log, cmd.Claim))
+    (notice,) = wait_blocked(member, 10.0, T3)
+    assert notice.kind is cmd.NoticeKind.BLOCKED
+    assert (str(T3) in notice.where, "g_other-0" in notice.text) == (True, True)
+    assert len(of(member.log, cmd.Claim)) >= claims + 12
+
+
+def test_many_blocked_partitions_make_one_report() -> None:
+    """However many partitions are held, it is one report that names them."""
+    member = Member(retries=1, backoff_s=0.5)
+    member.register()
+    member.read()
+    member.claim(*tps(0, 1, 2, 3))
+    (notice,) = wait_blocked(member, 3.0, *tps(0, 1, 2, 3))
+    assert all(str(tp) in notice.where for tp in tps(0, 1, 2, 3))
+
+
+def test_the_end_of_a_blockade_is_reported() -> None:
+    """Reported as blocked, then free: said once, and a new blockade is reported anew."""
+    member = member_in(Phase.WAITING, retries=1, backoff_s=0.5)
+    wait_blocked(member, 2.0, T3)
+    member.send(ev.OwnersChanged, topic="t")
+    assert one(member.claim(), cmd.Notice).kind is cmd.NoticeKind.UNBLOCKED
+    member.load()
+    member.verify()
+    assert member.state.phase is Phase.SETTLED
+    assert member.state.blocked_since is None
+
+
+def test_a_persistent_owner_node_is_named_as_such() -> None:
+    """An owner node without a session will never go by itself: the remedy says so."""
+    member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
+    claim = member.last(cmd.Claim)
+    held = {T3: Blocker("by hand", 0)}
+    got = {tp: Ownership(THREAD, 9) for tp in claim.partitions if tp != T3}
+    member.answer(ev.Claimed(got, held, {}))
+    member.load()
+    member.verify()
+    reported = of(member.wait(1.0), cmd.Notice)
+    assert "deleted by hand" in reported[0].remedy
+
+
+def test_what_is_denied_is_taken_out_and_tried_again() -> None:
+    """No right to claim one: named; the others are served; tried again after the back-off."""
+    member = member_in(Phase.CLAIMING)
+    got = {tp: Ownership(THREAD, 9) for tp in tps(0, 1, 2)}
+    done = member.answer(ev.Claimed(got, {}, {T3: "no rights"}))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
+    member.load()
+    member.verify()
+    assert member.state.serving == tps(0, 1, 2)
+    assert of(member.wait(2.1), cmd.ReadView)
+    member.read()
+    assert member.last(cmd.Claim).partitions == {T3: THREAD}
+
+
+@pytest.mark.parametrize("mode", RebalanceMode)
+def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) -> None:
+    """A lost watch costs that time at most: news are acted on, and without any nothing moves."""
+    member = member_in(Phase.SETTLED, mode=mode, refresh_s=100.0)
+    assert not of(member.wait(99), cmd.ReadView)
+    assert of(member.wait(21), cmd.ReadView)
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not [c for c in member.read() if isinstance(c, cmd.AskRelease | cmd.Withdraw)]
+    member.drive()
+    assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
+    member.wait(1)
+    member.verify()  # what was kept is read back, as after every reading
+    assert of(member.wait(121), cmd.ReadView)
+    assert one(member.read(TWO), cmd.AskRelease).partitions >= tps(2, 3)
+
+
+def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
+    """Five session timeouts, and a second for each member of the group; each a little later."""
+    pauses = []
+    for name in (ME, "g_x"):
+        member = Member(consumer=name, refresh_s=0.0)
+        member.settle(view([name]))
+        assert member.state.refresh_at is not None
+        pauses.append(member.state.refresh_at - member.now)
+        assert 5 * SESSION.timeout_s <= pauses[-1] <= 6 * SESSION.timeout_s
+        many = view([name, *(f"g_{n}" for n in range(200))], {"t": 201})
+        joined(member, many)
+        member.drive(many)
+        assert member.state.refresh_at - member.now >= 201
+    assert pauses[0] != pauses[1]
+    assert member_in(Phase.SETTLED).state.refresh_at is None
+
+
+# ---- eager --------------------------------------------------------------------------------------
+
+
+def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
+    """The old stop-the-world: everything goes before the new share is claimed, as a whole."""
+    member = member_in(Phase.SETTLED, mode=RebalanceMode.EAGER)
+    assert one(joined(member), cmd.AskRelease).partitions == tps(0, 1, 2, 3)
+    member.drive(TWO)
+    assert member.last(cmd.Release).partitions == tps(0, 1, 2, 3)
+    assert member.last(cmd.Claim).partitions.keys() == tps(0, 1)
+    assert member.last(cmd.Claim).mode_all_or_nothing
+    assert member.state.phase is Phase.SETTLED
+
+
+def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
+    """What a failed claim could not delete is owned, told, and released when it goes elsewhere."""
+    member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
+    got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNNAMED)
+    done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
+    member.load()
+    member.verify()
+    assert (member.state.phase, member.state.serving) == (Phase.WAITING, {T0})
+    assert one(joined(member, view([FIRST, ME])), cmd.AskRelease).partitions == {T0}
+    member.send(ev.ReleaseReady, partitions=frozenset({T0}))
+    assert member.last(cmd.Release).partitions == {T0}
+
+
+def test_eager_does_not_stop_the_world_for_a_retry() -> None:
+    """Waiting for a topic, an eager member looks again after each back-off, and goes on serving."""
+    member = Member(subscription={"t": 1, "u": 1}, mode=RebalanceMode.EAGER)
+    member.register()
+    member.drive()
+    assert member.state.phase is Phase.WAITING
+    assert of(member.wait(2.1), cmd.ReadView)
+    assert not of(member.read(), cmd.AskRelease)
+    assert one(joined(member_in(Phase.SETTLED, mode=RebalanceMode.EAGER), TWO), cmd.AskRelease)
+
+
+def test_eager_keeps_everything_without_brokers() -> None:
+    """Eager, too, releases nothing for want of brokers."""
+    member = member_in(Phase.SETTLED, mode=RebalanceMode.EAGER)
+    assert not of(joined(member, view(brokers=())), cmd.AskRelease)
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+# ---- views --------------------------------------------------------------------------------------
+
+
+def test_no_brokers_is_a_waiting_state() -> None:
+    """Without brokers nothing is released, nothing is claimed, and the status says why."""
+    member = member_in(Phase.SETTLED)
+    joined(member, view([ME, PEER], brokers=()))
+    member.drive(view([ME, PEER], brokers=()))
+    assert member.state.phase is Phase.WAITING
+    assert "no brokers" in member.state.waiting_for
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_an_unknown_topic_is_a_waiting_state() -> None:
+    """A topic that does not exist is waited for, by name; the other topics are served."""
+    member = Member(subscription={"t": 1, "u": 1})
+    member.register()
+    member.read()
+    member.claim()
+    member.load()
+    member.verify()
+    assert member.state.phase is Phase.WAITING
+    assert "u does not exist" in member.state.waiting_for
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
+    """A pattern over its limits: we keep what we own, claim nothing new, and name its member."""
+    member = member_in(Phase.SETTLED)
+    group = view([ME], {"t": 6}, wildcards={"g_w": "over 1 s"})
+    notice = one(joined(member, group), cmd.Notice)
+    assert (notice.kind, notice.where) == (cmd.NoticeKind.UNSUPPORTED_PEER, "g_w")
+    member.drive(group)
+    assert member.state.phase is Phase.WAITING
+    assert member.state.serving == tps(0, 1, 2, 3)
+    fresh = member_in(Phase.READING)
+    fresh.read(group)
+    assert not of(fresh.log, cmd.Claim)
+
+
+def test_a_pattern_of_ours_follows_what_it_matches() -> None:
+    """A wildcard member claims topics as they appear, and gives them up when they match no more."""
+    member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
+    member.register()
+    member.drive(view([], {}, wildcards={ME: {}}))
+    assert member.state.phase is Phase.WAITING
+    assert member.state.waiting_for == "no topic matches the white_list t.*"
+    for topics in ({"t": 2}, {"t": 2, "t2": 1}, {"t2": 1}):
+        member.send(ev.Triggered, trigger=ev.Trigger.TOPICS)
+        member.drive(view([], topics, wildcards={ME: dict.fromkeys(topics, 1)}))
+        owned = {TopicPartition(name, n) for name, count in topics.items() for n in range(count)}
+        assert (member.state.phase, set(member.state.serving)) == (Phase.SETTLED, owned)
+
+
+def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
+    """Round-robin of 0.9 with unequal subscriptions: we keep what we own, and say why."""
+    member = Member(strategy=Strategy.ROUND_ROBIN, profile=profile("0.9.0.1"))
+    member.register()
+    member.drive(view())
+    group = view([ME], {"t": 4}, wildcards={"g_w": {"t": 1, "u": 1}})
+    joined(member, group)
+    member.drive(group)
+    assert member.state.phase is Phase.WAITING
+    assert "round-robin as in Kafka 0.8.2-0.10.1" in member.state.waiting_for
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_a_malformed_topic_is_named_as_malformed() -> None:
+    """A topic node that would fail the JVM: we keep what we own, and name the node, not a peer."""
+    member = member_in(Phase.SETTLED)
+    group = view(topics={}, malformed_topics={"t": "no payload"})
+    notice = one(joined(member, group), cmd.Notice)
+    assert (notice.kind, notice.where) == (cmd.NoticeKind.MALFORMED_TOPIC, "t")
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_a_malformed_peer_is_skipped_and_named_once() -> None:
+    """A registration that fails the JVM does not count in the assignment, and is named once."""
+    member = member_in(Phase.SETTLED)
+    group = view(malformed={"g_bad": "not JSON"})
+    assert one(joined(member, group), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
+    member.drive(group)
+    assert not of(joined(member, group), cmd.Notice)
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+
+
+def test_a_deleted_topic_is_no_longer_fetched() -> None:
+    """Fetching stops at once; the owner nodes stay until the next rebalance."""
+    member = member_in(Phase.SETTLED)
+    done = member.send(ev.TopicDeleted, topic="t")
+    assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
+    assert one(done, cmd.RearmTopic).topic == "t"
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+    joined(member, view(topics={}))
+    member.drive(view(topics={}))
+    assert not member.state.owned
+    assert "t does not exist" in member.state.waiting_for
+
+
+@pytest.mark.parametrize("phase", [Phase.READING, Phase.CLAIMING, Phase.LOADING, Phase.VERIFYING])
+def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
+    """A deletion that comes while the rebalance is under way is not passed over."""
+    member = member_in(phase)
+    member.send(ev.TopicDeleted, topic="t")
+    for _ in range(20):
+        ended = member.state.phase in (Phase.SETTLED, Phase.WAITING)
+        late = of(member.log, cmd.ReadView)[1:] and member.state.phase is Phase.READING
+        if ended or (late and not member.state.stale):
+            break
+        member.go_on(view())
+    member.drive(view(topics={}))
+    assert not member.state.serving
+
+
+@pytest.mark.parametrize("between", ["seen absent", "not seen"])
+def test_a_recreated_topic_is_claimed_anew_with_a_warning(between: str) -> None:
+    """Another czxid: its partitions start afresh, and the old offsets are warned of."""
+    member = member_in(Phase.SETTLED)
+    old = dict(member.state.owned)
+    member.send(ev.TopicDeleted, topic="t")
+    if between == "seen absent":
+        joined(member, view(topics={}))
+        member.drive(view(topics={}))
+    member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
+    member.drive(view(czxid=2))
+    assert cmd.NoticeKind.TOPIC_RECREATED in member.notices()
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not set(old.values()) & set(member.state.owned.values())
+
+
+def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
+    """Claimed, reported by name, never fetched, never written."""
+    member = member_in(Phase.LOADING)
+    offsets = {tp: StoredOffset(5, 1) for tp in tps(0, 1, 2)}
+    done = member.answer(
+        ev.OffsetsLoaded(offsets | {T3: StoredOffset(None, 1, error="'x' is no offset")})
+    )
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_MALFORMED
+    assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2)
+    assert member.state.owned.keys() == tps(0, 1, 2, 3)
+
+
+def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
+    """Each rebalance looks at an unreadable offset again: silent while it is, served when not."""
+    member = member_in(Phase.LOADING)
+    bad = StoredOffset(None, 1, error="'x' is no offset")
+    member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
+    member.verify()
+    joined(member, view())
+    assert not of(member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad))), cmd.Notice)
+    member.drive()
+    joined(member, view())
+    member.load(7)
+    assert member.state.serving == tps(0, 1, 2, 3)
+
+
+def test_a_session_that_was_settled_stays_so() -> None:
+    """A reading that changes nothing moves nothing: no release, no claim, no new grant."""
+    member = member_in(Phase.SETTLED)
+    before = len(member.log)
+    joined(member, view())
+    member.drive()
+    busy = (cmd.AskRelease, cmd.Release, cmd.Claim, cmd.LoadOffsets, cmd.StartFetching)
+    assert not [c for c in member.log[before:] if isinstance(c, busy)]
+    assert member.state.session == SESSION
+
+
+def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
+    """Cut off while a re-created topic's old claims are released: they are given up afterwards."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
+    member.read(view(czxid=2))
+    member.send(ev.ReleaseReady, partitions=tps(0, 1, 2, 3))
+    assert member.state.phase is Phase.RELEASING
+    old = dict(member.state.owned)
+    member.send(ev.Suspended)
+    member.connect()
+    member.drive(view(czxid=2))
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not set(old.values()) & set(member.state.owned.values())
+
+
+# ---- news that never ends -----------------------------------------------------------------------
+
+
+def test_news_are_read_before_anything_is_claimed() -> None:
+    """The group changes again while it is read: the next view is read first."""
+    member = member_in(Phase.READING)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(), cmd.ReadView)
+    assert one(member.read(), cmd.Claim)
+
+
+def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
+    """News with every reading: after a bounded number what is missing is claimed and served."""
+    member = member_in(Phase.READING)
+    for _ in range(MAX_PUT_OFF):
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+        assert one(member.read(), cmd.ReadView)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(), cmd.Claim)
+    assert one(member.claim(), cmd.LoadOffsets)
+    done = member.load()
+    assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2, 3)
+    assert one(done, cmd.ReadView), "the news that was put off is read next"
+    member.drive()
+    assert (member.state.phase, member.state.put_off) == (Phase.SETTLED, 0)
+
+
+def test_what_must_go_is_never_put_off() -> None:
+    """However often the group changes, each reading's releases are made at once."""
+    member = member_in(Phase.SETTLED)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert one(member.read(TWO), cmd.AskRelease).partitions == tps(2, 3)

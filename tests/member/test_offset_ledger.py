@@ -1,0 +1,422 @@
+"""The ledger: what a commit writes over, and what it leaves; each rule, and all against a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.member.offset_ledger import (
+    Ledger,
+    absorb,
+    allow,
+    doubt,
+    plan,
+    reset,
+    take_up,
+    track,
+    without,
+)
+from zkconsumer.protocol.model import (
+    OffsetAndMetadata,
+    Position,
+    Storage,
+    StoredOffset,
+    TopicPartition,
+)
+
+TP = TopicPartition("t", 0)
+EPOCH = 7
+
+
+def ledger(value: int | None, version: int | None) -> Ledger:
+    return {TP: track(StoredOffset(value, version), EPOCH)}
+
+
+def at(offset: int, epoch: int = EPOCH) -> dict[TopicPartition, Position]:
+    return {TP: Position(epoch, offset)}
+
+
+def met(
+    before: Ledger, offset: int, theirs: StoredOffset, *marked: TopicPartition
+) -> tuple[Ledger, object]:
+    """A commit to `offset` that meets what somebody else wrote."""
+    return absorb(
+        before, plan(before, at(offset)), versions={}, foreign={TP: theirs},
+        marked=frozenset(marked),
+    )
+
+
+def test_a_new_position_is_written_over_the_version_that_was_read() -> None:
+    """A commit replaces exactly the version that was read, and creates where there was no node."""
+    assert plan(ledger(10, 3), at(12)).writes == {TP: (12, 3)}
+    assert plan(ledger(None, None), at(0)).writes == {TP: (0, None)}
+
+
+def test_an_unchanged_position_is_checked() -> None:
+    """A position that is stored already is not written, but its version is checked."""
+    unchanged = plan(ledger(10, 3), at(10))
+    assert (unchanged.writes, unchanged.checks) == ({}, {TP: 3})
+
+
+def test_positions_of_another_ownership_count_for_nothing() -> None:
+    """A position collected under another epoch, or of a partition that is not ours, is left out."""
+    for positions in (at(12, EPOCH - 1), {TopicPartition("t", 1): Position(EPOCH, 5)}):
+        asked = plan(ledger(10, 3), positions)
+        assert (asked.writes, asked.checks) == ({}, {})
+
+
+def test_our_own_commits_never_go_back() -> None:
+    """After an explicit commit of the message in hand, a commit of finished ones writes nothing."""
+    before = ledger(10, 3)
+    after, _ = absorb(
+        before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
+    )
+    lower = plan(after, at(10))
+    assert (lower.writes, lower.checks) == ({}, {TP: 4})
+
+
+def test_a_reset_may_go_back() -> None:
+    """After `auto.offset.reset` moved the position back, the next commit follows it."""
+    assert plan(reset(ledger(1000, 3), TP), at(0)).writes == {TP: (0, 3)}
+    assert reset({}, TP) == {}
+
+
+def test_a_lower_foreign_value_is_written_over() -> None:
+    """A zombie's lower value is reported, and the next try replaces exactly that version."""
+    after, findings = met(ledger(10, 3), 12, StoredOffset(5, 4))
+    assert findings.overwritten == {TP: (12, 5)}
+    assert plan(after, at(12)).writes == {TP: (12, 4)}
+
+
+def test_a_deleted_offset_node_is_written_again() -> None:
+    """An offset node that somebody deleted is created anew."""
+    after, findings = met(ledger(10, 3), 12, StoredOffset(None, None))
+    assert findings.overwritten == {TP: (12, None)}
+    assert plan(after, at(12)).writes == {TP: (12, None)}
+
+
+def test_a_higher_foreign_value_stands_until_it_is_passed() -> None:
+    """A higher value is reported once and left, until our own position is higher."""
+    after, findings = met(ledger(10, 3), 12, StoredOffset(20, 4))
+    assert findings.left == {TP: (12, 20)}
+    assert plan(after, at(15)).writes == plan(after, at(20)).writes == {}
+    assert plan(after, at(15)).checks == {TP: 4}
+    assert plan(after, at(21)).writes == {TP: (21, 4)}
+
+
+def test_a_higher_foreign_value_that_is_lowered_again_no_longer_stands() -> None:
+    """When a higher foreign value gives way to one below our position, ours is written."""
+    left, _ = met(ledger(10, 3), 12, StoredOffset(100, 4))
+    lowered, _ = met(left, 90, StoredOffset(70, 5))
+    assert plan(lowered, at(90)).writes == {TP: (90, 5)}
+
+
+def test_a_marked_edit_is_honoured_whichever_way_it_goes() -> None:
+    """An operator's marked edit is taken over, lower or higher, and commits go on from there."""
+    for to in (2, 50):
+        after, findings = met(ledger(10, 3), 12, StoredOffset(to, 4), TP)
+        assert findings.edited == {TP: to}
+        assert plan(after, at(to)).writes == {}
+        assert plan(after, at(to + 1)).writes == {TP: (to + 1, 4)}
+
+
+def test_a_write_of_ours_without_a_reply_is_adopted() -> None:
+    """A commit whose reply was lost is recognised by its value and the very next version."""
+    before = ledger(10, 3)
+    unsure = doubt(before, plan(before, at(12)))
+    after, findings = met(unsure, 15, StoredOffset(12, 4))
+    assert not findings
+    assert plan(after, at(15)).writes == {TP: (15, 4)}
+
+
+def test_a_foreign_write_is_not_taken_for_our_own() -> None:
+    """The same value two versions on is somebody else's, and is reported."""
+    before = ledger(10, 3)
+    unsure = doubt(before, plan(before, at(12)))
+    _, findings = met(unsure, 15, StoredOffset(12, 5))
+    assert findings.overwritten == {TP: (15, 12)}
+
+
+def test_a_malformed_offset_is_never_written_over() -> None:
+    """What cannot be read is reported and only checked from then on, until it is mended."""
+    after, findings = met(ledger(10, 3), 12, StoredOffset(None, 4, error="no offset"))
+    assert findings.malformed == {TP: "no offset"}
+    asked = plan(after, at(13))
+    assert (asked.writes, asked.checks) == ({}, {TP: 4})
+    mended, findings = met(after, 13, StoredOffset(9, 5))
+    assert plan(mended, at(13)).writes == {TP: (13, 5)}
+
+
+def test_findings_about_what_was_lost_meanwhile_are_ignored() -> None:
+    """Results for a partition that is no longer in the ledger change nothing."""
+    asked = plan(ledger(10, 3), at(12))
+    after, findings = absorb(
+        {}, asked, versions={TP: 4}, foreign={TP: StoredOffset(1, 9)}, marked=frozenset({TP})
+    )
+    assert after == {}
+    assert not findings
+
+
+def test_without_takes_positions_away() -> None:
+    """`without` keeps the other partitions' positions."""
+    other = TopicPartition("t", 1)
+    both = {TP: Position(1, 1), other: Position(1, 2)}
+    assert without(both, {TP: None}) == {other: Position(1, 2)}
+
+
+# ---- the model ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Znode:
+    """One offset znode as ZooKeeper keeps it, and the marks of the operators' tool.
+
+    But for this: a node that is made anew goes on counting its versions. A real one begins at 0,
+    and when it comes to the very version that the owner knows, it looks untouched to everybody.
+    """
+
+    value: int | None = None
+    version: int | None = None
+    zxid: int = 0
+    mzxid: int = 0
+    marks: set[int] = field(default_factory=set)
+    written: int = 0
+
+    def write(self, value: int) -> None:
+        self.zxid += 1
+        self.mzxid = self.zxid
+        self.value, self.version = value, self.written
+        self.written += 1
+
+    def delete(self) -> None:
+        self.value = self.version = None
+
+    def stored(self) -> StoredOffset:
+        mzxid = 0 if self.version is None else self.mzxid
+        return StoredOffset(self.value, self.version, mzxid)
+
+
+@dataclass
+class Owner:
+    """The live owner of the partition: its ledger, its position, and what its writes did."""
+
+    znode: Znode
+    ledger: Ledger = field(default_factory=dict)
+    position: int = 0
+    may_go_back: bool = False
+    edits: list[int | None] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+    def load(self) -> None:
+        self.ledger = {TP: track(self.znode.stored(), EPOCH)}
+        self.position = self.znode.value or 0
+
+    def commit(self, *, in_hand: int = 0, reply_lost: bool = False) -> None:
+        """One commit as `member.commits` runs it: over again after each foreign write."""
+        for _ in range(8):
+            asked = plan(self.ledger, at(max(self.position - in_hand, 0)))
+            expected = asked.writes[TP][1] if TP in asked.writes else asked.checks.get(TP)
+            if TP not in asked.writes and TP not in asked.checks:
+                return
+            if self.znode.version == expected:
+                if TP in asked.writes:
+                    self._write(asked.writes[TP][0])
+                    if reply_lost:
+                        self.ledger = doubt(self.ledger, asked)
+                        return
+                versions = {TP: self.znode.version or 0} if TP in asked.writes else {}
+                self.ledger, _ = absorb(
+                    self.ledger, asked, versions=versions, foreign={}, marked=frozenset()
+                )
+                return
+            marked = frozenset({TP}) if self.znode.mzxid in self.znode.marks else frozenset()
+            self.ledger, findings = absorb(
+                self.ledger, asked, versions={}, foreign={TP: self.znode.stored()}, marked=marked
+            )
+            self.left += [to for _, to in findings.left.values() if to is not None]
+            if TP in findings.edited:
+                self.edits.append(findings.edited[TP])
+                self.position = findings.edited[TP] or 0
+                return
+        raise AssertionError("a commit does not end")
+
+    def _write(self, offset: int) -> None:
+        stored = self.znode.value
+        assert self.may_go_back or stored is None or offset > stored, "went back by our own write"
+        self.may_go_back = False
+        self.znode.write(offset)
+
+
+OFFSETS = st.integers(0, 30)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("consume"), st.integers(1, 9)),
+        st.tuples(st.just("commit"), st.just(0)),
+        st.tuples(st.just("commit finished"), st.integers(1, 9)),
+        st.tuples(st.just("commit in vain"), st.just(0)),
+        st.tuples(st.just("foreign"), OFFSETS),
+        st.tuples(st.just("edit"), OFFSETS),
+        st.tuples(st.just("delete"), st.just(0)),
+        st.tuples(st.just("reset"), OFFSETS),
+        st.tuples(st.just("reload"), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=300)
+@given(STEPS)
+def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]) -> None:
+    """Whatever others write: no own write goes back, edits are honoured, commits are stored."""
+    znode = Znode()
+    owner = Owner(znode)
+    owner.load()
+    edited: int | None = None
+    for what, number in steps:
+        if what == "consume":
+            owner.position += number
+        elif what == "commit":
+            before = len(owner.edits)
+            owner.commit()
+            if edited is not None:
+                assert owner.edits[before:] == [edited], "an edit was not honoured"
+                edited = None
+            assert znode.value is None or znode.value >= owner.position
+        elif what == "commit finished":
+            owner.commit(in_hand=number)
+            edited = None
+        elif what == "commit in vain":
+            owner.commit(reply_lost=True)
+            edited = None
+        elif what == "foreign":
+            znode.write(number)
+            edited = None  # it hides an edit that nobody has seen yet
+        elif what == "edit":
+            znode.write(number)
+            znode.marks.add(znode.mzxid)
+            edited = number if owner.ledger[TP].version is not None else None
+        elif what == "delete":
+            znode.delete()
+            edited = None
+        elif what == "reset":
+            owner.ledger = reset(owner.ledger, TP)
+            owner.position, owner.may_go_back = number, True
+        else:
+            owner.load()
+            owner.may_go_back, edited = False, None
+
+
+@given(OFFSETS, OFFSETS)
+def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
+    """A foreign value stays if, and only if, it is not below ours."""
+    znode = Znode()
+    znode.write(0)
+    owner = Owner(znode)
+    owner.load()
+    owner.position = ours
+    znode.write(theirs)
+    owner.commit()
+    assert znode.value == max(ours, theirs)
+    assert owner.left == ([theirs] if theirs > ours else [])
+
+
+# ---- offsets in Kafka ---------------------------------------------------------------------------
+
+
+def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Ledger:
+    """What Kafka has, and what ZooKeeper has beside it."""
+    kafka = OffsetAndMetadata(offset, metadata)
+    tracked, _ = take_up(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
+    return {TP: tracked}
+
+
+@pytest.mark.parametrize(
+    ("storage", "zookeeper", "kafka", "start"),
+    [
+        (Storage.DUAL, 3, 6, 6),
+        (Storage.DUAL, 9, 6, 9),
+        (Storage.DUAL, 18, None, 18),
+        (Storage.DUAL, None, 5, 5),
+        (Storage.DUAL, None, None, None),
+        (Storage.KAFKA, 9, 6, 6),
+        (Storage.KAFKA, 18, None, 18),
+        (Storage.KAFKA, None, None, None),
+        (Storage.ZOOKEEPER, 3, None, 3),
+    ],
+)
+def test_where_reading_begins(
+    storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
+) -> None:
+    """Of both stores the larger; where Kafka alone is written its own, or else ZooKeeper's."""
+    stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
+    noted = None if kafka is None else OffsetAndMetadata(kafka)
+    assert take_up(storage, stored, noted, EPOCH)[1] == start
+
+
+def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
+    """Kafka's own offset is enough where it alone is written; the larger of both needs both."""
+    broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
+    assert not take_up(Storage.KAFKA, broken, noted, EPOCH)[0].error
+    assert take_up(Storage.KAFKA, broken, None, EPOCH)[0].error
+    assert take_up(Storage.DUAL, broken, noted, EPOCH)[0].error
+
+
+def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
+    """An unchanged position is sent again, a lower one as what was sent before it."""
+    before = in_kafka(10)
+    for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
+        asked = plan(before, at(position), Storage.KAFKA)
+        assert asked.kafka == {TP: OffsetAndMetadata(sent)}
+        assert (asked.writes, asked.checks) == ({}, {})
+    assert plan(before, {}, Storage.KAFKA).kafka == {}
+    assert plan(before, at(12)).kafka == {}
+
+
+def test_both_stores_are_written_each_by_its_own_rule() -> None:
+    """Where ZooKeeper is behind Kafka it is raised, and the other way round."""
+    asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
+    assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
+    asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)
+    assert (asked.checks, asked.kafka) == ({TP: 3}, {TP: OffsetAndMetadata(10)})
+
+
+def test_metadata_stay_with_their_offset() -> None:
+    """They are sent again with it, replaced when others are given, and gone with the next one."""
+    before = in_kafka(10, "note")
+    assert plan(before, at(10), Storage.KAFKA).kafka == {TP: (10, "note")}
+    assert plan(before, at(8), Storage.KAFKA).kafka == {TP: (10, "note")}
+    assert plan(before, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
+    for other in ("other", ""):
+        assert plan(before, at(10), Storage.KAFKA, {TP: other}).kafka == {TP: (10, other)}
+
+
+def test_what_kafka_has_stored_is_known_from_then_on() -> None:
+    """An acknowledged commit is what the next one may not go behind; another is not."""
+    before = in_kafka(10)
+    asked = plan(before, at(12), Storage.KAFKA)
+    none, _ = absorb(before, asked, versions={}, foreign={}, marked=frozenset())
+    stored, _ = absorb(
+        before, asked, versions={}, foreign={}, marked=frozenset(), kafka=frozenset({TP})
+    )
+    assert plan(none, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
+    assert plan(stored, at(11), Storage.KAFKA).kafka == {TP: (12, "")}
+
+
+def test_what_may_go_back_in_kafka() -> None:
+    """After a reset, an operator's marked edit, or when the user names a lower offset."""
+    before = in_kafka(10, value=10)
+    edited, _ = absorb(
+        before, plan(before, at(12), Storage.DUAL), versions={},
+        foreign={TP: StoredOffset(2, 4)}, marked=frozenset({TP}),
+    )
+    for ledger_then in (reset(before, TP), edited, allow(before, at(3))):
+        assert plan(ledger_then, at(3), Storage.DUAL).kafka == {TP: (3, "")}
+    foreign, _ = absorb(
+        before, plan(before, at(12), Storage.DUAL), versions={},
+        foreign={TP: StoredOffset(2, 4)}, marked=frozenset(),
+    )
+    assert plan(foreign, at(3), Storage.DUAL).kafka == {TP: (10, "")}
+    assert allow(before, at(10)) == allow(before, at(11)) == before

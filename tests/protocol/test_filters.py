@@ -1,0 +1,144 @@
+"""White and black lists: the JVM's normalisation, internal topics, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer import black_list, white_list
+from zkconsumer.errors import ConfigError, FilterTooCostlyError, InvalidFilterError
+from zkconsumer.protocol.filters import TopicFilter, matching, normalise
+from zkconsumer.protocol.registrations import Pattern
+
+INTERNAL = frozenset({"__consumer_offsets"})
+NONE: frozenset[str] = frozenset()
+
+
+def _allowed(topic_filter: TopicFilter, topic: str, internal: frozenset[str] = INTERNAL) -> bool:
+    return matching(topic_filter, [topic], internal=internal) == (topic,)
+
+
+@pytest.mark.parametrize("internal", [INTERNAL, NONE])
+def test_white_lists_of_names(internal: frozenset[str]) -> None:
+    """Upstream TopicFilterTest.testWhitelists: a comma separates alternatives."""
+    topic_filter = white_list("white1,white2")
+    assert _allowed(topic_filter, "white2", internal)
+    assert not _allowed(topic_filter, "black1", internal)
+
+
+def test_white_lists_and_internal_topics() -> None:
+    """Upstream TopicFilterTest.testWhitelists: a white list takes internal topics only if told."""
+    everything = white_list(".+")
+    assert _allowed(everything, "alltopics")
+    assert not _allowed(everything, "__consumer_offsets")
+    assert _allowed(everything, "__consumer_offsets", NONE)
+    prefixed = white_list("white_listed-topic.+")
+    assert _allowed(prefixed, "white_listed-topic1")
+    assert not _allowed(prefixed, "black1")
+
+
+def test_white_list_that_looks_ahead() -> None:
+    """Upstream TopicFilterTest.testWhitelists: a negative look-ahead."""
+    topic_filter = white_list(r"test-(?!bad\b)[\w]+")
+    assert _allowed(topic_filter, "test-good")
+    assert not _allowed(topic_filter, "test-bad")
+
+
+def test_black_lists() -> None:
+    """Upstream TopicFilterTest.testBlacklists: all that does not match, internal ones if told."""
+    topic_filter = black_list("black1")
+    for internal in (INTERNAL, NONE):
+        assert _allowed(topic_filter, "white2", internal)
+        assert not _allowed(topic_filter, "black1", internal)
+    assert not _allowed(topic_filter, "__consumer_offsets")
+    assert _allowed(topic_filter, "__consumer_offsets", NONE)
+
+
+def test_a_mirror_maker_s_list() -> None:
+    """Upstream MirrorMakerIntegrationTest.testCommaSeparatedRegex: new.* takes new-topic."""
+    topic_filter = white_list("another_topic,new.*,foo")
+    assert matching(topic_filter, ["foo", "new-topic", "food"], internal=NONE) == (
+        "foo",
+        "new-topic",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "regex"),
+    [
+        ("a,b", "a|b"),
+        (" a , b ", "a|b"),
+        ("\t\x08a\x00\n", "a"),
+        ("\u00a0a\u3000\u0085", "\u00a0a\u3000\u0085"),
+        ("a\tb c", "a\tbc"),
+        ("\"'\"a'b'\"", "a'b"),
+        ('" a"', "a"),
+        ("' 'a", "a"),
+        ("\"'\"", ""),
+        ("a{1,3}", "a{1|3}"),
+        ("", ""),
+        (",", "|"),
+    ],
+)
+def test_normalising(written: str, regex: str) -> None:
+    """Trimmed as in Java, commas to bars, blanks out, then quotes from both ends."""
+    assert normalise(written) == regex
+    assert normalise(regex) == regex
+
+
+@given(st.text(alphabet="ab,| \"'\t\u00a0\x1f", max_size=12))
+def test_a_normalised_regex_has_nothing_left_to_normalise_but_its_ends(written: str) -> None:
+    """No comma and no blank is left, and no quote at either end."""
+    regex = normalise(written)
+    assert "," not in regex
+    assert " " not in regex
+    assert regex.strip("\"'") == regex
+
+
+def test_the_constructors_normalise_and_keep_the_kind() -> None:
+    """What a member registers is the normalised regex."""
+    assert white_list(' "a, b" ') == TopicFilter(Pattern.WHITE_LIST, "a|b")
+    assert black_list("a, b") == TopicFilter(Pattern.BLACK_LIST, "a|b")
+
+
+@pytest.mark.parametrize("regex", ["[", "{", "a{1,3}", "*", "(?#c)", "a\\"])
+def test_what_java_refuses_is_a_configuration_error(regex: str) -> None:
+    """The constructors refuse with the JVM's words, and evaluating a peer's filter does too."""
+    words = re.escape(f"{normalise(regex)} is an invalid regex")
+    with pytest.raises(ConfigError, match=words):
+        white_list(regex)
+    with pytest.raises(ConfigError, match=words):
+        black_list(regex)
+    with pytest.raises(InvalidFilterError, match=words):
+        matching(TopicFilter(Pattern.BLACK_LIST, normalise(regex)), [], internal=NONE)
+
+
+def test_the_order_of_the_topics_is_kept() -> None:
+    """Topics come back in the order in which they were given, once for each time."""
+    topics = ["b", "a", "c", "b"]
+    assert matching(black_list("c"), topics, internal=NONE) == ("b", "a", "b")
+    assert matching(white_list(".*"), iter(topics), internal=frozenset("a")) == ("b", "c", "b")
+    assert matching(white_list(".*"), [], internal=NONE) == ()
+
+
+def test_a_filter_that_takes_too_long_is_given_up() -> None:
+    """Backtracking without end stops at the time for the whole list, and the error says so."""
+    topics = [f"{'a' * 200}{n}" for n in range(50)]
+    with pytest.raises(FilterTooCostlyError, match="more than 1 s on 50 topics"):
+        matching(white_list("(a|aa)+b"), topics, internal=NONE)
+    before = time.process_time()
+    with pytest.raises(FilterTooCostlyError):
+        matching(black_list("(a|aa)+b"), topics, internal=NONE)
+    assert time.process_time() - before < 0.5, "it was tried again"
+
+
+@given(st.lists(st.text(alphabet="ab.-_1", min_size=1, max_size=8), max_size=20))
+def test_a_black_list_is_the_rest_of_a_white_list(topics: list[str]) -> None:
+    """Every topic is in exactly one of the two."""
+    white = matching(white_list("a.*|.*1"), topics, internal=NONE)
+    black = matching(black_list("a.*|.*1"), topics, internal=NONE)
+    assert sorted(white + black) == sorted(topics)

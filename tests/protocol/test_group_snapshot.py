@@ -1,0 +1,76 @@
+"""From a reading of the group to who should own what."""
+
+from __future__ import annotations
+
+from memberdriver import ME, PEER, view
+
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_snapshot import (
+    assignment,
+    assignment_of_others,
+    needed_topics,
+    recreated,
+    undecidable,
+)
+from zkconsumer.protocol.model import TopicPartition
+
+OWN = {"t": 1}
+
+
+def test_range_needs_our_own_topics_only() -> None:
+    """The range assignment looks at the topics that this member subscribes to."""
+    assert needed_topics([{"u": 1}], OWN, Strategy.RANGE) == ("t",)
+
+
+def test_round_robin_needs_every_topic_of_the_group() -> None:
+    """Round-robin, as from 0.10.2 on, depends on all topics that any member subscribes to."""
+    assert needed_topics([{"u": 1, "t": 2}, {"v": 1}], OWN, Strategy.ROUND_ROBIN) == (
+        "t",
+        "u",
+        "v",
+    )
+
+
+def test_names_that_zookeeper_refuses_are_not_read() -> None:
+    """A topic that cannot be a path, as a peer may name before 0.10.2, is never asked for."""
+    assert needed_topics([{"": 1, "\ud800": 1, "u": 1}], OWN, Strategy.ROUND_ROBIN) == ("t", "u")
+
+
+def test_our_part_is_what_the_others_leave_us() -> None:
+    """Two members that read the same group take disjoint parts that make up the whole."""
+    group = view([ME, PEER], {"t": 5})
+    parts = [
+        assignment(group, consumer=name, own=OWN, strategy=strategy)
+        for strategy in Strategy
+        for name in (ME, PEER)
+    ]
+    whole = {TopicPartition("t", n) for n in range(5)}
+    for mine, theirs in (parts[:2], parts[2:]):
+        assert not mine.keys() & theirs.keys()
+        assert mine.keys() | theirs.keys() == whole
+
+
+def test_a_pattern_counts_for_what_it_matches() -> None:
+    """A member with a pattern has its streams for each topic that matched, and no other."""
+    group = view([ME], {"t": 2, "u": 2}, wildcards={"g_w": {"u": 3}})
+    assert group.counts() == {ME: {"t": 1, "u": 1}, "g_w": {"u": 3}}
+    theirs = assignment_of_others(group, consumer=ME, strategy=Strategy.RANGE)
+    assert set(theirs) == {TopicPartition("u", 1)}
+
+
+def test_a_pattern_over_its_limits_cannot_be_evaluated() -> None:
+    """A member whose pattern costs too much is named, with the reason."""
+    assert undecidable(view(wildcards={"g_w": "over 1 s"})) == ("g_w", "over 1 s")
+    assert undecidable(view()) == ("", "")
+
+
+def test_a_malformed_topic_cannot_be_evaluated() -> None:
+    """A topic node that would fail the JVM is named with its reason."""
+    assert undecidable(view(topics={}, malformed_topics={"t": "no payload"})) == ("t", "no payload")
+
+
+def test_a_recreated_topic_is_known_by_its_czxid() -> None:
+    """Another czxid than the latest known means created again; a new topic is none."""
+    assert recreated({"t": 1}, view(czxid=2)) == {"t"}
+    assert recreated({"t": 1}, view(czxid=1)) == frozenset()
+    assert recreated({}, view(czxid=2)) == frozenset()

@@ -1,0 +1,116 @@
+"""JSON as the JVM consumer's parser reads it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.protocol.java import json
+
+TEXT = st.text(st.characters(exclude_characters="\n\x1a\ud800", exclude_categories=["Cs"]))
+
+LAX = {
+    '{"t\\d+": 1}': {"t\\d+": 1},
+    '{"a\\b": 1}': {"a\b": 1},
+    '{"\\x\\\\d\\/": 1}': {"\\x\\d/": 1},
+    '{"\\u0074": 1}': {"t": 1},
+    '{"\\u00zz": 1}': {"\\u00zz": 1},
+    '{"a\tb\x01": 1}': {"a\tb\x01": 1},
+    '{\x01"a"\x0b:\x1f-\t1}': {"a": -1},
+    '{"a": - 1}': {"a": -1},
+    '{"a": 1, "a": 2}': {"a": 2},
+    '["-  1"]': ["-  1"],
+    '{"a": 1.5, "b": 99999999999}': {"a": 1.5, "b": 99999999999},
+    '{"a": ' + "9" * 5000 + "}": {"a": float("inf")},
+}
+
+
+@pytest.mark.parametrize(("text", "value"), LAX.items(), ids=lambda v: ascii(v)[:40])
+def test_what_the_jvm_takes_is_taken(text: str, value: object) -> None:
+    """Unknown escapes, raw control characters, odd blanks, equal keys and any number are taken."""
+    assert json.parse_scala(text) == value
+
+
+BROKEN = ["", "hello", "5", '"x"', "null", "{", "{}{}", "{} x", '{"a":1,}', '{"a":+1}', '{"a":01}']
+BROKEN += ['{"a":NaN}', '{"a":Infinity}', "{'a':1}", "/*c*/{}", '{"a\nb":1}', '{"a\x1ab":1}', '{"a']
+BROKEN += ["\ufeff{}", '{"a":1\x1a}', "{a:1}", '{"a\\\nb":1}']
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=ascii)
+def test_what_the_jvm_cannot_parse(text: str) -> None:
+    """What Scala's parser finds unparsable is a ValueError."""
+    with pytest.raises(ValueError):
+        json.parse_scala(text)
+
+
+def test_nesting_is_limited() -> None:
+    """Up to MAX_NESTING levels are read, one more is refused; brackets in strings do not count."""
+    deep = json.MAX_NESTING
+    json.parse_scala("[" * deep + "]" * deep)
+    json.parse_scala('{"' + "[" * 1000 + '": "\\"[[["}')
+    json.parse_scala("[" + ",".join(["[]"] * 1000) + "]")
+    with pytest.raises(RecursionError):
+        json.parse_scala("[" * (deep + 1) + "]" * (deep + 1))
+
+
+def _write(key: str) -> str:
+    """A string literal as a careless writer makes it: only quotes and backslashes escaped."""
+    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@given(st.dictionaries(TEXT, TEXT, max_size=5))
+def test_strings_come_through(document: dict[str, str]) -> None:
+    """Any string without line feed and U+001A survives, even with its control characters raw."""
+    text = ",".join(f"{_write(key)}:{_write(value)}" for key, value in document.items())
+    assert json.parse_scala(f"{{{text}}}") == document
+
+
+# ---- with int32 alone, and as Jackson does ------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e0", "99999999999", "-2147483649", "9" * 5000])
+def test_numbers_that_scala_would_not_convert(number: str) -> None:
+    """In 0.8-0.11 one such number spoils the text wherever it stands; elsewhere it is a number."""
+    text = f'{{"a": [{number}]}}'
+    with pytest.raises(json.NotInt32Error):
+        json.parse_scala_int32(text)
+    assert json.parse_scala(text) == json.parse_jackson(text)
+
+
+def test_int32_is_what_scala_converts() -> None:
+    """Numbers of 32 bits are read, with whatever blanks."""
+    assert json.parse_scala_int32('{"a": - 2147483648, "b":\x012147483647}') == {
+        "a": -(2**31), "b": 2**31 - 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", {}), (" \n[1]", [1]), ("5", 5), ('"x"', "x"), ('{"a":1} x', {"a": 1}),
+        ("{}{", {}), ('{"a":"\\u0001","a":2}', {"a": 2}),
+    ],
+)
+def test_what_jackson_takes(text: str, value: object) -> None:
+    """Any value may stand at the top, and anything behind it."""
+    assert json.parse_jackson(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", '{"a":1,}', '{"\\d":1}', '{"a\x01":1}', '{"a":NaN}', "\x0b{}", "{'a':1}"]
+)
+def test_what_jackson_cannot_parse(text: str) -> None:
+    """Unknown escapes, raw control characters and other blanks are faults."""
+    with pytest.raises(ValueError):
+        json.parse_jackson(text)
+
+
+def test_jackson_twice() -> None:
+    """What does not parse is read again with every backslash doubled, good escapes included."""
+    assert json.parse_jackson_twice('{"t\\d":1}') == {"t\\d": 1}
+    assert json.parse_jackson_twice('{"\\.\\\\d":1}') == {"\\.\\\\d": 1}
+    assert json.parse_jackson_twice('{"\\\\d":1}') == {"\\d": 1}
+    for parse in (json.parse_jackson, json.parse_jackson_twice):
+        with pytest.raises(RecursionError):
+            parse("[" * 100 + "]" * 100)

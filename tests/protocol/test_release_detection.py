@@ -1,0 +1,207 @@
+"""What owner nodes say about the releases of a group's members."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.protocol.assignors import KeyForm, Strategy
+from zkconsumer.protocol.group_assignment import Failure, Group, Part, compute
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
+from zkconsumer.protocol.release_detection import detect, nearest
+from zkconsumer.protocol.releases import DEFAULT, RELEASES, Profile, profile
+
+MIXED = Path(__file__).parents[1] / "golden" / "mixed.jsonl"
+ROUND_ROBIN, RANGE = Strategy.ROUND_ROBIN, Strategy.RANGE
+INTERNAL = "__consumer_offsets"
+
+
+def group(
+    strategy: Strategy, members: Mapping[str, Registration], sizes: Mapping[str, int]
+) -> Group:
+    """A group whose members registered as by default."""
+    return Group(
+        strategy,
+        {name: encode_registration(one, profile=DEFAULT) for name, one in members.items()},
+        {
+            topic: json.dumps({"partitions": {str(n): [0] for n in range(size)}}).encode()
+            for topic, size in sizes.items()
+        },
+    )
+
+
+def static(**counts: int) -> Registration:
+    """A member that names its topics."""
+    return Registration(counts, timestamp_ms=1)
+
+
+def wildcard(regex: str) -> Registration:
+    """A member that subscribes by a white list."""
+    return Registration({regex: 1}, Pattern.WHITE_LIST, 1)
+
+
+def part(one: Group, consumer: str, release: Profile) -> Part:
+    """What a member of a release would own."""
+    found = compute(one, release)[consumer]
+    assert not isinstance(found, Failure)
+    return found
+
+
+def all_parts(one: Group, release: Profile) -> Part:
+    """What all members of a release would own."""
+    return owned(*(part(one, consumer, release) for consumer in one.registrations))
+
+
+SIZES = {"events": 11, "logs": 11}
+BOTH = static(events=2, logs=2)
+TWO = group(ROUND_ROBIN, {"g_a": BOTH, "g_b": BOTH}, SIZES)
+OLD, NEW = profile("0.11"), profile("1.1.1")
+
+
+@pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
+def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
+    """From the owner nodes alone, each release is told to be of 0.8.2-0.11 or of 1.0-1.1."""
+    found = detect(TWO, all_parts(TWO, profile(release)))
+    assert found.profile.key_form is profile(release).key_form
+    assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
+    assert found.profile.release in found.reason
+    assert not found.quarrels
+
+
+def test_what_is_found_is_written_and_read_as_by_default() -> None:
+    """Only what owner nodes show is taken over: our registration stays one that all can read."""
+    found = detect(TWO, all_parts(TWO, NEW)).profile
+    assert found.layout is DEFAULT.layout
+    assert found.parser is DEFAULT.parser
+    assert found.key_form is KeyForm.DASH
+
+
+DEFAULTS: list[tuple[str, Group, Part]] = [
+    ("nobody owns", TWO, {}),
+    ("all releases", group(RANGE, {"g_a": static(t=1)}, {"t": 2}),
+     {TopicPartition("t", n): "g_a-0" for n in range(2)}),
+    ("not registered", TWO, {TopicPartition("logs", 0): "g_gone-0"}),
+    ("no release explains", TWO, {TopicPartition("logs", 0): "g_a-0"}),
+    ("cannot be read", Group(RANGE, {"g_a": b"x"}, {}), {TopicPartition("t", 0): "g_a-0"}),
+]
+
+
+@pytest.mark.parametrize(("reason", "one", "owners"), DEFAULTS, ids=lambda value: str(value)[:20])
+def test_otherwise_it_is_the_default(reason: str, one: Group, owners: Part) -> None:
+    """Where the owner nodes do not tell, it is the default, and the reason is said."""
+    found = detect(one, owners)
+    assert found.profile is DEFAULT
+    assert reason in found.reason
+    assert not found.quarrels
+
+
+def test_internal_topics_tell_0_10_from_0_11() -> None:
+    """A wildcard member that owns __transaction_state's partitions is one of 0.10 or before."""
+    one = group(RANGE, {"g_a": wildcard(".*")}, {"t": 1, "__transaction_state": 2, INTERNAL: 2})
+    found = detect(one, all_parts(one, profile("0.10.2.2")))
+    assert found.profile.internal_topics == {INTERNAL}
+    assert detect(one, all_parts(one, OLD)).profile is DEFAULT
+
+
+def owned(*held: Part) -> Part:
+    """All owner nodes of members that hold what each computed for itself."""
+    return {tp: thread for of_member in held for tp, thread in of_member.items()}
+
+
+def test_round_robin_across_1_0() -> None:
+    """A joiner of the other order, who found its share held and gave up, is named."""
+    found = detect(TWO, part(TWO, "g_a", OLD))
+    assert list(found.quarrels) == ["g_b"]
+    assert "1.0-1.1" in found.quarrels["g_b"]
+    assert found.profile is DEFAULT
+
+
+def test_round_robin_unlike_ours() -> None:
+    """Asked by a member of one order, a group of the other, with one that gave up, is named."""
+    found = detect(TWO, part(TWO, "g_a", NEW))
+    assert "where ours is roundrobin of 0.8.2-0.11" in found.quarrels["g_a"]
+    assert "0.8.2-0.11" in found.quarrels["g_b"]
+
+
+def test_the_profile_that_we_deal_by() -> None:
+    """Asked by a member of 1.1.1, its own kind is no stranger, and the other order is."""
+    assert not detect(TWO, all_parts(TWO, NEW), own=NEW).quarrels
+    found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
+    assert "where ours is roundrobin of 1.1.1" in found.quarrels["g_a"]
+
+
+def test_unequal_exclusion_of_internal_topics() -> None:
+    """A member that takes internal topics where the rest leave them out is named."""
+    one = group(RANGE, {"g_a": wildcard(".*"), "g_b": wildcard("t|_.*")}, {"t": 2, INTERNAL: 2})
+    taking = compute(Group(RANGE, one.registrations, one.topics, exclude_internal=False), OLD)
+    of_b = taking["g_b"]
+    assert not isinstance(of_b, Failure)
+    found = detect(one, owned(part(one, "g_a", OLD), of_b))
+    assert list(found.quarrels) == ["g_b"]
+    assert "exclude.internal.topics" in found.quarrels["g_b"]
+
+
+def test_another_strategy() -> None:
+    """A group that deals by the other strategy than ours is told from the owner nodes."""
+    ranged = Group(RANGE, TWO.registrations, TWO.topics)
+    found = detect(TWO, all_parts(ranged, OLD))
+    assert set(found.quarrels) == {"g_a", "g_b"}
+    assert "range" in found.quarrels["g_a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [(r"t\\\\d+", "escaped twice"), (r"t\.\\d", "one thing to 0.8-0.11"), (r"t\\d+", "")],
+)
+def test_regexes_that_were_written_badly(key: str, said: str) -> None:
+    """Doubled escapes, and what two releases read differently, are named even without owners."""
+    payload = f'{{"subscription":{{"{key}":1}},"pattern":"white_list"}}'.encode()
+    found = detect(Group(RANGE, {"g_a": payload}, {}), {})
+    assert said in found.quarrels.get("g_a", "")
+    assert bool(found.quarrels) is bool(said)
+
+
+def _captured() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in MIXED.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("case", _captured(), ids=lambda case: ",".join(case["members"]))
+def test_groups_of_real_members(case: dict[str, Any]) -> None:
+    """Of real members of two releases those are named who gave up, or deal unlike us."""
+    owners = {
+        TopicPartition(name, int(number)): thread
+        for key, thread in case["owners"].items()
+        for name, _, number in [key.rpartition("-")]
+    }
+    sizes = {"goldmix": 7, "goldmixb": 12, "goldrr-t": 11}
+    members = {name: Registration(dict(one["subscription"]), timestamp_ms=1)
+               for name, one in case["members"].items()}
+    found = detect(group(Strategy(case["strategy"]), members, sizes), owners)
+    last = list(members)[-1]
+    unlike_us = [name for name, one in case["members"].items() if one["release"] == "1.1.1"]
+    assert set(found.quarrels) == ({last, *unlike_us} if case["failed"] else set())
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
+def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: str) -> None:
+    """Whatever the question assumes, those are found by which all members own what they own."""
+    settled = group(strategy, {"g_a": BOTH, "g_b": BOTH}, SIZES)
+    owners = all_parts(settled, profile(release))
+    for assumed in Strategy:
+        found = nearest(group(assumed, {"g_a": BOTH, "g_b": BOTH}, SIZES), owners)
+        assert found.strategy is strategy
+        assert owned(*(one for one in found.parts.values() if isinstance(one, dict))) == owners
+
+
+def test_the_nearest_rules_of_a_group_that_nothing_explains() -> None:
+    """Then those of most members count; without owners it is what the question assumes."""
+    owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
+    found = nearest(TWO, owners)
+    assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)
+    assert nearest(TWO, {}).strategy is ROUND_ROBIN

@@ -1,0 +1,78 @@
+"""Which releases there are, and what each does."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.assignors import KeyForm, Strategy, Variant, assign
+from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Parser, profile
+
+
+def test_every_release_has_a_profile_of_its_name() -> None:
+    """Each name of the list gives the profile that carries it, the default among them."""
+    assert [profile(name).release for name in RELEASES] == list(RELEASES)
+    assert profile("0.8.2-0.11") is DEFAULT
+
+
+SCALA, JACKSON, TWICE = Parser.SCALA, Parser.JACKSON, Parser.JACKSON_TWICE
+BRACKET, DASH = KeyForm
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("0.8.0", (Layout.SORTED, SCALA, 0, BRACKET, Variant.RANGE_ONLY)),
+        ("0.8.1.1", (Layout.UNESCAPED, SCALA, 0, BRACKET, Variant.RANGE_ONLY)),
+        ("0.8.2.2", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.IDENTICAL)),
+        ("0.10.1.1", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.IDENTICAL)),
+        ("0.10.2.0", (Layout.ESCAPED, SCALA, 1, BRACKET, Variant.SKIPPING)),
+        ("0.11.0.3", (Layout.ESCAPED, SCALA, 2, BRACKET, Variant.SKIPPING)),
+        ("1.0.0", (Layout.ESCAPED, JACKSON, 2, DASH, Variant.SKIPPING)),
+        ("1.0.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, Variant.SKIPPING)),
+        ("1.1.1", (Layout.ESCAPED_TWICE, TWICE, 2, DASH, Variant.SKIPPING)),
+    ],
+)
+def test_what_changed_when(release: str, expected: tuple[object, ...]) -> None:
+    """At each border of the version table the profile changes what changed, and nothing else."""
+    found = profile(release)
+    internal = sorted(found.internal_topics)
+    assert internal == ["__consumer_offsets", "__transaction_state"][: len(internal)]
+    seen = (found.layout, found.parser, len(internal), found.key_form, found.variant)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("beginning", "release"),
+    [("0.8.2", "0.8.2.2"), ("0.9", "0.9.0.1"), ("0.11.0", "0.11.0.3"), ("1.1", "1.1.1")],
+)
+def test_a_beginning_that_leaves_no_doubt(beginning: str, release: str) -> None:
+    """A shorter name means the latest of releases that are alike."""
+    assert profile(beginning).release == release
+
+
+@pytest.mark.parametrize("release", ["0.8", "0.10", "1.0", "1", "0"])
+def test_a_beginning_of_releases_that_differ(release: str) -> None:
+    """A name that leaves a doubt is refused, and the releases it may mean are listed."""
+    with pytest.raises(ConfigError) as caught:
+        profile(release)
+    assert all(one.startswith(f"{release}.") for one in caught.value.remedy[7:].split(", "))
+
+
+@pytest.mark.parametrize("release", ["", "0.7.2", "2.0.0", "1.1.", "0.8.2-beta", "auto"])
+def test_a_release_without_this_consumer(release: str) -> None:
+    """A release that never had this consumer is refused."""
+    with pytest.raises(ConfigError, match="no release"):
+        profile(release)
+
+
+def test_a_release_without_round_robin_deals_in_ranges() -> None:
+    """0.8.0 and 0.8.1 have no round-robin: whatever the setting says, they do range."""
+    group = {"g_a": {"t": 1}, "g_b": {"t": 1}}
+    dealt = assign(
+        Strategy.ROUND_ROBIN,
+        subscriptions=group,
+        partitions={"t": range(4)},
+        variant=profile("0.8.0").variant,
+    )
+    assert dealt == assign(Strategy.RANGE, subscriptions=group, partitions={"t": range(4)})

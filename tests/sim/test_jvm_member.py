@@ -1,0 +1,165 @@
+"""Mixed groups: what JVM members do is theirs, and ours keep what is promised."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import Phase, State
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Code
+from zkconsumer.sim.jvm_member import JvmMember, MixedMonitor, MixedWorld, run
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Do, Plan
+from zkconsumer.sim.random_search import Decisions
+from zkconsumer.sim.recorder import Recorder, Watchers
+from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.world import Watcher, World
+
+SEEDS = range(40)
+
+
+def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
+    """A mixed group on a stage, watched by its monitor."""
+    plan = Plan(
+        members=members, partitions=4, messages=3,
+        settings=lambda one: replace(one, backoff_s=backoff_s),
+    )
+    recorder = Recorder(lambda entry: None)
+    monitor = MixedMonitor(frozenset(jvm))
+    world = MixedWorld(plan, Watchers(recorder, monitor), jvm=frozenset(jvm))
+    return Stage(world, recorder)
+
+
+def member(on: Stage, who: int) -> JvmMember:
+    assert isinstance(on.world, MixedWorld)
+    return on.world.jvm_member(who)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mixed_groups(seed: int) -> None:
+    """Whatever a seed draws, our members keep their promises, and serve all when the others go."""
+    result = run(Decisions(random.Random(seed)))
+    assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+def test_a_jvm_peer_joins_and_leaves() -> None:
+    """Both kinds of member share by the same rule, and hand over to each other."""
+    on = group(1)
+    on.join(0)
+    on.rest()
+    on.join(1)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+    on.do(Do.LEAVE, 1)
+    on.produce(1)
+    on.rest()
+    assert on.owned_by(0) == 4
+
+
+def test_a_jvm_peer_gives_up_and_is_woken() -> None:
+    """After four attempts it is idle with its share unowned; the next change has it try again."""
+    on = group(1, members=3, backoff_s=0.5)
+    on.join(0)
+    on.rest()
+    on.do(Do.FREEZE, 0)
+    on.join(1)
+    connector = member(on, 1).connector
+    on.until(lambda: connector.gave_up, "giving up")
+    assert connector.failed_attempts == 4
+    on.do(Do.THAW, 0)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 0)
+    on.join(2)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1), on.owned_by(2)) == (2, 1, 1)
+
+
+class Nudges(Watcher):
+    """Counts a member's nudges, registrations, readings, and reported losses."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        for one in commands:
+            notice = isinstance(one, cmd.Notice)
+            self.seen[one.kind.name if notice else type(one).__name__] += who == 0
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_nudge_is_no_loss(foreign: bool) -> None:
+    """A nudge wakes an idle JVM peer and reports no loss, and a foreign deletion still counts."""
+    nudges = Nudges()
+    plan = Plan(
+        members=2, partitions=4, messages=3,
+        settings=lambda one: replace(one, backoff_s=0.5, nudge_s=5.0),
+    )
+    recorder, jvm = Recorder(lambda entry: None), frozenset({1})
+    world = MixedWorld(plan, Watchers(recorder, MixedMonitor(jvm), nudges), jvm=jvm)
+    on = Stage(world, recorder)
+    on.join(0)
+    on.rest()
+    on.do(Do.FREEZE, 0)
+    on.join(1)
+    connector = member(on, 1).connector
+    on.until(lambda: connector.gave_up, "giving up")
+    on.do(Do.THAW, 0)
+    on.until(lambda: nudges.seen["Nudge"], "a nudge")
+    if foreign:
+        on.until(lambda: world.members[0].state.phase is Phase.READING, "the nudge's reply")
+        on.do(Do.DELETE_ID, 0)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+    assert nudges.seen["Nudge"] == 1
+    assert nudges.seen["Register"] == (2 if foreign else 1)
+    if not foreign:
+        assert nudges.seen["OWNERSHIP_LOST"] == 0
+
+
+def test_a_jvm_zombie() -> None:
+    """One that sleeps through its session's end still hands out what others own by then."""
+    on = group(1)
+    on.join(0, 1)
+    on.rest()
+    on.do(Do.FREEZE, 1)
+    on.until(lambda: on.owned_by(0) == 4, "a take-over")
+    on.wait(0.5)
+    on.produce(1)
+    zombie = member(on, 1)
+    partition = TopicPartition("t", 3)
+    assert partition in zombie.feeds and on.owner(3) == 0
+    assert zombie.deliverable(partition, on.world.log_end[partition], on.world.now)
+    on.do(Do.THAW, 1)
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+
+
+def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
+    """The member releases what it owns, its peer reads everything, and no invariant is broken."""
+    nudges = Nudges()
+    recorder = Recorder(lambda entry: None)
+    plan = Plan(members=2, partitions=4, messages=3)
+    on = Stage(World(plan, Watchers(recorder, Monitor(), nudges)), recorder)
+    on.join(0, 1)
+    on.rest()
+    id_znode = paths.member(on.world.GROUP, on.world.members[0].name)
+    on.do(Do.DELETE_ID, 0)
+    assert on.world.foreign(rq.Create(id_znode, b"{}", ephemeral=True)).code is Code.OK
+    on.until(lambda: on.owned_by(1) == 4, "a release and a take-over")
+    assert nudges.seen["ID_TAKEN"]
+    on.produce(2)
+    on.wait(5.0)
+    assert on.world.foreign(rq.Multi((rq.Delete(id_znode),))).code is Code.OK
+    on.rest()
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 2)

@@ -1,0 +1,134 @@
+"""Swarm runs of the production core: no promise is broken, and any run can be had again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import simmutants
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.sim.random_search import Decisions, load, record, report, run, save, shrunk
+
+# Drawn once and kept, so that a failure names the seed and everybody has the same one.
+SEEDS = range(240)
+CHUNK = 40
+
+
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_no_invariant_is_broken(first: int) -> None:
+    """Whatever a seed draws, every promise holds after every action, and the group settles."""
+    for seed in range(first, first + CHUNK):
+        _holds(seed)
+
+
+def _holds(seed: int) -> None:
+    """Run a seed; a failure shows the shrunk run as decisions and as a story."""
+    result = run(Decisions(random.Random(seed)))
+    if result.violation is not None:
+        told = report(result.decisions, name=f"seed {seed}")
+        pytest.fail(f"seed {seed}: {result.violation}\n\n{told}", pytrace=False)
+
+
+FRESH_S = 30.0
+
+
+def test_no_invariant_is_broken_by_fresh_seeds(
+    record_property: Callable[[str, object], None]
+) -> None:
+    """Each run of the suite explores other seeds for 30 s, and prints them."""
+    first = random.SystemRandom().randrange(10**9, 10**12)
+    seed, end = first, time.monotonic() + FRESH_S
+    while time.monotonic() < end:
+        _holds(seed)
+        seed += 1
+    record_property("summary", f"simulator: fresh seeds {first} to {seed - 1}, 0 violations")
+
+
+def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
+    """A seed that breaks a promise fails with its decisions, shrunk, and its story in lanes."""
+    mutant = next(one for one in simmutants.MUTANTS if one.name == "release before stop")
+    with mutant.planted():
+        seed = next(n for n in range(100) if run(Decisions(random.Random(n))).violation)
+        with pytest.raises(pytest.fail.Exception) as failure:
+            _holds(seed)
+        shown = str(failure.value)
+        kept = tmp_path / "found.txt"
+        kept.write_text(shown, encoding="utf-8")
+        again = run(Decisions(load(kept)))
+    assert again.violation is not None
+    assert str(again.violation) in shown
+    assert len(again.decisions) < len(run(Decisions(random.Random(seed))).decisions)
+    assert "g_0" in shown.partition("decisions:")[2]
+
+
+@settings(
+    max_examples=20, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.data())
+def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
+    """As by seeds, with each decision hypothesis's own, which shrinks what it finds."""
+    result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
+    assert result.violation is None
+
+
+def test_a_run_is_its_decisions() -> None:
+    """The decisions that a seed took replay the same run, entry for entry."""
+    first, story, _ = record(Decisions(random.Random(7)))
+    again, same_story, _ = record(Decisions(first.decisions))
+    assert (again, same_story) == (first, story)
+
+
+def fingerprint(seed: int) -> str:
+    """What stands in the trace of a seed's run, byte for byte."""
+    result, entries, _ = record(Decisions(random.Random(seed)))
+    lines = [json.dumps(entry) for entry in entries]
+    return hashlib.sha256("\n".join([*lines, str(result.decisions)]).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
+    """Two processes whose sets have other orders write the same traces, byte for byte."""
+    seeds = range(400, 404)
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, seeds)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=True, timeout=120,
+    )
+    assert done.stdout.split() == [fingerprint(seed) for seed in seeds]
+
+
+def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
+    """What breaks a promise is written as fewer decisions and a story, and replays from there."""
+    mutant = next(one for one in simmutants.MUTANTS if one.name == "release before stop")
+    with mutant.planted():
+        found = next(
+            result
+            for seed in range(100)
+            if (result := run(Decisions(random.Random(seed)))).violation is not None
+        )
+        fewer = shrunk(found.decisions)
+        path = tmp_path / "release-before-stop.txt"
+        saved = save(path, name=mutant.name, decisions=fewer)
+        again = run(Decisions(load(path)))
+    assert (again.decisions, str(again.violation)) == (saved.decisions, str(saved.violation))
+    assert len(fewer) < len(found.decisions)
+    assert saved.violation is not None
+    assert saved.violation.invariant == "I9"
+    story = path.read_text(encoding="utf-8")
+    assert "I9" in story
+    assert "claiming" in story
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(fingerprint(int(seed)) for seed in sys.argv[1:]))

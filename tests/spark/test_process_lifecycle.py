@@ -1,0 +1,28 @@
+"""What is told of a format that Spark does not find."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from zkconsumer.errors import SparkSourceError
+from zkconsumer.spark.process_lifecycle import load
+
+
+@pytest.mark.parametrize("kind", ["read", "readStream"])
+def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: str) -> None:
+    """It names the interpreter that Spark looked with, and none of Java's lines."""
+    with pytest.raises(SparkSourceError) as caught:
+        load(getattr(spark, kind).format("zkconsumer-of-nobody"))
+    (sentence,) = str(caught.value).splitlines()
+    assert sys.executable in sentence
+    assert "PYSPARK_DRIVER_PYTHON" in sentence
+
+
+def test_what_the_format_says_is_left_as_it_is(spark: SparkSession) -> None:
+    """Its own refusals come from Spark, with their reason."""
+    with pytest.raises(AnalysisException, match="no-such-option"):
+        load(spark.read.format("zkconsumer").option("no-such-option", "1"))

@@ -1,0 +1,76 @@
+"""What a query's progress tells of partitions, in its own form and in that of Spark's connector."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark.progress_listener import LagListener, positions, progress_of
+
+RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
+# As our source reports it: the end of a batch holds its beginning.
+OURS = {
+    "startOffset": {"orders": {"0": [0, 40]}},
+    "endOffset": {"orders": {"0": [40, 100], "1": [7, 7]}},
+    "latestOffset": {"orders": {"0": [103, 103], "1": [9, 9]}},
+}
+
+
+def recorded(**source: object) -> list[QueryProgressEvent]:
+    told = json.loads(RECORDED.read_text())
+    for one in told:
+        one["sources"][0] |= source
+    return [QueryProgressEvent(StreamingQueryProgress.fromJson(one)) for one in told]
+
+
+def test_our_progress() -> None:
+    """A batch's range of a partition is read from its own end, and the lag from the latest."""
+    (event, _) = recorded(**OURS)
+    (source,) = event.progress.sources
+    told = list(map(str, progress_of(source)))
+    assert told == ["orders-0 [40,100) lag 3", "orders-1 [7,7) lag 2"]
+
+
+def test_the_connectors_progress() -> None:
+    """Of Spark's own source a range begins where the batch before it ended."""
+    told = [list(map(str, progress_of(*event.progress.sources))) for event in recorded()]
+    assert told[0][0] == "orders-0 [,12) lag 8"
+    assert told[1] == [
+        "orders-0 [12,20) lag 0", "orders-1 [12,21) lag 0", "orders-2 [13,22) lag 0",
+        "payments-0 [1,2) lag 0",
+    ]  # fmt: skip
+
+
+def test_what_is_no_offset_of_kafka() -> None:
+    """Offsets of other sources (rate, files) are passed over."""
+    for offset in (None, "", "17", '{"logOffset":3}', '{"a":{"b":1}}', "[1]"):
+        assert positions(offset) == {}
+    (event, _) = recorded(endOffset={"logOffset": 3}, startOffset=None)
+    lines: list[str] = []
+    LagListener(lines.append).onQueryProgress(event)
+    assert lines == []
+
+
+def test_the_lines() -> None:
+    """A line a batch: what was read, in what time, and the partitions that lag most."""
+    lines: list[str] = []
+    listener = LagListener(lines.append)
+    first, second = recorded()
+    listener.onQueryProgress(first)
+    listener.onQueryProgress(second)
+    progress = first.progress
+    listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, "x", None))
+    assert lines[0] == (
+        "orders: batch 0, 38 rows in 17.13 s, lag 27 in 4 partitions: orders-1 [,12) lag 9,"
+        " orders-2 [,13) lag 9, orders-0 [,12) lag 8, payments-0 [,1) lag 1"
+    )
+    assert lines[2].endswith(": failed")
+    assert set(listener.lag["orders"].values()) == {0}
+    assert TopicPartition("payments", 0) in listener.lag["orders"]

@@ -1,0 +1,220 @@
+"""`zkconsumer trace check`: what a member wrote down is what the machine does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.errors import TraceError
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import State
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.process import until
+from zkconsumer.sim.random_search import Decisions, choose, draw_plan
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.trace import TraceFile, Undecodable, decode, encode
+from zkconsumer.trace.replay import check
+
+
+class Recorder(Watcher):
+    """Writes the trace of every simulated member, into one file or several."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files: dict[int, TraceFile] = {}
+        self.steps: list[tuple[State, Event]] = []
+
+    def transition(self, world: World, who: int, before: Any, event: Any, commands: Any) -> None:
+        if who not in self.files:
+            self.files[who] = TraceFile(self.directory / f"{who}.jsonl")
+        self.steps.append((before, event))
+        self.files[who].write(before, event, world.members[who].state, commands)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
+    """Traces of a group in the simulator, with faults of every kind."""
+    recorder = Recorder(tmp_path_factory.mktemp("traces"))
+    for seed in range(30):
+        decide = Decisions(random.Random(seed))
+        plan, _, rarity = draw_plan(decide)
+        world = World(plan, recorder)
+        recorder.files.clear()
+        for _ in range(200):
+            available = world.enabled()
+            if not available:
+                break
+            world.act(choose(world, available, decide, rarity))
+        for file in recorder.files.values():
+            file.close()
+    return recorder
+
+
+@pytest.fixture
+def lines(recorded: Recorder) -> list[str]:
+    """The trace of one member, of many runs."""
+    return (recorded.directory / "0.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+def test_what_the_simulator_wrote(recorded: Recorder) -> None:
+    """Every state and every command of members that met all kinds of faults comes again."""
+    paths = sorted(recorded.directory.glob("*.jsonl"))
+    counts = [
+        check(path.read_text(encoding="utf-8").splitlines(keepends=True), name=path.name)
+        for path in paths
+    ]
+    assert sum(one.transitions for one in counts) == len(recorded.steps)
+    assert counts[0].runs > 10
+
+
+def test_events_survive(recorded: Recorder) -> None:
+    """An event that was written and read is equal to the one that happened."""
+    for _, event in recorded.steps:
+        assert decode(Event, json.loads(json.dumps(encode(event)))) == event
+
+
+def test_states_survive(recorded: Recorder) -> None:
+    """So is a whole state, and with it every value of the core."""
+    for state, _ in recorded.steps[::20]:
+        assert decode(State, json.loads(json.dumps(encode(state)))) == state
+
+
+@pytest.mark.parametrize("key", ["t", "event", "from", "to", "commands", "state"])
+def test_a_tampered_line_is_named(lines: list[str], key: str) -> None:
+    """Whatever is changed in a line, the check refuses it and names file and line."""
+    number = next(n for n, line in enumerate(lines) if '"commands":[{' in line)
+    entry = json.loads(lines[number])
+    match entry[key]:
+        case str():
+            entry[key] = "waiting" if entry[key] != "waiting" else "settled"
+        case float() | int():
+            entry[key] += 1
+        case list():
+            entry[key] = entry[key][1:]
+        case dict():
+            entry[key]["now"] += 1.0
+    lines[number] = json.dumps(entry) + "\n"
+    with pytest.raises(TraceError) as found:
+        check(lines, name="it")
+    assert found.value.where == f"it:{number + 1}"
+
+
+def test_a_line_that_is_missing_is_noticed(lines: list[str]) -> None:
+    """What comes after a line that was taken out does not fit, or its end does not."""
+    number = next(n for n, line in enumerate(lines) if '"to":"reading"' in line)
+    with pytest.raises(TraceError, match=r"it:\d+"):
+        check(lines[:number] + lines[number + 1 :], name="it")
+
+
+def test_a_trace_without_its_beginning(lines: list[str]) -> None:
+    """Without the line that says how the member was set up nothing can be checked."""
+    with pytest.raises(TraceError, match="nothing says how 'g_0' was set up"):
+        check(lines[1:], name="it")
+
+
+def test_a_last_line_that_is_torn(lines: list[str]) -> None:
+    """The line that was being written when the process died does not count."""
+    whole = check(lines, name="it")
+    torn = check([*lines, lines[-1][:40]], name="it")
+    assert torn == whole
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "null", "[]", "{", '{"v":2}', '{"v":1,"settings":{}}', '{"v":1,"event":1,"member":[]}',
+     "[" * 100_000, '{"v":1,"settings":{"is":"State"}}', "\ud800"],
+)
+def test_what_is_no_trace(line: str) -> None:
+    """Lines that are none are refused as such, without another error."""
+    with pytest.raises(TraceError, match="it:1"):
+        check([line + "\n"], name="it")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
+    """Whatever stands in an event, it is decoded or refused, and nothing else happens."""
+    _, event = data.draw(st.sampled_from(recorded.steps[:300]))
+    entry = json.loads(json.dumps(encode(event)))
+    key = data.draw(st.sampled_from(sorted(entry)))
+    entry[key] = data.draw(JSON)
+    with contextlib.suppress(Undecodable):
+        decode(Event, entry)
+
+
+def test_a_real_member(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, run: Any
+) -> None:
+    """The trace of a real connector, which read, was joined by another and left, checks."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=4)
+    for partition in range(4):  # so that two partitions have five left, whoever gets which
+        sandbox.produce(topic, 15, partition=partition)
+    path = tmp_path / "trace.jsonl"
+
+    def config(**more: Any) -> ConsumerConfig:
+        return ConsumerConfig(
+            group_id=topic, zookeeper_connect=sandbox.zookeeper_connect,
+            auto_offset_reset="smallest", consumer_timeout_s=30.0, **more,
+        )
+
+    with ConsumerConnector(config(trace_file=str(path))) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        for _ in range(20):
+            next(stream)
+        connector.commit_offsets()
+        with ConsumerConnector(config()) as other:
+            (second,) = other.create_message_streams({topic: 1})[topic]
+            for _ in range(5):
+                next(second)
+    code, out, err = run("trace", "check", str(path))
+    assert (code, err) == (0, "")
+    assert "of 1 runs reproduced" in out and out.endswith(": closed\n")
+    code, story, err = run("trace", "show", str(path))
+    assert (code, err) == (0, "")
+    assert re.search(rf"settled +has read back {topic}-0\.\.3\n", story)
+    assert f"delivers no more of {topic}" in story
+    written = path.read_text(encoding="utf-8")
+    path.write_text(written.replace('"to":"settled"', '"to":"waiting"', 1), encoding="utf-8")
+    number = written[: written.index('"to":"settled"')].count("\n") + 1
+    code, out, err = run("trace", "check", str(path))
+    assert (code, out) == (1, "") and f"({path}:{number})" in err
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_member(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A trace that can no longer be written is given up, counted, and nothing else happens."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=1)
+    config = ConsumerConfig(
+        group_id=topic, zookeeper_connect=sandbox.zookeeper_connect,
+        trace_file=str(tmp_path / "trace.jsonl"), auto_offset_reset="smallest",
+        consumer_timeout_s=30.0,
+    )
+    with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        trace = connector._coordinator._trace  # type: ignore[union-attr]
+        os.dup2(full.fileno(), trace._file.fileno())  # type: ignore[union-attr]
+        assert until(lambda: "trace_failed" in connector.metrics(), limit_s=60.0)
+        sandbox.produce(topic, 1)
+        assert next(stream).offset == 0
+        assert connector.metrics()["trace_failed"] == 1

@@ -1,0 +1,74 @@
+"""Kafka's own storage of offsets, as the operator's tools read and write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
+
+from zkconsumer.admin.groups import read_brokers
+from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.errors import RefusedError, ZkConsumerError
+from zkconsumer.kafka.client_settings import broker_settings
+from zkconsumer.kafka.logs import committed_in_kafka
+from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.requests import Reply, StoreOffsets
+from zkconsumer.zk.client import Connection
+
+
+class BrokerOffsets:
+    """Kafka's own storage of offsets, for `apply` (`KafkaStore`).
+
+    `limit_s`: seconds for one request. Each opens a client of its own and closes it.
+    """
+
+    def __init__(self, config: ConnectionConfig, brokers: Sequence[Broker], limit_s: float) -> None:
+        self._config, self._brokers, self._limit_s = config, brokers, limit_s
+
+    @classmethod
+    def of(cls, connection: Connection) -> BrokerOffsets:
+        """That of the brokers that are registered now."""
+        limit_s = connection.config.zookeeper_connection_timeout_s
+        return cls(connection.config, registered(connection), limit_s)
+
+    def fetch(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is stored. Raises RefusedError where that cannot be known."""
+        found = committed_in_kafka(self._brokers, group, partitions, limit_s=self._limit_s)
+        faults = [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]
+        if faults:
+            raise RefusedError(
+                "what Kafka has of the group cannot be known", where="; ".join(faults[:5]),
+                remedy="see that the brokers are up, or leave Kafka out (--storage zookeeper)",
+            )
+        return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
+
+    def store(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, str]:
+        """Store these, as a commit of nobody's; the reasons for those that were not."""
+        settings = {
+            **channel_settings(self._config.for_group(group)),
+            **broker_settings(self._brokers),
+        }
+        answer: SimpleQueue[Sequence[Reply]] = SimpleQueue()
+        store = KafkaOffsetStore("tools", connect=lambda: settings, limit_s=self._limit_s)
+        store.start()
+        try:
+            store.submit(StoreOffsets(offsets), answer.put)
+            (reply,) = answer.get(timeout=3 * self._limit_s)
+        except Empty:
+            raise ZkConsumerError(
+                f"Kafka did not answer within {3 * self._limit_s:g} s", where=group
+            ) from None
+        finally:
+            store.stop()
+        denied, unavailable = reply.value
+        return {**denied, **unavailable}
+
+
+def registered(connection: Connection) -> list[Broker]:
+    """The brokers whose registrations can be read."""
+    return [one for one in read_brokers(connection).values() if isinstance(one, Broker)]

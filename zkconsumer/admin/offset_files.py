@@ -1,0 +1,300 @@
+"""Files of offsets: four formats, told apart by themselves, read in full before anything is used.
+
+- lines of Kafka's ExportZkOffsets, which ImportZkOffsets reads (0.8 to 1.1): the znode's path, a
+  colon, the offset;
+- CSV of kafka-consumer-groups: `topic,partition,offset`, or with the group before it;
+- JSON of kafka-utils (`offset_save`): `{"groupid": G, "offsets": {T: {"0": 5}}}`;
+- our own JSON, which holds several groups.
+
+A line may end as on Windows, since Java's readers take that, too. Everything else that is not as it
+should be is one error, with the line: an empty line in the midst (there the JVM's tool stops
+without a word), a byte order mark, a partition that is there twice, a name that is none.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from zkconsumer.errors import BadFileError, InvalidNameError, shown
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind
+
+Offsets = dict[str, dict[TopicPartition, int]]
+"""Group -> partition -> offset."""
+
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes. A million offsets; a longer file is refused, since all of it is kept in memory."""
+
+MAX_LINE: Final = 4_096
+"""Characters. The longest names make a line of 600; a longer line is refused."""
+
+OURS: Final = "zkconsumer-offsets"
+
+
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+class FileFormat(Enum):
+    """How offsets are written."""
+
+    JSON = "json"
+    CSV = "csv"
+    KAFKA_UTILS = "kafka-utils"
+    LEGACY = "legacy"  # of ExportZkOffsets
+
+
+class Fault(Exception):
+    """What is wrong, and the line, 0 for none."""
+
+    def __init__(self, what: str, line: int = 0) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+def read_file(path: Path, *, group: str | None = None) -> Offsets:
+    """As `read_offsets`, of a file; "-" is standard input. Raises BadFileError."""
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadFileError(
+            f"the file cannot be read: {error.strerror}", where=str(path)
+        ) from error
+    return read_offsets(data, where=str(path), group=group)
+
+
+def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:
+    """All offsets of a file; `where` is its name for errors.
+
+    `group`: of files that name none; of those that do, the only one that they may name.
+    Raises BadFileError; then nothing of the file counts.
+    """
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise Fault(f"the file is longer than {MAX_FILE_BYTES} bytes")
+        return _collected(_entries(decoded(data), group), group)
+    except (Fault, InvalidNameError) as error:
+        line = getattr(error, "line", 0)
+        raise BadFileError(
+            str(error) if isinstance(error, Fault) else error.what,
+            where=f"{where}:{line}" if line else where,
+            remedy="mend the file, and try again: nothing of it was used",
+        ) from error
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises Fault."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise Fault("this is not UTF-8", data[: error.start].count(b"\n") + 1) from error
+    if text.startswith("\ufeff"):
+        raise Fault("it begins with a byte order mark", 1)
+    return text
+
+
+_Entry = tuple[int, str, str, int, int]  # line, group, topic, partition, offset
+
+
+def _entries(text: str, group: str | None) -> Iterable[_Entry]:
+    start = text.lstrip()[:1]
+    if start == "{":
+        return _json(text)
+    return (_path_line if start == "/" else _csv_line)(_lines(text), group)
+
+
+def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
+    found: Offsets = {}
+    legal: set[tuple[str, str]] = set()
+    for line, group, topic, partition, offset in entries:
+        if (group, topic) not in legal:
+            check_names(line, group, topic)
+            legal.add((group, topic))
+        if only is not None and group != only:
+            raise Fault(f"it is of group {shown(group)}, and {shown(only)} was asked for", line)
+        tp = TopicPartition(topic, partition)
+        of_group = found.setdefault(group, {})
+        if tp in of_group:
+            raise Fault(f"{tp} of group {group} is there twice", line)
+        of_group[tp] = offset
+    if not found:
+        raise Fault("there are no offsets in it")
+    return found
+
+
+def check_names(line: int, group: str, topic: str) -> None:
+    """Raises Fault for what no group or topic can be called."""
+    try:
+        paths.validate_group(group)
+        paths.validate_topic(topic)
+    except InvalidNameError as error:
+        raise Fault(error.what, line) from error
+
+
+# ---- lines --------------------------------------------------------------------------------------
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; empty ones may only be at the end."""
+    empty = 0
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.removesuffix("\r")
+        if len(line) > MAX_LINE:
+            raise Fault(f"the line is longer than {MAX_LINE} characters", number)
+        if not line:
+            empty = empty or number
+            continue
+        if empty:
+            raise Fault("the line is empty, and there are more behind it", empty)
+        yield number, line
+
+
+def _path_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_Entry]:
+    for number, line in lines:
+        of, tp, text = path_line(line, number)
+        yield number, of, *tp, _offset(text, number)
+
+
+def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
+    """Group, partition, and what stands for the offset, in a line of ExportZkOffsets.
+
+    The names are still to be validated. Raises Fault.
+    """
+    path, colon, text = line.partition(":")
+    at = paths.locate(path)
+    if not colon or at.kind is not Kind.OFFSET:
+        example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
+        raise Fault(f"{shown(line)} is not like {example}:42", number)
+    return at.group, TopicPartition(at.name, _partition(at.partition, number)), text
+
+
+_HEADERS = (["topic", "partition", "offset"], ["group", "topic", "partition", "offset"])
+
+
+def _csv_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_Entry]:
+    for number, line in lines:
+        try:
+            (cells,) = csv.reader([line], strict=True)
+        except (csv.Error, ValueError) as error:
+            raise Fault(f"{shown(line)} is no line of CSV", number) from error
+        if number == 1 and [one.strip().lower() for one in cells] in _HEADERS:
+            continue
+        if len(cells) not in (3, 4):
+            raise Fault(f"{shown(line)} is not like [group,]topic,partition,offset", number)
+        if len(cells) == 3 and group is None:
+            raise Fault("it names no group: --group", number)
+        of = cells[0] if len(cells) == 4 else group or ""
+        topic, partition, offset = cells[-3:]
+        if not _PARTITION.fullmatch(partition):
+            raise Fault(f"{shown(partition)} is no partition", number)
+        yield number, of, topic, _partition(int(partition), number), _offset(offset, number)
+
+
+def _partition(number: int, line: int) -> int:
+    if not 0 <= number <= MAX_INT32:
+        raise Fault(f"{number} is no partition", line)
+    return number
+
+
+def java_offset(text: str, line: int) -> int:
+    """What Java takes for the number. Raises Fault."""
+    try:
+        return parse_int64(text)
+    except ValueError as error:
+        raise Fault(f"{shown(text)} is no offset", line) from error
+
+
+def _offset(text: str, line: int) -> int:
+    offset = java_offset(text, line)
+    if offset < 0:
+        raise Fault(f"{offset} is no offset: a negative one means that there is none", line)
+    return offset
+
+
+# ---- JSON ---------------------------------------------------------------------------------------
+
+
+def _json(text: str) -> Iterator[_Entry]:
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise Fault(f"no JSON: {error.msg}", error.lineno) from error
+    except (RecursionError, ValueError) as error:
+        raise Fault(f"no JSON: {error}") from error
+    match document:
+        case {"format": str(name), "version": int(version), "groups": dict(groups)}:
+            if (name, version, len(document)) != (OURS, 1, 3):
+                raise Fault(f"it is not of format {OURS}, version 1")
+        case {"groupid": str(group), "offsets": dict(offsets)}:
+            groups = {group: offsets}
+        case _:
+            raise Fault(f"it is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
+    for group, topics in groups.items():
+        for topic, partitions in _object(topics, group).items():
+            for number, offset in _object(partitions, topic).items():
+                if type(offset) is not int or not 0 <= offset < 2**63:
+                    raise Fault(f"{group} {topic} {number}: {shown(str(offset))} is no offset")
+                if not _PARTITION.fullmatch(number):
+                    raise Fault(f"{group} {topic}: {shown(number)} is no partition")
+                yield 0, group, topic, _partition(int(number), 0), offset
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Fault(f"{shown(name)} is no object")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Fault("a name is twice in one object")
+    return found
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileFormat) -> str:
+    """The text of a file, which `read_offsets` reads again; sorted.
+
+    Raises BadFileError for several groups in the JSON of kafka-utils, which has no room for them.
+    """
+    entries = [(group, *tp, at) for group, of in sorted(offsets.items())
+               for tp, at in sorted(of.items())]
+    if to is FileFormat.LEGACY:
+        return "".join(
+            f"{paths.offset(group, TopicPartition(topic, partition))}:{at}\n"
+            for group, topic, partition, at in entries
+        )
+    if to is FileFormat.CSV:
+        out = io.StringIO()
+        single = 1 if len(offsets) == 1 else 0
+        csv.writer(out, lineterminator="\n").writerows(one[single:] for one in entries)
+        return out.getvalue()
+    groups: dict[str, dict[str, dict[str, int]]] = {}
+    for group, topic, partition, at in entries:
+        groups.setdefault(group, {}).setdefault(topic, {})[str(partition)] = at
+    if to is FileFormat.JSON:
+        document: dict[str, Any] = {"format": OURS, "version": 1, "groups": groups}
+        return json.dumps(document, indent=1) + "\n"
+    if len(groups) != 1:
+        raise BadFileError(
+            f"{len(groups)} groups do not fit into the JSON of kafka-utils",
+            remedy="export one at a time, or choose another --format",
+        )
+    ((group, of_group),) = groups.items()
+    return json.dumps({"groupid": group, "offsets": of_group}, indent=1) + "\n"

@@ -1,0 +1,627 @@
+"""ConsoleConsumer in its ZooKeeper mode, on a member of our own.
+
+What `--topic` names is a pattern, as it was. At the end everything that was written is committed.
+
+The options of ConsoleConsumer, in the words of each release.
+
+Those of the new consumer are in the help, and refused by the tool.
+
+How ConsoleConsumer writes messages: `kafka.tools.*MessageFormatter`, 0.8.2 to 1.1.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zkconsumer.admin.legacy import JavaError, ZkUtils, forget
+from zkconsumer.cli import abandon_stdout
+from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
+from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.cli.legacy.tool import Ended, Tool
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.consumer.messages import Message
+from zkconsumer.errors import ConfigError, ConsumerTimeoutError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.paths import validate_group
+
+if TYPE_CHECKING:
+    from zkconsumer.protocol.filters import TopicFilter
+
+
+# ---- console usage -------------------------------------------------------------------------------
+
+
+SUMMARY: Final = (
+    "The console consumer is a tool that reads data from Kafka and outputs it to standard output."
+)
+
+_DIRECTORY = "If csv-reporter-enable is set, and this parameter isset, the csv metrics will be "
+
+
+def options(release: Release) -> Iterator[Option]:
+    """The options of `kafka.tools.ConsoleConsumer` of a release."""
+    yield Option("topic", "The topic id to consume on.", "topic")
+    yield Option("whitelist", "Whitelist of topics to include for consumption.", "whitelist")
+    yield Option("blacklist", "Blacklist of topics to exclude from consumption.", "blacklist")
+    required = "REQUIRED (only when using old consumer)"
+    if not release.since(Release.R0_10):
+        required = "REQUIRED"
+    yield Option(
+        "zookeeper",
+        f"{required}: The connection string for the zookeeper connection in the form host:port. "
+        "Multiple URLS can be given to allow fail-over.",
+        "urls",
+    )
+    wins = " Note that [consumer-property] takes precedence over this config."
+    yield Option(
+        "consumer.config",
+        "Consumer config properties file." + (wins if release.since(Release.R0_10) else ""),
+        "config file",
+    )
+    yield from _formatting(release)
+    yield from _reading()
+    directory = "metrics directory" if release.since(Release.R0_9) else "metrics dictory"
+    put = "output here" if release.since(Release.R0_11) else "outputed here"
+    yield Option("metrics-dir", _DIRECTORY + put, directory)
+    yield Option("csv-reporter-enabled", "If set, the CSV metrics reporter will be enabled")
+    if release.since(Release.R0_9):
+        yield from _from_0_9(release)
+    if release.since(Release.R0_10):
+        yield from _from_0_10(release)
+    if release.since(Release.R0_11):
+        yield Option(
+            "isolation-level",
+            "Set to read_committed in order to filter out transactional messages which are not "
+            "committed. Set to read_uncommittedto read all messages.",
+            "",
+            default="read_uncommitted",
+        )
+    if release.since(Release.R1):
+        yield Option("group", "The consumer group id of the consumer.", "consumer group id")
+
+
+def _formatting(release: Release) -> Iterator[Option]:
+    yield Option(
+        "formatter",
+        "The name of a class to use for formatting kafka messages for display.",
+        "class",
+        default="kafka.tools.DefaultMessageFormatter",
+    )
+    doc = "The properties to initialize the message formatter."
+    yield Option("property", doc if release.since(Release.R0_10) else "", "prop")
+
+
+def _reading() -> Iterator[Option]:
+    yield Option(
+        "delete-consumer-offsets",
+        "If specified, the consumer path in zookeeper is deleted when starting up",
+    )
+    yield Option(
+        "from-beginning",
+        "If the consumer does not already have an established offset to consume from, start with "
+        "the earliest message present in the log rather than the latest message.",
+    )
+    yield Option(
+        "max-messages",
+        "The maximum number of messages to consume before exiting. If not set, consumption is "
+        "continual.",
+        "num_messages",
+        "Integer",
+    )
+    yield Option(
+        "skip-message-on-error",
+        "If there is an error when processing a message, skip it instead of halt.",
+    )
+
+
+def _from_0_9(release: Release) -> Iterator[Option]:
+    yield Option(
+        "timeout-ms",
+        "If specified, exit if no message is available for consumption for the specified interval.",
+        "timeout_ms",
+        "Integer",
+    )
+    new = "Use the new consumer implementation."
+    if release.since(Release.R1):
+        new += " This is the default, so this option is deprecated and will be removed in a future "
+        new += "release."
+    elif release.since(Release.R0_10):
+        new += " This is the default."
+    yield Option("new-consumer", new)
+    server = "REQUIRED (unless old consumer is used): The server to connect to."
+    yield Option(
+        "bootstrap-server",
+        server if release.since(Release.R0_10) else "",
+        "server to connect to",
+    )
+    yield Option("key-deserializer", "", "deserializer for key")
+    yield Option("value-deserializer", "", "deserializer for values")
+
+
+def _from_0_10(release: Release) -> Iterator[Option]:
+    begins = " Consumption starts from the end of the partition unless '--offset' is specified."
+    yield Option(
+        "partition",
+        "The partition to consume from." + (begins if release.since(Release.R0_11) else ""),
+        "partition",
+        "Integer",
+    )
+    yield Option(
+        "offset",
+        "The offset id to consume from (a non-negative number), or 'earliest' which means from "
+        "beginning, or 'latest' which means from end",
+        "consume offset",
+        default="latest",
+    )
+    yield Option(
+        "consumer-property",
+        "A mechanism to pass user-defined properties in the form key=value to the consumer.",
+        "consumer_prop",
+    )
+    yield Option(
+        "enable-systest-events",
+        "Log lifecycle events of the consumer in addition to logging consumed messages. (This is "
+        "specific for system tests.)",
+    )
+
+
+# ---- formatters ----------------------------------------------------------------------------------
+
+
+Record = Message[Any, Any]
+Formatter = Callable[[Record], bytes]
+
+_NULL: Final = b"null"
+
+# What librdkafka calls the kinds of time.
+_TIMES: Final = {1: "CreateTime", 2: "LogAppendTime"}
+
+
+def formatter(java: str, properties: Mapping[str, str], release: Release) -> Formatter:
+    """Raises JavaError for a class that is not known here."""
+    modern = release.since(Release.R0_10)
+    match java:
+        case "kafka.tools.DefaultMessageFormatter":
+            return _default(properties, release)
+        case "kafka.tools.LoggingMessageFormatter" if modern:
+            # What it writes beside goes to a log that the tools switched off.
+            return _default(properties, release)
+        case "kafka.tools.NoOpMessageFormatter":
+            return lambda message: b""
+        case "kafka.tools.ChecksumMessageFormatter":
+            topic = f"{properties['topic']}:" if "topic" in properties else ""
+            checksum = _checksum if modern else _checksum_0
+            return lambda message: f"{topic}checksum:{checksum(message)}\n".encode()
+    raise JavaError("java.lang.ClassNotFoundException", java)
+
+
+def _default(properties: Mapping[str, str], release: Release) -> Formatter:
+    modern = release.since(Release.R0_10)
+
+    def is_on(name: str, default: str) -> bool:
+        return properties.get(name, default).strip().lower() == "true"
+
+    tab = properties.get("key.separator", "\t").encode()
+    end = properties.get("line.separator", "\n").encode()
+    has_time = modern and is_on("print.timestamp", "false")
+    has_key = is_on("print.key", "false")
+    has_value = not release.since(Release.R0_11) or is_on("print.value", "true")
+    key = _deserializer(properties.get("key.deserializer") if modern else None)
+    value = _deserializer(properties.get("value.deserializer") if modern else None)
+
+    def write(message: Record) -> bytes:
+        parts = []
+        if has_time:
+            parts += [_time(message), tab if has_key or has_value else end]
+        if has_key:
+            parts += [key(_NULL if message.key is None else message.key)]
+            parts += [tab if has_value else end]
+        if has_value:
+            parts += [value(_NULL if message.value is None else message.value), end]
+        return b"".join(parts)
+
+    return write
+
+
+def _time(message: Record) -> bytes:
+    kind, milliseconds = message._raw.timestamp()
+    return f"{_TIMES[kind]}:{milliseconds}".encode() if kind in _TIMES else b"NO_TIMESTAMP"
+
+
+# ---- deserializers ------------------------------------------------------------------------------
+
+_PACKAGE: Final = "org.apache.kafka.common.serialization."
+_NUMBERS: Final = {
+    "LongDeserializer": ">q",
+    "IntegerDeserializer": ">i",
+    "ShortDeserializer": ">h",
+}
+
+
+def _deserializer(java: str | None) -> Callable[[bytes], bytes]:
+    name = (java or "").removeprefix(_PACKAGE)
+    if not name:
+        return bytes
+    if name == "StringDeserializer":
+        return lambda data: data.decode(errors="replace").encode()
+    if name not in _NUMBERS:
+        raise JavaError("java.lang.ClassNotFoundException", java)
+    form = struct.Struct(_NUMBERS[name])
+
+    def decode(data: bytes) -> bytes:
+        if len(data) != form.size:
+            raise JavaError(
+                "org.apache.kafka.common.errors.SerializationException",
+                f"Size of data received by {name} is not {form.size}",
+            )
+        return str(form.unpack(data)[0]).encode()
+
+    return decode
+
+
+def _checksum(message: Record) -> int:
+    """The CRC of the message as one of format 1, or 0 where it has no time (`Message.checksum`)."""
+    kind, milliseconds = message._raw.timestamp()
+    if kind not in _TIMES:
+        return _checksum_0(message)
+    return _crc(message, struct.pack(">bbq", 1, 8 if kind == 2 else 0, milliseconds))
+
+
+def _checksum_0(message: Record) -> int:
+    """Up to 0.9 a consumer knew of no other format."""
+    return _crc(message, bytes(2))
+
+
+def _crc(message: Record, head: bytes) -> int:
+    return zlib.crc32(head + _sized(message.key) + _sized(message.value))
+
+
+def _sized(data: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+# ---- console -------------------------------------------------------------------------------------
+
+
+GROUP, RESET, SMALLEST = "group.id", "auto.offset.reset", "smallest"
+TOPICS = ("topic", "whitelist", "blacklist")
+
+DEPRECATED = (
+    "Using the ConsoleConsumer with old consumer is deprecated and will be removed in a future "
+    "major release. Consider using the new consumer by passing [bootstrap-server] instead of "
+    "[zookeeper]."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What one run was asked for."""
+
+    connect: str
+    group: str | None
+    properties: Mapping[str, str]
+    wanted: TopicFilter
+    write: Formatter
+    most: int
+    skips: bool
+
+
+def run(tool: Tool) -> None:
+    parser = Parser(options(tool.release), tool.release)
+    if not tool.arguments:
+        tool.usage(parser, SUMMARY)
+    try:
+        given = parser.parse(tool.arguments)
+    except OptionError as error:
+        if tool.release.since(Release.R0_11):
+            tool.usage(parser, str(error))
+        tool.err(str(error))
+        raise Ended(1) from None
+    asked = _asked(tool, parser, given)
+    with tool.zookeeper(asked.connect, asked.properties) as zk:
+        group = asked.group or _made_up(zk)
+        _prepare(tool, zk, given, asked, group)
+        ended = _consume(tool, asked, group)
+        _report(tool, ended)
+        if asked.group is None:
+            forget(zk.connection, group)
+    if tool.release.since(Release.R0_10) and given.has("enable-systest-events"):
+        tool.out("shutdown_complete")
+    if ended.code:
+        raise Ended(ended.code)
+
+
+# ---- what was asked for --------------------------------------------------------------------------
+
+
+def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
+    modern = tool.release.since(Release.R0_10)
+    if not tool.release.since(Release.R0_9):
+        tool.require(parser, given, "zookeeper")
+    # From 0.10 on all values are read before it is looked at what goes together.
+    if not modern:
+        _check(tool, parser, given)
+    extra = _pairs(tool, given.values("consumer-property")) if modern else {}
+    file = given.text("consumer.config")
+    kept = {} if file is None else tool.properties(file)
+    listed = _pairs(tool, given.values("property"))
+    most = given.number("max-messages")
+    timeout_ms = given.number("timeout-ms") if tool.release.since(Release.R0_9) else None
+    if tool.release.since(Release.R0_11):
+        for part in ("key", "value"):
+            if java := given.text(f"{part}-deserializer"):
+                listed[f"{part}.deserializer"] = java
+    write = formatter(given.required("formatter"), listed, tool.release)
+    if modern:
+        _check(tool, parser, given)
+        _check_old(tool, parser, given)
+    tool.require(parser, given, "zookeeper")
+    if given.has("csv-reporter-enabled"):
+        tool.err("zkconsumer: --csv-reporter-enabled has no effect here")
+    properties = kept | extra
+    if tool.release.since(Release.R1):
+        _agree_on_group(tool, parser, properties, [given.text("group"), kept.get(GROUP)])
+    _set_reset(tool, given, properties)
+    if timeout_ms is not None and timeout_ms >= 0:
+        properties["consumer.timeout.ms"] = str(timeout_ms)
+    named = properties.get(GROUP)
+    return _Run(
+        connect=given.required("zookeeper"),
+        group=None if named is None else validate_group(named),
+        properties=properties,
+        wanted=_wanted(given),
+        write=write,
+        most=-1 if most is None else most,
+        skips=given.has("skip-message-on-error"),
+    )
+
+
+def _check(tool: Tool, parser: Parser, given: Options) -> None:
+    """Which topics, and which consumer."""
+    modern = tool.release.since(Release.R0_10)
+    if given.has("new-consumer") if not modern else not given.has("zookeeper"):
+        _refuse_new(tool, parser, given)
+    for name in ("bootstrap-server", "new-consumer") if modern else ():
+        if given.has(name):
+            tool.usage(parser, f"Option [{name}] is not valid with [zookeeper].")
+    named = [name for name in TOPICS if given.has(name)]
+    if len(named) != 1:
+        tool.usage(parser, "Exactly one of whitelist/blacklist/topic is required.")
+    given.required(named[0])
+
+
+def _check_old(tool: Tool, parser: Parser, given: Options) -> None:
+    tool.err(DEPRECATED)
+    if given.has("partition") or given.has("offset"):
+        words = "Partition-offset based consumption is supported in the new consumer only."
+        tool.usage(parser, words)
+
+
+def _wanted(given: Options) -> TopicFilter:
+    from zkconsumer.protocol.filters import black_list, white_list
+
+    (name,) = [one for one in TOPICS if given.has(one)]
+    return (black_list if name == "blacklist" else white_list)(given.required(name))
+
+
+def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
+    modern = tool.release.since(Release.R0_10)
+    names = ("topic", "whitelist") if modern else ("topic",)
+    if sum(map(given.has, names)) != 1:
+        tool.usage(
+            parser,
+            "Exactly one of whitelist/topic is required." if modern else "Topic must be specified.",
+        )
+    tool.require(parser, given, "bootstrap-server")
+    raise ConfigError(
+        "this asks for a consumer that has nothing to do with ZooKeeper",
+        where="--bootstrap-server", remedy="Kafka's own kafka-console-consumer.sh is one",
+    )
+
+
+def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
+    """`CommandLineUtils.parseKeyValueArgs`: a name alone has an empty value."""
+    found = {}
+    for text in texts:
+        # As Java's split: empty parts at the end do not count.
+        match text.rstrip("=").split("="):
+            case [""]:
+                continue
+            case [name]:
+                found[name] = ""
+            case [name, value]:
+                found[name] = value
+            case _:
+                tool.err(f"Invalid command line properties: {' '.join(texts)}")
+                raise Ended(1)
+    return found
+
+
+def _agree_on_group(
+    tool: Tool, parser: Parser, properties: dict[str, str], others: Iterable[str | None]
+) -> None:
+    """1.0 looked in three places, and wanted one answer."""
+    places = (*others, properties.get(GROUP))
+    groups = list(dict.fromkeys(one for one in places if one is not None))
+    if len(groups) > 1:
+        listed = ", ".join(f"'{one}'" for one in groups)
+        tool.usage(
+            parser,
+            "The group ids provided in different places (directly using '--group', via "
+            "'--consumer-property', or via '--consumer.config') do not match. "
+            f"Detected group ids: {listed}",
+        )
+    properties.update((GROUP, one) for one in groups)
+
+
+def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
+    """Where a group without offsets begins; only 1.0 took what the properties say of it."""
+    asked = properties.get(RESET)
+    if asked is None or not tool.release.since(Release.R1):
+        properties[RESET] = SMALLEST if given.has("from-beginning") else "largest"
+    elif given.has("from-beginning") and asked != SMALLEST:
+        tool.err(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={asked}', "
+            "please remove one option"
+        )
+        raise Ended(1)
+
+
+# ---- before and after ----------------------------------------------------------------------------
+
+
+def _prepare(tool: Tool, zk: ZkUtils, given: Options, asked: _Run, group: str) -> None:
+    from zkconsumer.admin.apply import Live
+
+    if tool.release.since(Release.R0_9) and not zk.exists(paths.BROKER_IDS):
+        tool.err("No brokers found in ZK.")
+        raise Ended(1)
+    if given.has("delete-consumer-offsets"):
+        tool.writing(zk).delete(paths.group(group), live=Live.FORCE)
+        return
+    begins = given.has("from-beginning")
+    if tool.release.since(Release.R1):
+        begins = begins or asked.properties[RESET] == SMALLEST
+    if begins and zk.exists(paths.offsets(group)):
+        tool.err(
+            f"Found previous offset information for this group {group}. Please use "
+            "--delete-consumer-offsets to delete previous offsets metadata"
+        )
+        raise Ended(1)
+
+
+def _made_up(zk: ZkUtils) -> str:
+    """A group of this run alone, which goes with it: so not one that somebody has already."""
+    while zk.exists(paths.group(name := f"console-consumer-{random.randrange(100_000)}")):
+        pass
+    return name
+
+
+# ---- consuming -----------------------------------------------------------------------------------
+
+
+class _SignalError(Exception):
+    """SIGINT or SIGTERM came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """The first signal is an exception, a second one what it was; only for the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        restore()
+        raise _SignalError(number)
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        restore()
+
+
+class _End(NamedTuple):
+    """How many messages, the exit code, and what the formatter threw."""
+
+    messages: int
+    code: int = 0
+    error: JavaError | None = None
+
+
+def _report(tool: Tool, ended: _End) -> None:
+    modern = tool.release.since(Release.R0_9)
+    count = f"{'Processed a total of' if modern else 'Consumed'} {ended.messages} messages"
+    if modern:
+        tool.err(count)
+    if ended.error is not None:
+        words = "Unknown error when running consumer" if modern else (
+            "Error processing message, stopping consumer"
+        )
+        tool.log("ERROR", f"{words}: ")
+        tool.err(f"{ended.error.kind}: {ended.error.text}")
+    if not modern:
+        tool.err(count)
+
+
+def _consume(tool: Tool, asked: _Run, group: str) -> _End:
+    """Consume to the end.
+
+    What is cut off by a signal or a closed pipe was not written, and is delivered again.
+    """
+    from zkconsumer import ConsumerConnector
+
+    config = ConsumerConfig.from_properties(
+        dict(asked.properties), tool.own_properties(),
+        zookeeper_connect=asked.connect, group_id=group,
+    )
+    messages = _Messages(tool, asked)
+    try:
+        with _signals(), ConsumerConnector(config) as connector:
+            (stream,) = connector.create_message_streams_by_filter(asked.wanted, 1)
+            messages.take(stream)
+    except BrokenPipeError:
+        abandon_stdout()
+        tool.err("Unable to write to standard out, closing consumer.")
+        return _End(messages.count, 0 if tool.release.since(Release.R0_10) else 1)
+    except JavaError as error:
+        return _End(messages.count, 1 if tool.release.since(Release.R0_9) else 0, error)
+    except _SignalError as error:
+        return _End(messages.count, 128 + error.number)
+    return _End(messages.count)
+
+
+class _Messages:
+    """What has been taken from the stream, and written."""
+
+    def __init__(self, tool: Tool, asked: _Run) -> None:
+        self._tool, self._asked = tool, asked
+        self.count = 0
+
+    def take(self, stream: Iterable[Record]) -> None:
+        if self._asked.most == 0:
+            return
+        try:
+            for message in stream:
+                self.count += 1
+                self._write(message)
+                if self.count == self._asked.most:
+                    return
+        except ConsumerTimeoutError:
+            modern = self._tool.release.since(Release.R0_9)
+            ending = "terminating consumer process" if modern else "stopping consumer"
+            self._tool.log("ERROR", f"Error processing message, {ending}: ")
+            self._tool.err("kafka.consumer.ConsumerTimeoutException")
+
+    def _write(self, message: Record) -> None:
+        try:
+            data = memoryview(self._asked.write(message))
+        except JavaError as error:
+            if not self._asked.skips:
+                raise
+            self._tool.log("ERROR", "Error processing message, skipping this message: ")
+            self._tool.err(f"{error.kind}: {error.text}")
+            return
+        # Under PYTHONUNBUFFERED `buffer` is the bare file, which writes what a pipe takes.
+        while data:
+            data = data[sys.stdout.buffer.write(data) :]
+        sys.stdout.buffer.flush()

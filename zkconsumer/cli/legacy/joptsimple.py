@@ -1,0 +1,230 @@
+"""Options as joptsimple reads them, and its help byte by byte: 3.2 (Kafka 0.8, 0.9), 5.0 (later).
+
+The help wraps where `java.text.BreakIterator` sees the end of a word, which a trailing hyphen or
+colon is, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+from zkconsumer.cli.legacy.releases import Release
+from zkconsumer.protocol.java.text import parse_int32, parse_int64
+
+# Columns: joptsimple's own width.
+WIDTH: Final = 80
+_OLD_COLUMN: Final = (WIDTH - 2) // 2
+_GAP: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a tool.
+
+    `argument` is how its value is called in the help: None for an option that takes none, "" for a
+    value without a name. `kind` is Java's class of the value: String, Integer or Long.
+    """
+
+    name: str
+    doc: str = ""
+    argument: str | None = None
+    kind: str = "String"
+    default: str | None = None
+
+
+class OptionError(Exception):
+    """The arguments cannot be read; `kind` is the exception's class in joptsimple."""
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Options:
+    """What the arguments said."""
+
+    def __init__(self, parser: Parser, given: Sequence[tuple[str, str]]) -> None:
+        self._parser = parser
+        self._given = given
+
+    def has(self, name: str) -> bool:
+        return any(one == name for one, _ in self._given)
+
+    def values(self, name: str) -> list[str]:
+        """All values of an option, or its default."""
+        found = [value for one, value in self._given if one == name]
+        default = self._parser.option(name).default
+        return found if found or default is None else [default]
+
+    def text(self, name: str) -> str | None:
+        """The one value of an option, or its default. Raises OptionError for two values."""
+        found = self.values(name)
+        if len(found) > 1:
+            raise self._parser.error(
+                f"Found multiple arguments for option {self._parser.listed(name)}, "
+                "but you asked for only one",
+                "MultipleArgumentsForOptionException",
+            )
+        return found[0] if found else None
+
+    def required(self, name: str) -> str:
+        """The value of an option that was checked to be there, or that has a default."""
+        found = self.text(name)
+        if found is None:
+            raise AssertionError(f"--{name} was not checked")
+        return found
+
+    def number(self, name: str) -> int | None:
+        """The value of an option of kind Integer or Long. Raises OptionError for another text."""
+        text = self.text(name)
+        if text is None:
+            return None
+        kind = self._parser.option(name).kind
+        try:
+            return parse_int32(text) if kind == "Integer" else parse_int64(text)
+        except ValueError:
+            raise self._parser.unreadable(name, text) from None
+
+
+class Parser:
+    """The options of one tool of one release."""
+
+    def __init__(self, options: Iterable[Option], release: Release) -> None:
+        self._options = {one.name: one for one in sorted(options, key=lambda one: one.name)}
+        self._old = not release.since(Release.R0_10)
+        # KAFKA-4703: a beginning of a name is no longer taken for the name.
+        self._abbreviated = not release.since(Release.R0_11)
+
+    def option(self, name: str) -> Option:
+        return self._options[name]
+
+    def parse(self, arguments: Sequence[str]) -> Options:
+        """Raises OptionError. What is no option is passed over, as all these tools do."""
+        given: list[tuple[str, str]] = []
+        left = iter(arguments)
+        for one in left:
+            if one == "--":
+                break
+            if one.startswith("-") and len(one) > 1:
+                name, _, value = one.lstrip("-").partition("=")
+                option = self._recognised(name)
+                if option.argument is not None and not value:
+                    value = next(left, "")
+                    if not value:
+                        raise self.error(
+                            f"Option {self.listed(option.name)} requires an argument",
+                            "OptionMissingRequiredArgumentException",
+                        )
+                given.append((option.name, value))
+        return Options(self, given)
+
+    def _recognised(self, name: str) -> Option:
+        if name in self._options:
+            return self._options[name]
+        meant = [one for one in self._options if name and one.startswith(name)]
+        if self._abbreviated and len(meant) == 1:
+            return self._options[meant[0]]
+        raise self.error(
+            f"{self.quoted(name)} is not a recognized option", "UnrecognizedOptionException"
+        )
+
+    # ---- words of the library --------------------------------------------------------------------
+
+    def error(self, text: str, kind: str) -> OptionError:
+        return OptionError(text, f"joptsimple.{kind}")
+
+    def unreadable(self, name: str, text: str) -> OptionError:
+        if self._old:
+            words = (
+                f"Cannot convert argument '{text}' of option {self.listed(name)} "
+                f"to class java.lang.{self.option(name).kind}"
+            )
+        else:
+            words = f"Cannot parse argument '{text}' of option {name}"
+        return self.error(words, "OptionArgumentConversionException")
+
+    def quoted(self, name: str) -> str:
+        return f"'{name}'" if self._old else name
+
+    def listed(self, name: str) -> str:
+        return f"['{name}']" if self._old else name
+
+    # ---- help ------------------------------------------------------------------------------------
+
+    def help(self) -> str:
+        """What `printHelpOn` prints, the last line ended too."""
+        rows = [(self._left(one), _right(one)) for one in self._options.values()]
+        return _old_help(rows) if self._old else _new_help(rows)
+
+    def _left(self, option: Option) -> str:
+        if option.argument is None:
+            return f"--{option.name}"
+        hidden = self._old and option.kind == "String"
+        words = [word for word in ("" if hidden else option.kind, option.argument) if word]
+        return f"--{option.name} <{': '.join(words)}>" if words else f"--{option.name}"
+
+
+def _right(option: Option) -> str:
+    if option.default is None:
+        return option.doc
+    return f"{option.doc} (default: {option.default})".strip()
+
+
+_PRE = '($"\\[{'
+_POST = '!%.,:;?")\\]}'
+# `LineBreak` of the JDK's BreakIteratorRules, as far as help texts go: what may stand before a
+# word, the word or number, then hyphens or what may stand behind it, then blanks.
+_WORD = re.compile(
+    rf"[{_PRE}]*(?:[{_PRE}-]*[0-9]+(?:[.,][0-9]+)*|[^\s{_PRE}{_POST}-]*)(?:-+|[{_POST}]*)\s*"
+)
+
+
+def _lines(text: str, width: int) -> Iterator[str]:
+    for embedded in text.strip().split("\n"):
+        line = ""
+        for word in (match[0] for match in _WORD.finditer(embedded)):
+            if len(line) + len(word) > width:
+                yield line.rstrip()
+                line = "  " + word
+            else:
+                line += word
+        if line:
+            yield line.rstrip()
+
+
+_HEAD: Final = [("Option", "Description"), ("------", "-----------")]
+
+
+def _old_help(rows: Sequence[tuple[str, str]]) -> str:
+    """`joptsimple.internal.ColumnarData`: two columns of one width."""
+    widths = (_OLD_COLUMN, _OLD_COLUMN)
+    return _paired([*_HEAD, *_fitted(rows, widths)], widths, gap=1)
+
+
+def _new_help(rows: Sequence[tuple[str, str]]) -> str:
+    """`joptsimple.internal.Rows`: columns as wide as they must be, before and after wrapping."""
+    cells = [*_HEAD, *rows]
+    cells = [*_HEAD, *_fitted(rows, _widths(cells))]
+    return _paired(cells, _widths(cells), gap=_GAP)
+
+
+def _widths(cells: Sequence[tuple[str, str]]) -> tuple[int, int]:
+    left = min((WIDTH - _GAP) // 2, max(len(one) for one, _ in cells))
+    return left, min(WIDTH - left - _GAP, max(len(one) for _, one in cells))
+
+
+def _fitted(
+    rows: Sequence[tuple[str, str]], widths: tuple[int, int]
+) -> Iterator[tuple[str, str]]:
+    for left, right in rows:
+        yield from zip_longest(_lines(left, widths[0]), _lines(right, widths[1]), fillvalue="")
+
+
+def _paired(cells: Sequence[tuple[str, str]], widths: tuple[int, int], *, gap: int) -> str:
+    return "".join(
+        left.ljust(widths[0]) + " " * gap + right.ljust(widths[1]) + "\n" for left, right in cells
+    )

@@ -1,0 +1,259 @@
+"""What a property may hold: one small value per kind, and `setting`, which puts it on a field.
+
+A kind turns the text of a properties file into a typed value (`from_text`) and checks a typed value
+(`check`), whichever way it came. Both raise ValueError; `zkconsumer.config.consumer` says where.
+The rules are those of `kafka.utils.VerifiableProperties` 0.9 and later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
+
+from zkconsumer.errors import ConfigError, InvalidNameError
+from zkconsumer.protocol.paths import MAX_NAME_LENGTH, validate_group, znode_fault
+from zkconsumer.protocol.releases import profile
+
+# Java's Int: what `Integer.parseInt` takes. Larger numbers are refused, as there.
+INT_MAX = 2**31 - 1
+_JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class Kind(Protocol):
+    """The type of a property."""
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, for the error's remedy and for the documentation."""
+
+    def from_text(self, text: str) -> object:
+        """The value that stands in a properties file as `text`; ValueError if it is none."""
+
+    def check(self, value: object) -> object:
+        """`value`, normalised; ValueError if it is not allowed."""
+
+
+class Secret(str):
+    """A string that does not show itself in a repr, hence not in a log of the configuration."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string for which `accepts` gives something true; `type` may be a subclass of str."""
+
+    allowed: str = "any text"
+    accepts: Callable[[str], object] = lambda text: True
+    type: Callable[[str], str] = str
+
+    def from_text(self, text: str) -> str:
+        return text
+
+    def check(self, value: object) -> str:
+        if not isinstance(value, str) or not self.accepts(value):
+            raise ValueError
+        return self.type(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words; `fold` is applied first (the JVM lower-cases some and not others)."""
+
+    words: tuple[str, ...]
+    fold: Callable[[str], str] = str
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(self.words)
+
+    def from_text(self, text: str) -> str:
+        return text
+
+    def check(self, value: object) -> str:
+        if not isinstance(value, str) or self.fold(value) not in self.words:
+            raise ValueError
+        return self.fold(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Exactly `true` or `false`: the JVM takes neither `True` nor `1` nor `yes`."""
+
+    allowed: str = "true or false"
+
+    def from_text(self, text: str) -> bool:
+        return {"true": True, "false": False}[text] if text in ("true", "false") else _no(text)
+
+    def check(self, value: object) -> bool:
+        return value if isinstance(value, bool) else _no(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number of `unit` from `least` to `most`, which is Java's largest Int."""
+
+    least: int
+    unit: str = ""
+    most: int = INT_MAX
+
+    @property
+    def allowed(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        return f"a whole number{unit and ' of' + unit}, {self.least} to {self.most}"
+
+    def from_text(self, text: str) -> int:
+        return _java_int(text)
+
+    def check(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError
+        return value if self.least <= value <= self.most else _no(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Millis:
+    """Whole milliseconds in a file, float seconds in Python; the one place that translates."""
+
+    least: int
+
+    @property
+    def allowed(self) -> str:
+        return f"whole milliseconds, {self.least} to {INT_MAX} (in Python: seconds)"
+
+    def from_text(self, text: str) -> float:
+        return _java_int(text) / 1000
+
+    def check(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError
+        if not self.least / 1000 <= value <= INT_MAX / 1000:  # also false for NaN
+            raise ValueError
+        return float(value)
+
+
+MIN_PAUSE_S = 0.05
+"""Least pause between two attempts, in seconds. The JVM takes 0, and its loops then run as fast as
+the servers answer. A shorter pause counts as this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Like Millis, for the pause between two attempts: `MIN_PAUSE_S` at least."""
+
+    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms count as {MIN_PAUSE_S * 1000:.0f} ms"
+
+    def from_text(self, text: str) -> float:
+        return _java_int(text) / 1000
+
+    def check(self, value: object) -> float:
+        return max(Millis(0).check(value), MIN_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class MillisOrNever:
+    """Like Millis, where any negative number in a file means "never", in Python None."""
+
+    allowed: str = f"whole milliseconds up to {INT_MAX}, negative: never (in Python: seconds, None)"
+
+    def from_text(self, text: str) -> float | None:
+        number = _java_int(text)
+        return None if number < 0 else number / 1000
+
+    def check(self, value: object) -> float | None:
+        return None if value is None else Millis(0).check(value)
+
+
+def _is_group(name: str) -> bool:
+    try:
+        return bool(validate_group(name))
+    except InvalidNameError:
+        return False
+
+
+GROUP = Text(f"1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 . _ - and neither '.' nor '..'", _is_group)
+# kafka.common.Config.validateChars
+CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
+# The JVM does not check it and should: a '/' makes a tree of nodes below `ids`, which fails every
+# member of the group.
+ID_SUFFIX = Text(
+    "what ZooKeeper allows in the name of a znode",
+    lambda suffix: "/" not in suffix and not znode_fault(f"_{suffix}"),
+)
+AUTO_RELEASE = "auto"
+
+
+def _release(name: str) -> str:
+    return name if name == AUTO_RELEASE else profile(name).release
+
+
+def _is_release(name: str) -> bool:
+    try:
+        return bool(_release(name))
+    except ConfigError:
+        return False
+
+
+# A beginning that leaves no doubt is completed: `0.11` becomes `0.11.0.3`.
+RELEASE = Text("0.8.0 to 1.1.1, 0.8.2-0.11, or auto", _is_release, _release)
+HOSTS = Text("host:port[,host:port...][/chroot]")
+TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
+SECRET = Text("any text but none", bool, Secret)
+PATH = Text("a path", bool)
+PORT = Whole(1, most=65535)
+SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
+
+
+class Required:
+    """The default of a property that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The default of a property that another one decides; `by` says which, for the reader."""
+
+    by: str
+
+
+REQUIRED = Required()
+Default = str | float | bool | None | Decided | Required
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: a property, and the attribute that holds it."""
+
+    name: str
+    kind: Kind
+    default: Default
+    effect: str
+    attribute: str = ""
+
+
+def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
+    """A dataclass field for property `name`; a default that is Decided is None until resolved."""
+    metadata = {"setting": Setting(name, kind, default, effect)}
+    if isinstance(default, Required):
+        return field(metadata=metadata)
+    return field(default=None if isinstance(default, Decided) else default, metadata=metadata)
+
+
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """The rows of a dataclass whose fields were made by `setting`, in order."""
+    return tuple(replace(one.metadata["setting"], attribute=one.name) for one in fields(cls))
+
+
+def _java_int(text: str) -> int:
+    # Python's int() also takes blanks, underscores and numbers of any length.
+    if _JAVA_INT.fullmatch(text) is None or len(text) > len("-2147483648"):
+        raise ValueError(text)
+    return int(text)
+
+
+def _no(value: object) -> Any:
+    raise ValueError(value)

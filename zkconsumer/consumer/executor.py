@@ -1,0 +1,255 @@
+"""Run the machine's ZooKeeper commands as operations over a session, and report how each one ends.
+
+The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
+coordinator's inbox as `Resume` and `WatchFired`; the coordinator hands these to `Executor.resume`
+and `meaning`. Nothing in here imports kazoo: the simulator runs the same executor over a simulated
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from zkconsumer.member import commands, events, operations, read_group
+from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
+from zkconsumer.member.operations import Member
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.requests import (
+    WATCH_CREATED,
+    WATCH_DELETED,
+    Batch,
+    Code,
+    OffsetRequest,
+    Operation,
+    Reply,
+    SyncLeader,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The replies to the batch that the operation with this ticket sent last."""
+
+    ticket: int
+    replies: Sequence[Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFired:
+    """A one-shot watch fired; `kind` is one of the names of ZooKeeper's event types."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The callback that posts the replies to one batch. Any thread may call it, once."""
+
+    ticket: int
+    post: Callable[[Resume], None]
+
+    def __call__(self, replies: Sequence[Reply]) -> None:
+        self.post(Resume(self.ticket, replies))
+
+
+class Session(Protocol):
+    """The part of `ZooKeeperSession` that the executor uses."""
+
+    def is_over(self, session_id: int) -> bool: ...
+    def submit(self, batch: Batch, done: Done) -> None: ...
+
+
+class AskKafka(Protocol):
+    """Sends a request for offsets, and calls `done` with its one reply on another thread."""
+
+    def __call__(self, request: OffsetRequest, done: Done) -> None: ...
+
+
+class Steps(Protocol):
+    """An operation under way: an `Operation`, or the simulator's copyable form of one."""
+
+    def __next__(self) -> Batch | OffsetRequest: ...
+    def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest: ...
+    def close(self) -> None: ...
+
+
+Begin = Callable[[commands.Command, Member, float], tuple[int, Steps]]
+"""Makes the operation of a command, and the number under which the machine awaits its outcome."""
+
+
+@dataclass(slots=True)
+class Running:
+    """An operation that waits for the replies to one batch.
+
+    `op` is the number under which the machine awaits the outcome, or 0 if nothing awaits it.
+    `session_id` is the session in which the operation began.
+    """
+
+    op: int
+    session_id: int
+    steps: Steps
+
+
+class Executor:
+    """Runs operations; not thread-safe.
+
+    Attributes:
+        running: the operations under way, by ticket. Several may have the number 0, so each
+            operation has a ticket of its own.
+        requests: how many requests have been sent to ZooKeeper.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        *,
+        post: Callable[[Resume], None],
+        clock: Callable[[], float],
+        ask_kafka: AskKafka | None = None,
+        begin: Begin | None = None,
+    ) -> None:
+        """
+        Args:
+            session: sends the batches.
+            post: puts a `Resume` into the coordinator's inbox; any thread may call it.
+            clock: the lease's clock, in seconds.
+            ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
+            begin: makes operations; None for `operation`.
+        """
+        self._session, self._settings = session, settings
+        self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
+        self._begin = begin or operation
+        self.running: dict[int, Running] = {}
+        self.last_ticket = 0
+        self.requests = 0
+
+    def start(self, command: commands.Command, session_id: int) -> None:
+        """Begin the operation of a command; `resume` returns its outcome later."""
+        me = Member.of(self._settings, session_id)
+        op, steps = self._begin(command, me, self._clock())
+        self.last_ticket += 1
+        self.running[self.last_ticket] = running = Running(op, session_id, steps)
+        self._send(self.last_ticket, running, next(steps))
+
+    def resume(self, resume: Resume, awaits: Callable[[int], bool]) -> Event | None:
+        """Continue an operation with its replies.
+
+        Args:
+            resume: the replies.
+            awaits: tells whether the machine still awaits the operation with this number.
+
+        Returns:
+            The event of the operation's end; None if it has not ended, or nothing awaits it.
+        """
+        running = self.running[resume.ticket]
+        if not awaits(running.op):
+            return self._end(resume.ticket, None)
+        if any(reply.code is Code.BROKEN for reply in resume.replies):
+            return self._end(resume.ticket, Interrupted())
+        try:
+            batch = running.steps.send(resume.replies)
+        except StopIteration as end:
+            return self._end(resume.ticket, end.value)
+        self._send(resume.ticket, running, batch)
+        return None
+
+    def _send(self, ticket: int, running: Running, batch: Batch | OffsetRequest) -> None:
+        done = Done(ticket, self._post)
+        if self._session.is_over(running.session_id):
+            # An operation must not continue in the next session: 1. a commit waits for a reply;
+            # 2. its session expires, and the member registers again in a new session; 3. the
+            # commit's check of the id znode finds the new registration, and the stale commit
+            # succeeds.
+            done([Reply(Code.BROKEN)])
+        elif isinstance(batch, OffsetRequest):
+            assert self._ask_kafka is not None, "offsets.storage is zookeeper"
+            self._ask_kafka(batch, done)
+        else:
+            self.requests += len(batch)
+            self._session.submit(batch, done)
+
+    def _end(self, ticket: int, outcome: Any) -> Event | None:
+        running = self.running.pop(ticket)
+        running.steps.close()
+        now = self._clock()
+        if isinstance(outcome, Outcome):
+            return events.Finished(now=now, op=running.op, outcome=outcome)
+        return outcome(now) if callable(outcome) else None
+
+
+def operation(command: commands.Command, me: Member, now: float) -> tuple[int, Operation]:
+    """Return the operation of a command, and its number; 0 if the machine awaits no outcome."""
+    match command:
+        case commands.Register(op, wall_ms):
+            return op, operations.register(me, wall_ms)
+        case commands.ReadView(op):
+            return op, read_group.read_view(me)
+        case commands.Verify(op, partitions):
+            return op, operations.verify(me, partitions)
+        case commands.Release(op, partitions):
+            return op, operations.release(me, partitions)
+        case commands.Claim(op, threads, known, ask, eager):
+            return op, operations.claim(me, threads, known, ask=ask, all_or_nothing=eager)
+        case commands.LoadOffsets(op, partitions, storage):
+            return op, operations.load(me, partitions, storage)
+        case commands.CommitOffsets(op, plan):
+            return op, operations.commit(me, plan)
+        case commands.ListOwners(op, topics):
+            return op, operations.list_owners(me, sorted(topics))
+        case commands.Nudge(op, wall_ms):
+            return op, operations.nudge(me, wall_ms)
+        case commands.Sync(op):
+            return op, _sync(me, now)
+        case commands.RearmTopic() | commands.Diagnose():
+            return 0, _aside(command, me)
+    raise TypeError(f"not a command for ZooKeeper: {command!r}")
+
+
+def _sync(me: Member, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
+    (reply,) = yield [SyncLeader(me.path)]
+    return Synced(sent_at) if reply.code is Code.OK else Interrupted()
+
+
+def _aside(command: commands.RearmTopic | commands.Diagnose, me: Member) -> Operation:
+    if isinstance(command, commands.Diagnose):
+        return read_group.diagnose(me)
+    return _topic_back(command.topic)
+
+
+def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:
+    there = yield from operations.wait_for_topic(topic)
+    if not there:
+        return None
+    return lambda now: events.Triggered(now=now, trigger=Trigger.TOPIC, subject=topic)
+
+
+def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
+    """Return the event that a fired watch means to the member; None if it means nothing."""
+    at = paths.locate(fired.path)
+    deleted = fired.kind == WATCH_DELETED
+    match at.kind:
+        case Kind.IDS:
+            return events.Triggered(now=now, trigger=Trigger.MEMBERS)
+        case Kind.MEMBER if at.name == settings.consumer and fired.kind != WATCH_CREATED:
+            return events.Triggered(now=now, trigger=Trigger.OWN_MEMBER_NODE)
+        case Kind.TOPIC if deleted:
+            return events.TopicDeleted(now=now, topic=at.name)
+        case Kind.TOPIC:
+            return events.Triggered(now=now, trigger=Trigger.TOPIC, subject=at.name)
+        case Kind.TOPICS:
+            return events.Triggered(now=now, trigger=Trigger.TOPICS)
+        case Kind.BROKER_IDS:
+            return events.Triggered(now=now, trigger=Trigger.BROKERS)
+        case Kind.OWNER if fired.kind != WATCH_CREATED:
+            partition = TopicPartition(at.name, at.partition)
+            return events.OwnerNodeChanged(now=now, partition=partition)
+        case Kind.OWNERS_OF:
+            return events.OwnersChanged(now=now, topic=at.name)
+    return None

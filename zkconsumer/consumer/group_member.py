@@ -1,0 +1,273 @@
+"""From a user's configuration to the parts of a member: its machine's settings, its streams.
+
+Asking for the registered brokers outside of a rebalance, which no broker's death causes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import time
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
+
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.property_types import AUTO_RELEASE
+from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream_fetcher import (
+    IDLE_S,
+    TURN_S,
+    ReportKind,
+    StreamReport,
+    in_thread,
+    inline,
+)
+from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
+from zkconsumer.errors import displayed
+from zkconsumer.kafka.client_settings import Settings as KafkaSettings
+from zkconsumer.kafka.client_settings import broker_settings, fetch_settings, servers
+from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
+from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
+from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
+from zkconsumer.member.read_group import read_brokers
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import Group
+from zkconsumer.protocol.group_snapshot import GroupView
+from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Storage, ThreadId
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.registrations import Registration, validate_registration
+from zkconsumer.protocol.release_detection import detect
+from zkconsumer.protocol.releases import Profile, profile
+from zkconsumer.protocol.requests import Batch, Code, Reply
+from zkconsumer.zk.session import ZooKeeperSession
+
+# ---- brokers -------------------------------------------------------------------------------------
+
+
+RunningBrokers = Generator[Batch, Sequence[Reply], tuple[Broker, ...]]
+
+
+def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
+    """Those registered now, as the JVM's leader finder looks for them; none if it cannot be known.
+
+    Waits for each of ZooKeeper's two answers, at most `limit_s`. Not for the session's own threads.
+    """
+    running = _listed_and_read()
+    batch = next(running)
+    while True:
+        answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
+        session.submit(batch, answer.put)
+        try:
+            replies = answer.get(timeout=limit_s)
+            if any(reply.code is Code.BROKEN for reply in replies):
+                return ()
+            batch = running.send(replies)
+        except queue.Empty:
+            return ()
+        except StopIteration as end:
+            found: tuple[Broker, ...] = end.value
+            return found
+
+
+def _listed_and_read() -> RunningBrokers:
+    (listing,) = yield [rq.Children(paths.BROKER_IDS)]
+    return (yield from read_brokers(listing.value if listing.code is Code.OK else ()))
+
+
+# ---- making --------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger(__name__)
+
+# `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
+NUDGE_S: Final = 60.0
+
+# A settled member reads the group again after so long at the least (unit: seconds), should a watch
+# have been lost; a reading is a request for each member, and a few for each topic.
+REFRESH_S: Final = 30.0
+
+
+def settings(
+    config: ConsumerConfig,
+    session: ZooKeeperSession,
+    consumer: ConsumerId,
+    wanted: Registration,
+    listener: ConsumerRebalanceListener | None,
+) -> Settings:
+    """What the machine decides by.
+
+    Raises ConfigError when members of the peers' release would misread our registration, and with
+    `peers.release=auto` what `ZooKeeperSession.survey` raises.
+    """
+    release = _profile(config, session)
+    validate_registration(wanted, profile=release)
+    return Settings(
+        group=config.group_id,
+        consumer=consumer,
+        subscription=wanted.subscription,
+        pattern=wanted.pattern,
+        internal=release.internal_topics if config.exclude_internal_topics else frozenset(),
+        profile=release,
+        strategy=Strategy(config.partition_assignment_strategy),
+        mode=RebalanceMode(config.rebalance_mode),
+        auto_commit_s=config.auto_commit_interval_s if config.auto_commit_enable else None,
+        grace_s=config.release_grace_s,
+        backoff_s=config.rebalance_backoff_s,
+        retries=config.rebalance_max_retries,
+        nudge_s=NUDGE_S if config.peers_nudge else None,
+        refresh_s=REFRESH_S,
+        # Nothing of the user's holds a release for longer: a JVM joiner gives up in the end.
+        listener_s=config.release_grace_s if listener else None,
+        storage=storage(config),
+        channel_backoff_s=config.offsets_channel_backoff_s,
+        commit_retries=config.offsets_commit_max_retries,
+    )
+
+
+def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
+    """What `peers.release` names; for `auto`, what the group's owner nodes show at this moment."""
+    if config.peers_release != AUTO_RELEASE:
+        return profile(config.peers_release)
+    found = session.survey(config.group_id)
+    group = Group(
+        Strategy(config.partition_assignment_strategy),
+        dict(sorted(found.registrations.items())),
+        found.topics,
+        exclude_internal=config.exclude_internal_topics,
+    )
+    finding = detect(group, found.owners)
+    logger.info("peers.release=auto: as %s (%s)", finding.profile.release,
+                displayed(finding.reason))
+    return finding.profile
+
+
+def storage(config: ConsumerConfig) -> Storage:
+    """Where offsets are kept; dual commit means nothing where ZooKeeper alone keeps them."""
+    if config.offsets_storage == "zookeeper":
+        return Storage.ZOOKEEPER
+    return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
+
+
+def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
+    """Those registered now, or else by the view; one without any is read anew when they come."""
+    if view is None or not view.brokers:
+        return ()
+    return registered_brokers(session, limit_s=LOOKUP_S) or view.brokers
+
+
+def offset_store(
+    config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Sequence[Broker]]
+) -> KafkaOffsetStore | None:
+    """What asks Kafka for offsets; `brokers` as for `stream`."""
+    if config.offsets_storage == "zookeeper":
+        return None
+
+    def connect() -> KafkaSettings | None:
+        known = brokers()
+        return {**channel_settings(config), **broker_settings(known)} if known else None
+
+    limit_s = config.offsets_channel_socket_timeout_s
+    return KafkaOffsetStore(consumer, connect=connect, limit_s=limit_s)
+
+
+def stream(
+    config: ConsumerConfig,
+    topic: str | None,
+    thread: ThreadId,
+    number: int,
+    codec: Codec[Any, Any],
+    *,
+    gate: LeaseGate,
+    brokers: Callable[[], Sequence[Broker]],
+    report: Callable[[StreamReport], None],
+    pool: FetcherPool | None,
+) -> Stream[Any, Any]:
+    """The stream of a thread; `brokers` and `pool` as for `fetcher_pool`."""
+    if pool is None:
+        # The stream's thread drives a client, which nothing but a message wakes.
+        connect, moved = clients(config, brokers)
+        background, turn_s = in_thread, TURN_S
+    else:
+        shared = pool
+        connect, moved = lambda: shared.fetcher(made.alarm), lambda: False
+        background, turn_s = inline, IDLE_S
+    made: Stream[Any, Any] = Stream(
+        topic=topic,
+        thread_id=thread,
+        number=number,
+        gate=gate,
+        connect=connect,
+        moved=moved,
+        reset=Reset(config.auto_offset_reset),
+        timeout_s=config.consumer_timeout_s,
+        retry_s=config.refresh_leader_backoff_s,
+        codec=codec,
+        report=report,
+        background=background,
+        turn_s=turn_s,
+    )
+    return made
+
+
+def fetcher_pool(
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    streams: int,
+    *,
+    brokers: Callable[[], Sequence[Broker]],
+    report: Callable[[StreamReport], None],
+) -> FetcherPool | None:
+    """Return the clients that the streams of a member share; None if each stream has its own.
+
+    `brokers` returns the registered brokers; it may wait for ZooKeeper, and is called on other
+    threads than the user's.
+    """
+    if streams <= OWN_CLIENTS:
+        return None
+    connect, moved = clients(config, brokers)
+    limits = fetch_settings(config)
+    return FetcherPool(
+        connect=connect,
+        moved=moved,
+        trouble=lambda text: report(StreamReport(ReportKind.FETCH_TROUBLE, consumer, text)),
+        clients=max(CLIENTS, config.num_consumer_fetchers),
+        max_messages=int(limits["queued.min.messages"]),
+        max_bytes=1024 * int(limits["queued.max.messages.kbytes"]),
+        name=consumer,
+    )
+
+
+def clients(
+    config: ConsumerConfig, brokers: Callable[[], Sequence[Broker]]
+) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
+    """Return what makes a broker client, and what tells whether its brokers have all moved."""
+    began_with: set[str] = set()
+
+    def connect() -> Fetcher | None:
+        known = brokers()
+        if not known:
+            return None
+        began_with.clear()
+        began_with.update(servers(known))
+        return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
+
+    def moved() -> bool:
+        known = brokers()
+        return bool(known) and began_with.isdisjoint(servers(known))
+
+    return connect, moved
+
+
+def suffix() -> str:
+    """Of a consumer id, where `consumer.id` gives none."""
+    return paths.default_suffix(
+        hostname=socket.gethostname(),
+        epoch_ms=int(time.time() * 1000),
+        uuid_msb=uuid.uuid4().int >> 64,
+    )

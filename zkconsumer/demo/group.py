@@ -1,0 +1,452 @@
+"""What happens in the demo, in order.
+
+How the demo looks: a live picture on a terminal, else a line a second; on standard error.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zkconsumer.demo.group_judge import double_ownership, unowned_partition_seconds
+from zkconsumer.demo.group_member import Member
+from zkconsumer.demo.group_scene import Notes, Producing, Watcher
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.observer import Observer, Part
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+
+# ---- view ----------------------------------------------------------------------------------------
+
+
+# Lines of the terminal that are not for partitions: frame, head, totals, what was said last.
+_OTHER_LINES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture: who owns which partition, and how many of its messages were delivered."""
+
+    owners: Mapping[int, str]
+    members: Sequence[str]
+    delivered: Sequence[int]
+    produced: Sequence[int]
+
+    @property
+    def total(self) -> str:
+        return f"delivered {sum(self.delivered):,} of {sum(self.produced):,}"
+
+    def partitions_of(self, member: str) -> str:
+        """`0-3,7`, or `-` for none."""
+        return ranges(one for one, owner in self.owners.items() if owner == member) or "-"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers, shortened: `0-3,7`."""
+    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    bounds = ([number for _, number in run] for _, run in runs)
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in bounds
+    )
+
+
+class View(Protocol):
+    """Where the demo shows itself."""
+
+    def note(self, text: str) -> None:
+        """What takes a while now."""
+
+    def event(self, text: str) -> None:
+        """What happens in the group."""
+
+    def draw(self, frame: Frame) -> None:
+        """How things stand."""
+
+
+class _Lines:
+    """For pipes and logs."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        self._drawn_s = 0.0
+
+    def note(self, text: str) -> None:
+        self._line(f"   {text}")
+
+    def event(self, text: str) -> None:
+        self._line(f"** {text}")
+
+    def draw(self, frame: Frame) -> None:
+        if time.monotonic() < self._drawn_s + 1.0:
+            return
+        self._drawn_s = time.monotonic()
+        owned = "  ".join(f"{name}: {frame.partitions_of(name)}" for name in frame.members)
+        self._line(f"   {owned}  {frame.total}")
+
+    def _line(self, text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - self._start_s:5.1f} s {text}\n")
+
+
+class _Picture:
+    """For a terminal."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._start_s = time.monotonic()
+
+    def note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._live.update(Text(text, style="dim"))
+
+    def event(self, text: str) -> None:
+        self._live.console.print(f"{time.monotonic() - self._start_s:5.1f} s  [bold]{text}[/]")
+
+    def draw(self, frame: Frame) -> None:
+        self._live.update(_picture(frame, self._live.console.height - _OTHER_LINES))
+
+
+def _picture(frame: Frame, height: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table(caption=frame.total, caption_justify="left")
+    table.add_column("partition", justify="right")
+    table.add_column("owner", width=6)
+    table.add_column("delivered", width=30)
+    table.add_column("", justify="right")
+    names = sorted({*frame.owners.values(), *frame.members})
+    colours = {name: f"color({2 + number % 5})" for number, name in enumerate(names)}
+    rows = list(enumerate(zip(frame.delivered, frame.produced, strict=True)))
+    for partition, (delivered, produced) in rows[: max(1, height)]:
+        owner = frame.owners.get(partition, "")
+        colour = colours.get(owner, "red")
+        table.add_row(
+            str(partition),
+            f"[{colour}]{owner or 'nobody'}[/]",
+            ProgressBar(total=max(1, produced), completed=delivered, width=30),
+            f"{delivered:,} / {produced:,}",
+        )
+    if len(rows) > max(1, height):
+        table.add_row("...", f"and {len(rows) - max(1, height)} more", "", "")
+    return table
+
+
+@contextmanager
+def view() -> Iterator[View]:
+    """A picture if standard error is a terminal, else lines."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=10, transient=True) as live:
+        yield _Picture(live)
+
+
+def print_result(result: Result, out: Any) -> None:
+    """The table at the end."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=out)
+    events = Table("event", title="Time to settle", title_justify="left")
+    events.add_column("settled after", justify="right")
+    events.add_column("partition-seconds without owner", justify="right")
+    for event in result.events:
+        events.add_row(
+            event.text, f"{event.settled_s:.2f} s", f"{event.unowned_partition_seconds:.2f}"
+        )
+    console.print(events)
+    messages = Table("messages", title="What became of the messages", title_justify="left")
+    messages.add_column("", justify="right")
+    for name, count in (
+        ("produced", result.produced),
+        ("delivered", result.delivered),
+        ("lost", result.lost),
+        ("delivered twice", result.duplicates),
+        ("partitions that two members owned at once", result.double_owned),
+    ):
+        messages.add_row(name, f"{count:,}")
+    console.print(messages)
+    if result.duplicates:
+        console.print(
+            "Delivered twice: what the killed member had been handed since its last commit.",
+            style="dim",
+        )
+    for reason in result.reasons:
+        console.print(reason, markup=False)
+
+
+# ---- play ----------------------------------------------------------------------------------------
+
+
+GROUP, TOPIC = "demo", "orders"
+# Seconds. Half the JVM's default, so that the wait for the dead member is short.
+SESSION_TIMEOUT_S = 3.0
+# Seconds between two events, to see the group work.
+_PAUSE_S = 1.5
+# Seconds after which a group that should have settled counts as stuck: ten session timeouts.
+_PATIENCE_S = 30.0
+# Seconds between two looks at the notes, and two pictures.
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the group.
+
+    Attributes:
+        text: what it was, in words.
+        settled_s: seconds until every partition was owned as the assignor says.
+        unowned_partition_seconds: sum over partitions of the time without owner meanwhile.
+    """
+
+    name: str
+    text: str
+    settled_s: float
+    unowned_partition_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the demo found; messages are counted, `delivered` each once.
+
+    Attributes:
+        double_owned: partitions that two members had at once; `reasons` says how.
+    """
+
+    produced: int
+    delivered: int
+    lost: int
+    duplicates: int
+    double_owned: int
+    events: tuple[Event, ...]
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.lost and not self.double_owned
+
+
+class Play:
+    """One run. Whatever ends it, Ctrl-C included, ends all processes and removes all files."""
+
+    def __init__(self, *, messages: int, partitions: int, view: View) -> None:
+        self._messages = messages
+        self._partitions = partitions
+        self._view = view
+        self._notes = Notes(partitions)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, Path] = {}
+        self._events: list[tuple[str, str, float, float]] = []
+        self._looked_s = 0.0
+
+    def run(self) -> Result:
+        """Raises SandboxError when a part of the demo itself fails."""
+        with ExitStack() as stack:
+            self._sandbox = stack.enter_context(Sandbox(progress=self._view.note))
+            stack.callback(self._kill_all)
+            self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
+            self._sandbox.create_topic(TOPIC, partitions=self._partitions)
+            observer = stack.enter_context(
+                Observer(
+                    self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS}
+                )
+            )
+            self._watcher = Watcher(observer, TOPIC, self._partitions)
+            # Their start takes as long as the messages do.
+            for number in (1, 2, 3):
+                self._start(f"m{number}")
+            self._view.note(f"producing {self._messages:,} messages")
+            self._producing = Producing(
+                self._sandbox.bootstrap,
+                TOPIC,
+                partitions=self._partitions,
+                messages=self._messages,
+            )
+            self._act()
+            return self._judge(self._drain())
+
+    # ---- the acts --------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        with self._event("start", "three members join", members=3) as since:
+            since(lambda: min(self._watcher.registered_s.values()))
+        with self._event("join", "a fourth joins", members=4) as since:
+            self._start("m4")
+            since(lambda: self._watcher.registered_s[f"{GROUP}_m4"])
+        with self._event("leave", "m1 stops cleanly (SIGTERM)", members=3) as since:
+            self._end("m1", signal.SIGTERM)
+        text = f"m2 is killed (SIGKILL; session timeout {SESSION_TIMEOUT_S:g} s)"
+        with self._event("kill", text, members=2) as since:
+            self._end("m2", signal.SIGKILL)
+
+    @contextmanager
+    def _event(
+        self, name: str, text: str, *, members: int
+    ) -> Iterator[Callable[[Callable[[], float]], None]]:
+        """An event: its cause is the body; it is over when so many `members` have settled.
+
+        It began when the body did, unless the body names another beginning, known by the end.
+        """
+        self._view.event(text)
+        now_s = time.monotonic()
+        began: list[Callable[[], float]] = [lambda: now_s]
+        yield began.append
+        if not self._wait(lambda: self._watcher.settled(members)):
+            raise SandboxError(
+                f"the group has not settled within {_PATIENCE_S:g} s after: {text}",
+                where=f"{len(self._watcher.owners)} of {self._partitions} partitions are owned",
+                remedy="is the machine very busy? run it again",
+            )
+        start_s, end_s = began[-1](), self._watcher.last_change_s
+        self._events.append((name, text, start_s, end_s))
+        self._view.event(f"settled after {end_s - start_s:.2f} s")
+        self._pause(_PAUSE_S)
+
+    def _drain(self) -> list[int]:
+        """Stop producing, wait until the group has everything, and stop it."""
+        self._view.event("the group reads on until it has everything")
+        produced = self._producing.finish()
+        tally, before = self._notes.tally, -1
+        while before < tally.delivered < sum(produced):  # as long as there is progress
+            before = tally.delivered
+            self._wait(lambda: tally.delivered >= sum(produced))
+        for name in list(self._processes):
+            self._end(name, signal.SIGTERM)
+        self._notes.read()
+        return produced
+
+    def _judge(self, produced: list[int]) -> Result:
+        tally, log = self._notes.tally, self._watcher.log
+        found = list(double_ownership(tally, log, group=GROUP))
+        return Result(
+            produced=sum(produced),
+            delivered=tally.delivered,
+            lost=tally.lost(produced),
+            duplicates=tally.duplicates,
+            double_owned=len({partition for partition, _ in found}),
+            events=tuple(
+                Event(
+                    name,
+                    text,
+                    round(end_s - start_s, 3),
+                    round(
+                        unowned_partition_seconds(
+                            log, self._partitions, start_s=start_s, end_s=end_s
+                        ),
+                        3,
+                    ),
+                )
+                for name, text, start_s, end_s in self._events
+            ),
+            reasons=tuple(f"{TOPIC}-{partition}: {reason}" for partition, reason in found),
+        )
+
+    # ---- members ---------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        notes = self._sandbox.directory / f"{name}.notes"
+        self._logs[name] = self._sandbox.directory / f"{name}.log"
+        self._notes.follow(name, notes)
+        # So that reading everything takes about as long as the acts do.
+        rate = max(2000.0, self._messages / 25)
+        member = Member(
+            zookeeper=self._sandbox.zookeeper_connect,
+            group=GROUP,
+            topic=TOPIC,
+            name=name,
+            notes=str(notes),
+            rate=rate,
+            batch=round(rate / 80),
+            session_timeout_s=SESSION_TIMEOUT_S,
+        )
+        with self._logs[name].open("wb") as log:
+            # A session of its own, so that a Ctrl-C reaches us alone. Should we die, the pipe
+            # closes, and the member ends.
+            self._processes[name] = subprocess.Popen(
+                member.command(), stdin=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+
+    def _end(self, name: str, number: signal.Signals) -> None:
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        limit_s = time.monotonic() + _PATIENCE_S
+        while process.poll() is None and time.monotonic() < limit_s:
+            self._look()
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        if process.returncode != (-number if number is signal.SIGKILL else 0):
+            raise self._fallen(name, process.returncode)
+
+    def _kill_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+    def _fallen(self, name: str, code: int) -> SandboxError:
+        lines = self._logs[name].read_text(errors="replace").splitlines()
+        return SandboxError(
+            f"member {name} ended with code {code}",
+            where=lines[-1] if lines else "",
+            remedy="this is an error of ours: report it with that line",
+        )
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Whether `condition` came true in time; looked at after each change of the group."""
+        limit_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < limit_s:
+            with self._watcher.changed:
+                if condition():
+                    return True
+                self._watcher.changed.wait(_LOOK_S)
+            self._look()
+        return False
+
+    def _pause(self, pause_s: float) -> None:
+        limit_s = time.monotonic() + pause_s
+        while time.monotonic() < limit_s:
+            time.sleep(_LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        """Read the notes and draw, ten times a second; raise what went wrong in the background."""
+        if time.monotonic() < self._looked_s + _LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        self._notes.read()
+        if self._watcher.error is not None:
+            raise self._watcher.error
+        if self._producing.failed:
+            raise SandboxError("a message was not accepted", where=self._producing.failed)
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise self._fallen(name, process.returncode)
+        with self._watcher.changed:
+            owners = {one: owner.thread_id for one, owner in self._watcher.owners.items()}
+        self._view.draw(
+            Frame(
+                owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
+                members=sorted(self._processes),
+                delivered=tuple(self._notes.tally.unique),
+                produced=tuple(self._producing.acknowledged),
+            )
+        )

@@ -1,0 +1,103 @@
+"""One member of the demo's group: `python -m zkconsumer.demo.group_member SETTINGS`.
+
+It notes what it is handed, one line per batch, before it asks for the next: a JSON array of the
+time (monotonic, seconds) and of runs `[partition, first offset, count, fencing token]`. A line is
+one write to a file, so that a SIGKILL loses none that was noted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# Seconds a member without messages waits until it looks at its signals again.
+_TURN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a member is told.
+
+    Attributes:
+        zookeeper, group, topic, name: whom to join; `name` is the consumer.id.
+        notes: the file for its notes.
+        rate: messages per second at most, so that there is something to see.
+        batch: messages to take at once.
+        session_timeout_s: after so long a killed member is missed.
+    """
+
+    zookeeper: str
+    group: str
+    topic: str
+    name: str
+    notes: str
+    rate: float
+    batch: int
+    session_timeout_s: float
+
+    def command(self) -> list[str]:
+        """The process to start; it ends when its standard input is closed."""
+        return [sys.executable, "-m", "zkconsumer.demo.group_member", json.dumps(asdict(self))]
+
+
+def runs(batch: Iterable[Any]) -> list[list[int]]:
+    """`[partition, first offset, count, token]` of each unbroken run in a batch."""
+    found: list[list[int]] = []
+    last: dict[int, list[int]] = {}
+    for message in batch:
+        run = last.get(message.partition)
+        if run and (run[1] + run[2], run[3]) == (message.offset, message.token):
+            run[2] += 1
+        else:
+            run = [message.partition, message.offset, 1, message.token]
+            last[message.partition] = run
+            found.append(run)
+    return found
+
+
+def consume(member: Member) -> None:
+    """Consume and note until SIGTERM, then leave the group cleanly."""
+    from zkconsumer import ConsumerConfig, ConsumerConnector
+
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    config = ConsumerConfig(
+        group_id=member.group,
+        zookeeper_connect=member.zookeeper,
+        zookeeper_session_timeout_s=member.session_timeout_s,
+        consumer_id=member.name,
+        auto_offset_reset="smallest",
+        auto_commit_interval_s=1.0,
+    )
+    notes = os.open(member.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({member.topic: 1})[member.topic]
+        while not stopping:
+            batch = stream.poll(max_messages=member.batch, timeout_s=_TURN_S)
+            now = time.monotonic()
+            if batch:
+                os.write(notes, json.dumps([now, runs(batch)]).encode() + b"\n")
+                time.sleep(len(batch) / member.rate)
+
+
+def _end_with_the_parent() -> None:
+    # Not sys.stdin, whose lock a thread may not hold when the interpreter ends.
+    os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    consume(Member(**json.loads(sys.argv[1])))

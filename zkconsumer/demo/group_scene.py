@@ -1,0 +1,174 @@
+"""What is going on: the owners as an independent observer sees them, and the members' notes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.demo.group_judge import Seen, Tally
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration
+from zkconsumer.zk.observer import Change, Observer, OwnerInfo, What
+
+
+class Watcher:
+    """Follows the group in a thread of its own; `changed` is notified at each change."""
+
+    def __init__(self, observer: Observer, topic: str, partitions: int) -> None:
+        self.changed = threading.Condition()
+        self.owners: dict[int, OwnerInfo] = {}
+        self.members: dict[str, Mapping[str, int]] = {}
+        self.registered_s: dict[str, float] = {}
+        self.log: list[Seen] = []
+        self.last_change_s = time.monotonic()
+        self.error: ZkConsumerError | None = None
+        self._topic = topic
+        self._partitions = range(partitions)
+        threading.Thread(target=self._follow, args=(observer,), daemon=True).start()
+
+    def settled(self, members: int) -> bool:
+        """Whether there are so many members, and the owners are what the assignor makes of them.
+
+        Call it with `changed` held.
+        """
+        if len(self.members) != members:
+            return False
+        due = assign(
+            Strategy.RANGE,
+            subscriptions=self.members,
+            partitions={self._topic: list(self._partitions)},
+        )
+        return {tp.partition: thread for tp, thread in due.items()} == {
+            partition: owner.thread_id for partition, owner in self.owners.items()
+        }
+
+    def _follow(self, observer: Observer) -> None:
+        try:
+            for time_s, change in observer.changes():
+                with self.changed:
+                    self._apply(time_s, change)
+                    self.changed.notify_all()
+        except ZkConsumerError as error:
+            self.error = error
+
+    def _apply(self, time_s: float, change: Change) -> None:
+        match change.key, change.after:
+            case TopicPartition() as tp, (OwnerInfo() | None) as owner if (
+                change.what is What.OWNER
+            ):
+                self.log.append(Seen(time_s, tp.partition, owner))
+                if owner is None:
+                    self.owners.pop(tp.partition, None)
+                else:
+                    self.owners[tp.partition] = owner
+            case str(consumer_id), Registration(subscription, _, written_ms):
+                self.members[consumer_id] = subscription
+                # The member's own time, for a busy observer sees it late.
+                age_s = time.time() - written_ms / 1000 if written_ms else 0.0
+                self.registered_s[consumer_id] = time.monotonic() - age_s
+            case str(consumer_id), _ if change.what is What.MEMBER:
+                self.members.pop(consumer_id, None)
+            case _:
+                return
+        self.last_change_s = time_s
+
+
+class Notes:
+    """Reads on in the files that the members write, and counts."""
+
+    def __init__(self, partitions: int) -> None:
+        self.tally = Tally(partitions)
+        self._files: dict[str, tuple[Path, int]] = {}
+
+    def follow(self, member: str, path: Path) -> None:
+        """Read the notes of one more member."""
+        path.touch()
+        self._files[member] = path, 0
+
+    def read(self) -> None:
+        """Count what has been noted since."""
+        for member, (path, position) in self._files.items():
+            with path.open("rb") as file:
+                file.seek(position)
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._files[member] = path, position + len(whole)
+            for line in whole.splitlines():
+                self._count(member, *json.loads(line))
+
+    def _count(self, member: str, time_s: float, runs: list[list[int]]) -> None:
+        for run in runs:
+            self.tally.add(member, time_s, run)
+
+
+class Producing:
+    """Fills a topic, then goes on slowly until told to stop; a thread of its own.
+
+    Attributes:
+        acknowledged: messages per partition that are in the log.
+        failed: why a message is not; empty if all are.
+    """
+
+    SLOW_PER_S = 200
+    # A hundred requests a second, and the fetches between them, took a broker 0.4 of a core.
+    BURSTS_PER_S = 20
+
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int, messages: int) -> None:
+        from confluent_kafka import Producer
+
+        self.acknowledged = [0] * partitions
+        self.failed = ""
+        self._topic = topic
+        self._number = 0
+        # Without retries, which could make a second copy: what is acknowledged is all there is.
+        # (An idempotent producer would do, too, but waits seconds for a fresh broker.)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "message.send.max.retries": 0,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        self._stop = threading.Event()
+        while self._number < messages:
+            self._produce(min(2000, messages - self._number))
+        self._producer.flush()
+        self._thread = threading.Thread(target=self._slowly, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[int]:
+        """Stop; returns how many messages each partition holds."""
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush()
+        return self.acknowledged
+
+    def _slowly(self) -> None:
+        while not self._stop.wait(1 / self.BURSTS_PER_S):
+            self._produce(self.SLOW_PER_S // self.BURSTS_PER_S)
+
+    def _produce(self, count: int) -> None:
+        for number in range(self._number, self._number + count):
+            self._producer.produce(
+                self._topic,
+                b"%d" % number,
+                partition=number % len(self.acknowledged),
+                on_delivery=self._delivered,
+            )
+        self._number += count
+        while len(self._producer) > 50_000:
+            self._producer.poll(0.05)
+        self._producer.poll(0)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed = error.str()
+        else:
+            self.acknowledged[message.partition()] += 1

@@ -1,0 +1,382 @@
+"""What happens in the pipeline's demo, in order.
+
+Kafka's own console consumer as a JVM member of the group, writing what it reads into a file.
+
+It prints a message's value and nothing else, so values must tell which message they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkconsumer.demo.group import Frame, View
+from zkconsumer.demo.group_scene import Producing, Watcher
+from zkconsumer.demo.pipeline_judge import Verdict, judge
+from zkconsumer.demo.pipeline_ledger import Ledger, whole_log
+from zkconsumer.demo.pipeline_query import Query
+from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox import Sandbox, guard, jars
+from zkconsumer.sandbox.jars import find_java
+from zkconsumer.sandbox.process import Process, Startable, launch
+from zkconsumer.zk.observer import Observer, Part
+
+# ---- console -------------------------------------------------------------------------------------
+
+
+RELEASE = "1.1.1"
+
+# It commits, leaves, and ends within a second. After this many seconds it is SIGKILL.
+_CONSOLE_STOP_LIMIT_S = 15.0
+
+_LOG4J = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.FileAppender
+log4j.appender.out.file={file}
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{{ISO8601}} %p %c - %m%n
+"""
+
+
+class ConsoleConsumer(Startable):
+    """`kafka.tools.ConsoleConsumer --zookeeper`: a member of the group GROUP_NAME, by a white list.
+
+    Where the group has stored no offset, it begins at the end of the log.
+
+    Attributes:
+        values: the file with the values of its messages, one a line.
+    """
+
+    def __init__(
+        self, directory: Path, *, zookeeper: str, group: str, topic: str, name: str,
+        session_timeout_s: float, progress: jars.Progress = jars.to_stderr,
+    ) -> None:  # fmt: skip
+        self._directory = directory
+        self._zookeeper, self._topic, self._progress = zookeeper, topic, progress
+        self._properties = {
+            "group.id": group,
+            "consumer.id": name,
+            # With auto.offset.reset=smallest the program refuses a group that has stored offsets.
+            "auto.commit.interval.ms": "500",
+            "rebalance.backoff.ms": "500",
+            # The default of 4 attempts is up before a killed member's session ends.
+            "rebalance.max.retries": "30",
+            "zookeeper.session.timeout.ms": f"{session_timeout_s * 1000:.0f}",
+        }
+        self._process: Process | None = None
+        self.values = directory / "values"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists."""
+        return self._process is not None and self._process.alive
+
+    def last_words(self) -> str:
+        """The end of its output, and of its log."""
+        files = [one for one in (self.values, self._directory / "log") if one.exists()]
+        return "; ".join(one.read_text(errors="replace")[-500:].strip() for one in files)
+
+    def start(self) -> None:
+        """The process is there; it joins within a few seconds. Raises SandboxError: no Java."""
+        class_path = jars.resolve(f"kafka-{RELEASE}", progress=self._progress)
+        self._directory.mkdir(parents=True)
+        log4j, settings = self._directory / "log4j.properties", self._directory / "properties"
+        log4j.write_text(_LOG4J.format(file=self._directory / "log"))
+        settings.write_text("".join(f"{key}={one}\n" for key, one in self._properties.items()))
+        command = [
+            str(find_java().executable), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true",
+            f"-Dlog4j.configuration=file:{log4j}", f"-Djava.io.tmpdir={self._directory}",
+            "kafka.tools.ConsoleConsumer", "--zookeeper", self._zookeeper, "--topic", self._topic,
+            "--consumer.config", str(settings),
+        ]  # fmt: skip
+        environ = {"CLASSPATH": os.pathsep.join(map(str, class_path)), "PATH": os.defpath}
+        launch(
+            command, directory=self._directory, log=self.values, environ=environ, keep=self._keep
+        )
+
+    def stop(self) -> None:
+        """A clean leave (SIGTERM), after which all that it has read is in `values`."""
+        if self._process is not None:
+            self._process.end(patience_s=_CONSOLE_STOP_LIMIT_S)
+            guard.release(self._process.pid, self._process.birth)
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.signal(signal.SIGKILL)
+            self.stop()
+
+    def _keep(self, process: Process) -> None:
+        self._process = process
+
+
+# ---- play ----------------------------------------------------------------------------------------
+
+
+GROUP, TOPIC = "pipeline", "orders"
+# Seconds. Half the JVM's default, so that the wait for the killed query is short.
+SESSION_TIMEOUT_S = 3.0
+# Seconds from batch to batch: as long as one takes on a quiet machine of two cores.
+TRIGGER_S = 0.5
+# Seconds after which something that takes ten (Spark's start, a rebalance) counts as stuck.
+_PATIENCE_S = 300.0
+# Batches that the query finishes before the next act.
+_BATCHES = 3
+# Seconds between two looks at the files, and two pictures.
+_LOOK_S = 0.1
+# A line that names what was raised, in Python or in the JVM.
+_FAILURE = re.compile(r"(Caused by: )?[\w.]+(Error|Exception): ")
+# Seconds that the query has to stop by itself.
+_DRIVER_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the group, and the seconds until the owners had settled."""
+
+    name: str
+    text: str
+    settled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the demo found."""
+
+    verdict: Verdict
+    events: tuple[Event, ...]
+
+
+class _Steady(Producing):
+    """Messages at a rate that both members have to work for."""
+
+    SLOW_PER_S = 1000
+
+
+class Play:
+    """One run. Whatever ends it, Ctrl-C included, ends all processes and removes all files."""
+
+    def __init__(self, *, messages: int, partitions: int, view: View) -> None:
+        self._messages = messages
+        self._partitions = partitions
+        self._view = view
+        self._events: list[Event] = []
+        self._driver: Process | None = None
+        self._has_console = False
+        self._looked_s = 0.0
+
+    def run(self) -> Result:
+        """Raises SandboxError when a part of the demo itself fails."""
+        with ExitStack() as stack:
+            self._sandbox = stack.enter_context(Sandbox(progress=self._view.note))
+            directory = self._sandbox.directory / "pipeline"
+            directory.mkdir()
+            self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
+            self._sandbox.create_topic(TOPIC, partitions=self._partitions)
+            observer = stack.enter_context(
+                Observer(
+                    self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS}
+                )
+            )
+            self._watcher = Watcher(observer, TOPIC, self._partitions)
+            self._prepare(directory)
+            stack.callback(self._end_all)
+            self._act()
+            return Result(self._drained(), tuple(self._events))
+
+    # ---- the acts --------------------------------------------------------------------------------
+
+    def _prepare(self, directory: Path) -> None:
+        connect = self._sandbox.zookeeper_connect
+        self._query = Query(
+            zookeeper=connect, group=GROUP, topic=TOPIC, name="spark", directory=str(directory),
+            session_timeout_s=SESSION_TIMEOUT_S, trigger_s=TRIGGER_S,
+        )  # fmt: skip
+        self._console = ConsoleConsumer(
+            directory / "jvm", zookeeper=connect, group=GROUP, topic=TOPIC, name="jvm",
+            session_timeout_s=SESSION_TIMEOUT_S, progress=self._view.note,
+        )  # fmt: skip
+        self._ledger = Ledger(self._query, self._console.values, partitions=self._partitions)
+
+    def _act(self) -> None:
+        self._view.note(f"producing {self._messages:,} messages, and going on")
+        self._producing = _Steady(
+            self._sandbox.bootstrap, TOPIC, partitions=self._partitions, messages=self._messages
+        )
+        with self._event("query", "a Spark query warms up and serves the group alone", members=1):
+            self._start_query()
+        self._finish_batches()
+        with self._event("join", "a JVM consumer of Kafka 1.1.1 joins", members=2):
+            self._console.start()
+            self._has_console = True
+        self._finish_batches()
+        killed = self._kill_in_a_batch()
+        text = f"the query is killed in batch {killed} (SIGKILL to all of its processes)"
+        with self._event("kill", text, members=1):
+            pass
+        self._killed = killed
+        with self._event("restart", "it is started again on its checkpoint", members=2):
+            self._start_query()
+        self._finish_batches()
+        # The JVM consumer served the group alone while the query started. The query catches up: it
+        # has three of four partitions.
+        self._wait(
+            lambda: 2 * self._ledger.rows >= sum(self._producing.acknowledged),
+            "the query to have half of the messages",
+            goes_on=lambda: self._ledger.rows,
+        )
+
+    def _finish_batches(self) -> None:
+        goal = len(self._ledger.ended) + _BATCHES
+        self._wait(lambda: len(self._ledger.ended) >= goal, f"{_BATCHES} more batches")
+
+    def _kill_in_a_batch(self) -> int:
+        """Kill the query and all that Spark has started for it, once it has begun a batch."""
+        before = len(self._ledger.began)
+        self._wait(lambda: len(self._ledger.began) > before, "the next batch", look_s=0.005)
+        assert self._driver is not None
+        # It leads a session of its own, in which its JVM and Python processes are.
+        os.killpg(self._driver.pid, signal.SIGKILL)
+        self._end_query()
+        self._ledger.read_on()
+        return self._ledger.began[-1]
+
+    def _drained(self) -> Verdict:
+        """Stop producing, wait until the group has everything, stop it, and look at its work."""
+        self._view.event("no more is produced; the group reads on until it has everything")
+        counts = self._producing.finish()
+        seen = self._ledger.seen
+        self._wait(
+            lambda: [len(one) for one in seen] == counts,
+            "every message to be read",
+            goes_on=lambda: sum(map(len, seen)),
+        )
+        # In this order: a batch of the query is committed at the next trigger, and what it has not
+        # committed when it stops, the JVM consumer would read once more.
+        self._console.stop()
+        self._end_query()
+        self._ledger.read_on()
+        self._view.note("comparing what was written with the topic")
+        return judge(
+            whole_log(self._sandbox.bootstrap, TOPIC, counts),
+            batches={number: self._ledger.batch(number) for number in set(self._ledger.ended)},
+            windows=self._ledger.windows(),
+            jvm=self._ledger.jvm,
+            killed=self._killed,
+        )
+
+    @contextmanager
+    def _event(self, name: str, text: str, *, members: int) -> Iterator[None]:
+        """An event: its cause is the body; it is over when so many `members` have settled."""
+        self._view.event(text)
+        began_s = time.monotonic()
+        yield
+        self._wait(lambda: self._watcher.settled(members), f"the group to settle after: {text}")
+        took_s = self._watcher.last_change_s - began_s
+        self._events.append(Event(name, text, round(took_s, 3)))
+        self._view.event(f"settled after {took_s:.2f} s")
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def _start_query(self) -> None:
+        launch(
+            self._query.command(),
+            directory=Path(self._query.directory),
+            log=self._log,
+            environ=os.environ,
+            keep=self._keep,
+        )
+
+    def _keep(self, process: Process) -> None:
+        self._driver = process
+
+    @property
+    def _log(self) -> Path:
+        return Path(self._query.directory, "query.log")
+
+    def _end_query(self) -> None:
+        if self._driver is not None:
+            self._driver.end(patience_s=_DRIVER_STOP_LIMIT_S)
+            guard.release(self._driver.pid, self._driver.birth)
+            self._driver = None
+
+    def _end_all(self) -> None:
+        """At once: nobody looks at them any more."""
+        if self._driver is not None and self._driver.alive:
+            os.killpg(self._driver.pid, signal.SIGKILL)
+        self._end_query()
+        self._console.kill()
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        *,
+        look_s: float = _LOOK_S,
+        goes_on: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Until `condition` holds; the patience begins anew whenever `goes_on` changes."""
+        before, limit_s = goes_on(), time.monotonic() + _PATIENCE_S
+        while True:
+            with self._watcher.changed:
+                if condition():
+                    return
+                self._watcher.changed.wait(look_s)
+            self._look(look_s)
+            if (now := goes_on()) != before:
+                before, limit_s = now, time.monotonic() + _PATIENCE_S
+            if time.monotonic() > limit_s:
+                raise SandboxError(
+                    f"waited {_PATIENCE_S:g} s in vain for {what}",
+                    where=self._last_words(),
+                    remedy="is the machine very busy? run it again",
+                )
+
+    def _look(self, look_s: float) -> None:
+        """Read the files and draw; raise what went wrong in the background."""
+        if time.monotonic() < self._looked_s + look_s:
+            return
+        self._looked_s = time.monotonic()
+        self._ledger.read_on()
+        for line in self._ledger.told:
+            self._view.note(line)
+        self._ledger.told.clear()
+        if self._watcher.error is not None:
+            raise self._watcher.error
+        if self._producing.failed:
+            raise SandboxError("a message was not accepted", where=self._producing.failed)
+        if self._driver is not None and not self._driver.alive:
+            raise SandboxError(
+                f"the query ended with code {self._driver.exit_code}",
+                where=self._last_words(),
+                remedy="the reason stands there",
+            )
+        if self._has_console and not self._console.alive:
+            raise SandboxError("the JVM consumer ended", where=self._console.last_words())
+        owners = {one: owner.thread_id for one, owner in dict(self._watcher.owners).items()}
+        self._view.draw(
+            Frame(
+                owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
+                members=["jvm", "spark"],
+                delivered=[len(one) for one in self._ledger.seen],
+                produced=tuple(self._producing.acknowledged),
+            )
+        )
+
+    def _last_words(self) -> str:
+        """What the query's process said of a failure, else its last line."""
+        if not self._log.exists():
+            return ""
+        lines = self._log.read_text(errors="replace").splitlines()
+        failures = [one.strip() for one in lines if _FAILURE.match(one)]
+        return (failures or lines or [""])[-1][-900:]

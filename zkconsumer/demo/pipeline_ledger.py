@@ -1,0 +1,129 @@
+"""What the query and the JVM consumer have been given so far, read from their files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.demo.pipeline_judge import Place, Row, Window
+from zkconsumer.demo.pipeline_query import Query
+from zkconsumer.errors import SandboxError
+
+# Seconds to read the whole topic back: a hundred times what it takes.
+_READ_LIMIT_S = 60.0
+
+
+class Ledger:
+    """Reads on in the files; the producer's n-th message has the value n, and lies in partition
+    n % partitions.
+
+    Attributes:
+        jvm: what the JVM consumer has printed.
+        began, ended: the numbers of the query's batches.
+        rows: messages in the query's Parquet; those of a batch that was replayed count again.
+        told: lines of the query's listener that nobody has looked at yet.
+        seen: messages per partition that either has been given.
+    """
+
+    def __init__(self, query: Query, values: Path, *, partitions: int) -> None:
+        self.jvm: list[Place] = []
+        self.began: list[int] = []
+        self.ended: list[int] = []
+        self.rows = 0
+        self.told: list[str] = []
+        self.seen = [set[int]() for _ in range(partitions)]
+        self._query = query
+        self._read = {query.notes: 0, values: 0}
+        self._values = values
+
+    def read_on(self) -> None:
+        """Take in what has been written since."""
+        for line in filter(bytes.isdigit, self._lines(self._values)):  # beside warnings
+            partition, offset = int(line) % len(self.seen), int(line) // len(self.seen)
+            self.jvm.append((partition, offset))
+            self.seen[partition].add(offset)
+        for line in self._lines(self._query.notes):
+            what, of = json.loads(line)
+            getattr(self, what).append(of)
+            if what == "ended":
+                batch = self.batch(of)
+                self.rows += len(batch)
+                for row in batch:
+                    self.seen[row.partition].add(row.offset)
+
+    def batch(self, number: int) -> list[Row]:
+        """The rows of a finished batch."""
+        table = _parquet(self._query.rows / f"batch={number}")
+        columns = [
+            table[name].to_pylist() for name in ("partition", "offset", "timestamp", "value")
+        ]
+        return [Row(*one) for one in zip(*columns, strict=True)]
+
+    def windows(self) -> dict[Window, int]:
+        """The counts of all finished batches together."""
+        found = Counter[Window]()
+        for number in set(self.ended):
+            table = _parquet(self._query.windows / f"batch={number}")
+            columns = [table[name].to_pylist() for name in ("timestamp", "partition", "count")]
+            for start_ms, partition, count in zip(*columns, strict=True):
+                found[start_ms, partition] += count
+        return dict(found)
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        """Whole lines that are new; of a file that may not be there yet."""
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self._read[path])
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read[path] += len(whole) + len(newline)
+        yield from whole.splitlines()
+
+
+def _parquet(path: Path) -> Any:
+    """A directory of Parquet as a table; its one column of time is `timestamp`, in milliseconds."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = sorted(path.glob("*.parquet"))
+    if not files:
+        raise SandboxError("a batch that was noted as written is not there", where=str(path))
+    table = pa.concat_tables([pq.ParquetFile(one).read() for one in files])
+    (name,) = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+    times = table[name].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    table = table.set_column(table.schema.get_field_index(name), "timestamp", times)
+    return table
+
+
+def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
+    """Everything the topic holds, `counts` messages in each partition, as the broker has it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    rows: list[Row] = []
+    limit_s = time.monotonic() + _READ_LIMIT_S
+    try:
+        consumer.assign([TopicPartition(topic, one, 0) for one in range(len(counts))])
+        while len(rows) < sum(counts) and time.monotonic() < limit_s:
+            for one in consumer.consume(1000, 0.2):
+                if one.error() is None:
+                    rows.append(_row(one))
+    finally:
+        consumer.close()
+    if len(rows) != sum(counts):
+        raise SandboxError(
+            "the topic does not hold what was produced",
+            where=f"{topic}: {len(rows)} of {sum(counts)} messages",
+        )
+    return rows
+
+
+def _row(message: Any) -> Row:
+    place = message.partition(), message.offset()
+    return Row(*place, message.timestamp()[1], message.value().decode())

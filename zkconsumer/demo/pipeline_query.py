@@ -1,0 +1,143 @@
+"""The Spark query of the pipeline: `python -m zkconsumer.demo.pipeline_query SETTINGS`.
+
+One member of the legacy group. Of each batch it writes the rows, and their number by second and
+partition, into directories that are named by the batch: a batch that comes again writes over what
+it has written before. SIGTERM stops the query and then Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# Seconds between two looks at whether the query still runs.
+_TURN_S = 0.2
+WINDOW = "1 second"
+# Threads of the query in the group, where the JVM consumer has one: three of four partitions.
+STREAMS = 3
+# Messages of a batch at most. A batch should be shorter than the grace of a release (4 s), also the
+# first one, whose messages were produced while Spark started.
+MAX_OFFSETS = 20_000
+# What Spark says of a Python process that takes longer than ten seconds to start, which a busy
+# machine may need and no option changes; the query is then started again.
+_SLOW = "failed to connect back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What the query is told.
+
+    Attributes:
+        zookeeper, group, topic, name: whom to join; `name` is the consumer.id.
+        directory: for its checkpoint, its Parquet, its notes and Spark's own files.
+        session_timeout_s: after so long a killed query is missed.
+        trigger_s: seconds from the beginning of one batch to that of the next.
+    """
+
+    zookeeper: str
+    group: str
+    topic: str
+    name: str
+    directory: str
+    session_timeout_s: float
+    trigger_s: float
+
+    def command(self) -> list[str]:
+        """The process to start."""
+        return [sys.executable, "-m", "zkconsumer.demo.pipeline_query", json.dumps(asdict(self))]
+
+    @property
+    def rows(self) -> Path:
+        """Parquet: the rows of each batch, in `batch=<number>`."""
+        return Path(self.directory, "rows")
+
+    @property
+    def windows(self) -> Path:
+        """Parquet: `window`, `partition`, `count` of each batch, in `batch=<number>`."""
+        return Path(self.directory, "windows")
+
+    @property
+    def notes(self) -> Path:
+        """JSON lines: `["began", batch]`, `["ended", batch]`, `["told", text]`."""
+        return Path(self.directory, "notes")
+
+
+def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
+    """A session of this process, and the query that is to run in it."""
+    from pyspark.sql import functions as sf
+
+    from zkconsumer.sandbox import spark as sparks
+    from zkconsumer.spark.progress_listener import LagListener
+
+    notes = os.open(query.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(what: str, of: object) -> None:
+        os.write(notes, json.dumps([what, of]).encode() + b"\n")
+
+    def store(batch: DataFrame, number: int) -> None:
+        note("began", number)
+        batch.persist()
+        batch.write.mode("overwrite").parquet(f"{query.rows}/batch={number}")
+        counted = batch.groupBy(sf.window("timestamp", WINDOW).alias("window"), "partition").count()
+        counted.select("window.start", "partition", "count").write.mode("overwrite").parquet(
+            f"{query.windows}/batch={number}"
+        )
+        batch.unpersist()
+        note("ended", number)
+
+    spark = sparks.session(Path(query.directory, "spark"))
+    spark.streams.addListener(LagListener(lambda line: note("told", line)))
+    rows = (
+        spark.readStream.format("zkconsumer")
+        .option("mode", "group")
+        .option("zookeeper", query.zookeeper)
+        .option("group.id", query.group)
+        .option("consumer.id", query.name)
+        .option("subscribe", query.topic)
+        .option("streams", STREAMS)
+        .option("maxOffsetsPerTrigger", MAX_OFFSETS)
+        .option("auto.offset.reset", "smallest")
+        .option("zookeeper.session.timeout.ms", f"{query.session_timeout_s * 1000:.0f}")
+        .load()
+    )
+    return spark, (
+        rows.select("partition", "offset", "timestamp", rows["value"].cast("string"))
+        .writeStream.foreachBatch(store)
+        .queryName(query.name)
+        .option("checkpointLocation", f"{query.directory}/checkpoint")
+        .trigger(processingTime=f"{query.trigger_s} seconds")
+    )
+
+
+def run(query: Query) -> None:
+    """Until SIGTERM, or until the query fails: then its error is raised."""
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    spark, writer = prepare(query)
+    running = writer.start()
+    while not stopping.wait(_TURN_S) and (running.isActive or _is_slow(running)):
+        if not running.isActive:
+            running = writer.start()
+    if error := running.exception():
+        raise error
+    running.stop()
+    spark.stop()
+
+
+def _is_slow(ended: StreamingQuery) -> bool:
+    return _SLOW in str(ended.exception())
+
+
+if __name__ == "__main__":
+    run(Query(**json.loads(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""A group member as a state machine, and its ZooKeeper operations as generators."""

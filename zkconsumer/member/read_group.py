@@ -1,0 +1,280 @@
+"""Reading the group: what every assignment is computed from, and the watches on all of it.
+
+Reading a group raw that does not settle, to find members that go by other rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+from typing import Any
+
+from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
+from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, ViewRead
+from zkconsumer.member.operations import Member, Replies, Running, reason
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.filters import TopicFilter, matching, normalise
+from zkconsumer.protocol.group_assignment import Group
+from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
+from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.payloads import decode_owner
+from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
+from zkconsumer.protocol.release_detection import detect
+from zkconsumer.protocol.releases import Profile
+from zkconsumer.protocol.requests import Batch, Code
+
+logger = getLogger(__name__)
+
+
+def read_view(member: Member) -> Running:
+    """Read the group, and watch everything that the assignment depends on.
+
+    What does not depend on each other is asked for together: until a member has read the group and
+    released, it is in the way of JVM members, which back off for that.
+    """
+    ids, brokers, own = yield [
+        rq.Children(paths.ids(member.group), watch=True),
+        rq.Children(paths.BROKER_IDS),
+        rq.Exists(member.path, watch=True),
+    ]
+    for reply, where in ((ids, paths.ids(member.group)), (brokers, paths.BROKER_IDS)):
+        if reply.code not in (Code.OK, Code.NO_NODE):
+            return Denied(where, reason(reply))
+    if ids.code is Code.NO_NODE or own.value is None or own.value.owner != member.session:
+        return MemberNodeGone()
+    static = member.pattern is Pattern.STATIC
+    mine = member.subscription if static else {}
+    cluster, listed, (topics, bad) = yield from together(
+        _read_cluster(brokers.value or ()),
+        _read_members(member, ids.value),
+        _read_topics(sorted(mine), member.profile),
+    )
+    if isinstance(listed, Denied):
+        return listed
+    members, malformed = listed
+    view = GroupView(members, malformed, {}, {}, cluster)
+    if any(one.pattern is not Pattern.STATIC for one in members.values()):
+        view = _expand(view, (yield from _list_topics()), member.internal)
+    mine = mine or view.matched.get(member.consumer, {})
+    needed = needed_topics(view.counts().values(), mine, member.strategy)
+    others = [name for name in needed if not static or name not in mine]
+    if others:
+        more, more_bad = yield from _read_topics(others, member.profile)
+        topics, bad = dict(sorted({**topics, **more}.items())), bad | more_bad
+    return ViewRead(replace(view, topics=topics, malformed_topics=bad))
+
+
+def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Replies, list[Any]]:
+    """Run these side by side, what they ask for at a time as one batch; what each returns."""
+    results: list[Any] = [None] * len(running)
+    batches: dict[int, Batch] = {}
+
+    def resume(number: int, replies: Replies | None) -> None:
+        try:
+            one = running[number]
+            batches[number] = next(one) if replies is None else one.send(replies)
+        except StopIteration as end:
+            results[number] = end.value
+
+    for number in range(len(running)):
+        resume(number, None)
+    while batches:
+        asked, batches = batches, {}
+        replies = yield [request for batch in asked.values() for request in batch]
+        for number, batch in asked.items():
+            resume(number, replies[: len(batch)])
+            replies = replies[len(batch) :]
+    return results
+
+
+def _read_members(
+    member: Member, consumers: Sequence[str]
+) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
+    """The registrations, and why those that cannot be read cannot be."""
+    members: dict[str, Registration] = {}
+    malformed: dict[str, str] = {}
+    replies = yield [rq.Get(paths.member(member.group, c)) for c in consumers]
+    for consumer, reply in zip(consumers, replies, strict=True):
+        if reply.code is Code.NO_NODE:
+            continue  # it left after the listing; the watch on the listing says so too
+        if reply.code is not Code.OK:
+            return Denied(paths.member(member.group, consumer), reason(reply))
+        try:
+            members[consumer] = decode_registration(
+                reply.value.data, where=consumer, profile=member.profile
+            )
+        except MalformedZnodeError as error:
+            malformed[consumer] = error.what
+    return members, malformed
+
+
+def _expand(view: GroupView, topics: Sequence[str], internal: frozenset[str]) -> GroupView:
+    """The view with what each member's pattern matches.
+
+    A regex that Java refuses fails every JVM member, as any other malformed registration does.
+    """
+    members, malformed = dict(view.members), dict(view.malformed)
+    matched: dict[str, Mapping[str, int]] = {}
+    unevaluated: dict[str, str] = {}
+    known: dict[TopicFilter, tuple[str, ...]] = {}  # members of a group mostly share one
+    for name, one in view.members.items():
+        if one.pattern is Pattern.STATIC:
+            continue
+        # Only the first entry of a pattern's subscription counts (`TopicCount`).
+        regex, streams = next(iter(one.subscription.items()))
+        wanted = TopicFilter(one.pattern, normalise(regex))
+        try:
+            if wanted not in known:
+                known[wanted] = matching(wanted, topics, internal=internal)
+            matched[name] = dict.fromkeys(known[wanted], streams)
+        except UnsupportedFilterError as error:
+            unevaluated[name] = error.what
+        except InvalidFilterError as error:
+            malformed[name] = error.what
+            del members[name]
+    return replace(
+        view, members=members, malformed=malformed, matched=matched, unevaluated=unevaluated
+    )
+
+
+def _list_topics() -> Generator[Batch, Replies, list[str]]:
+    """All topics, sorted; watched, so that a pattern meets those that are created later."""
+    for _ in range(2):  # a second time if the list came to be while we began to wait for it
+        (listing,) = yield [rq.Children(paths.TOPICS, watch=True)]
+        if listing.code is Code.OK:
+            return sorted(listing.value)
+        (there,) = yield [rq.Exists(paths.TOPICS, watch=True)]
+        if there.value is None:
+            break
+    return []
+
+
+def _read_cluster(
+    ids: Sequence[str],
+) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
+    """The brokers of this listing; where none is listed, or those listed are gone, of another."""
+    found = yield from read_brokers(ids)
+    return found or (yield from read_brokers((yield from _watch_brokers())))
+
+
+def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
+    """Like the JVM, watch the broker list only when it is empty: a broker's death is not ours."""
+    listing, _ = yield [
+        rq.Children(paths.BROKER_IDS, watch=True),
+        rq.Exists(paths.BROKER_IDS, watch=True),
+    ]
+    return listing.value if listing.code is Code.OK else ()
+
+
+def read_brokers(
+    ids: Sequence[str],
+) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
+    """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
+    brokers = []
+    numbers = sorted(ids)
+    for number, reply in zip(
+        numbers, (yield [rq.Get(paths.broker(n)) for n in numbers]), strict=True
+    ):
+        if reply.code is Code.OK:
+            try:
+                where = paths.broker(number)
+                brokers.append(payloads.decode_broker(reply.value.data, where=where))
+            except MalformedZnodeError as error:
+                logger.warning("%s", error)
+    return tuple(brokers)
+
+
+def _read_topics(
+    names: Sequence[str], profile: Profile
+) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
+    topics: dict[str, Topic] = {}
+    bad: dict[str, str] = {}
+    for _ in range(2):  # a second time for those created while we began to wait for them
+        replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
+        for name, reply in zip(names, replies, strict=True):
+            if reply.code is Code.NO_NODE:
+                continue
+            if reply.code is not Code.OK:
+                bad[name] = reason(reply)
+                continue
+            try:
+                numbers = payloads.decode_topic(
+                    reply.value.data, where=paths.topic(name), profile=profile
+                )
+                topics[name] = Topic(numbers, reply.value.stat.czxid)
+            except MalformedZnodeError as error:
+                bad[name] = error.what
+        absent = [name for name in names if name not in topics and name not in bad]
+        if not absent:
+            break
+        waits = yield [rq.Exists(paths.topic(name), watch=True) for name in absent]
+        names = [name for name, reply in zip(absent, waits, strict=True) if reply.value]
+        if not names:
+            break
+    return topics, bad
+
+
+# ---- diagnosing ----------------------------------------------------------------------------------
+
+
+Diagnosis = Callable[[float], Event] | None
+
+
+def diagnose(member: Member) -> Generator[Batch, Replies, Diagnosis]:
+    """Which members own what other rules than ours give them; None when the nodes show nothing.
+
+    Watches nothing: it is asked for once, when the group has not settled for a while.
+    """
+    consumers = yield from _list(paths.ids(member.group))
+    listing = yield from _list(paths.TOPICS)
+    owning = yield from _list(paths.owners(member.group))
+    registrations = yield from _read([paths.member(member.group, one) for one in consumers])
+    topics = yield from _read([paths.topic(one) for one in listing])
+    owners = yield from _read_owners(member.group, owning)
+    group = Group(
+        member.strategy,
+        {path.rpartition("/")[2]: data for path, data in registrations.items()},
+        {path.rpartition("/")[2]: data for path, data in topics.items()},
+        exclude_internal=bool(member.internal),
+    )
+    quarrels = detect(group, owners, own=member.profile).quarrels
+    return (lambda now: Diagnosed(now=now, quarrels=quarrels)) if quarrels else None
+
+
+def _list(path: str) -> Generator[Batch, Replies, Sequence[str]]:
+    (listing,) = yield [rq.Children(path)]
+    return sorted(listing.value) if listing.code is Code.OK else ()
+
+
+def _read(names: Sequence[str]) -> Generator[Batch, Replies, dict[str, bytes | None]]:
+    """The payloads of those that are there and may be read."""
+    replies = yield [rq.Get(path) for path in names]
+    return {
+        path: reply.value.data
+        for path, reply in zip(names, replies, strict=True)
+        if reply.code is Code.OK
+    }
+
+
+def _read_owners(
+    group: str, topics: Sequence[str]
+) -> Generator[Batch, Replies, dict[TopicPartition, ThreadId]]:
+    listings = yield [rq.Children(paths.owners_of(group, topic)) for topic in topics]
+    nodes = [
+        f"{paths.owners_of(group, topic)}/{name}"
+        for topic, listing in zip(topics, listings, strict=True)
+        if listing.code is Code.OK
+        for name in listing.value
+    ]
+    owners: dict[TopicPartition, ThreadId] = {}
+    for path, data in (yield from _read(nodes)).items():
+        at = paths.locate(path)
+        if at.kind is Kind.OWNER:
+            try:
+                owners[TopicPartition(at.name, at.partition)] = decode_owner(data, where=path)
+            except MalformedZnodeError:
+                continue  # nobody legible: it blocks, and is named as such
+    return owners

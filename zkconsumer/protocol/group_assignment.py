@@ -1,0 +1,262 @@
+"""What every member of a group computes, each for itself, errors included.
+
+A JVM member reads its own registration, everybody's, and topics; it stops at the first thing it
+cannot read, and nobody tells the others. So members of one group may fail alone, or all of them.
+The order of reading is that of `AssignmentContext`, which changed in 0.10.2 (KAFKA-2434).
+
+What the members of a group ask for: topics, threads and partitions, patterns expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zkconsumer.errors import (
+    ConfigError,
+    InvalidFilterError,
+    MalformedZnodeError,
+    ZkConsumerError,
+    shown,
+)
+from zkconsumer.protocol.assignors import Strategy, Variant, assign
+from zkconsumer.protocol.filters import TopicFilter, matching, normalise
+from zkconsumer.protocol.java.text import utf16_key
+from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import thread_ids, znode_fault
+from zkconsumer.protocol.paths import topic as topic_path
+from zkconsumer.protocol.payloads import Thrown, decode_topic
+from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
+from zkconsumer.protocol.releases import DEFAULT, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What stands in ZooKeeper, and how the members are set.
+
+    Attributes:
+        strategy: `partition.assignment.strategy` of all members.
+        registrations: consumer id -> payload, in the order in which ZooKeeper lists them.
+        topics: topic -> payload, of all topics there are.
+        exclude_internal: `exclude.internal.topics` of all members.
+    """
+
+    strategy: Strategy
+    registrations: Mapping[ConsumerId, bytes | None]
+    topics: Mapping[str, bytes | None]
+    exclude_internal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a member throws: the JVM's class, or our own error's where only we give up."""
+
+    error: str
+    message: str
+
+
+Part = dict[TopicPartition, ThreadId]
+
+
+def compute(
+    group: Group, profile: Profile, *, members: Iterable[ConsumerId] | None = None
+) -> dict[ConsumerId, Part | Failure]:
+    """What each member gives to itself, or throws, as a member of the release.
+
+    `members` are those to ask, by default all that are registered; one that is not fails.
+    """
+    reading = _Reading(group, profile)
+    parts: dict[ConsumerId, Part | Failure] = {}
+    whole: Mapping[TopicPartition, ThreadId] | Failure | None = None
+    for consumer in group.registrations if members is None else members:
+        failure = reading.failure_of(consumer)
+        if failure is None:
+            whole = _whole(group.strategy, reading, profile) if whole is None else whole
+        parts[consumer] = failure or (whole if isinstance(whole, Failure) else {})
+    if whole is None or isinstance(whole, Failure):
+        return parts
+    owners = {
+        thread: consumer
+        for consumer, counts in reading.counts.items()
+        for thread in thread_ids(consumer, max(counts.values(), default=0))
+    }
+    for tp, thread in whole.items():
+        part = parts.get(owners[thread])
+        if isinstance(part, dict):
+            part[tp] = thread
+    return parts
+
+
+class _Reading:
+    """What the members read: everything once, since all read the same."""
+
+    def __init__(self, group: Group, profile: Profile) -> None:
+        self._variant = profile.variant
+        self.counts: dict[ConsumerId, Mapping[str, int]] = {}
+        self._unreadable: dict[ConsumerId, Failure] = {}
+        internal = profile.internal_topics if group.exclude_internal else frozenset()
+        for consumer, payload in group.registrations.items():
+            try:
+                registration = read_registration(payload, where=consumer, profile=profile)
+                self.counts[consumer] = topics_of(registration, group.topics, internal)
+            except ZkConsumerError as error:
+                self._unreadable[consumer] = _failure(error)
+        self.partitions: dict[str, tuple[int, ...]] = {}
+        self._faults: dict[str, Failure] = {}
+        for topic in dict.fromkeys(topic for counts in self.counts.values() for topic in counts):
+            try:
+                self.partitions[topic] = _partitions(topic, group.topics, profile)
+            except MalformedZnodeError as error:
+                self._faults[topic] = _failure(error)
+
+    def failure_of(self, consumer: ConsumerId) -> Failure | None:
+        """The first thing that this member cannot read."""
+        if consumer in self._unreadable:
+            return self._unreadable[consumer]
+        if consumer not in self.counts:
+            return Failure(Thrown.NO_NODE, f"NoNode for the registration of {shown(consumer)}")
+        theirs = next(iter(self._unreadable.values()), None)
+        of_topic = next((self._faults[t] for t in self.counts[consumer] if t in self._faults), None)
+        match self._variant:
+            case Variant.RANGE_ONLY:
+                return theirs or of_topic
+            case Variant.IDENTICAL:
+                return of_topic or theirs
+            case Variant.SKIPPING:
+                return theirs or next(iter(self._faults.values()), None)
+
+
+def topics_of(
+    registration: Registration, topics: Iterable[str], internal: frozenset[str]
+) -> Mapping[str, int]:
+    """Topic -> number of streams of one member; of a filter, those of `topics` that it matches.
+
+    Raises as `matching`, and MalformedZnodeError for a filter without streams (AssertionError).
+    """
+    if registration.pattern is Pattern.STATIC:
+        return registration.subscription
+    ((regex, streams),) = registration.subscription.items()
+    topic_filter = TopicFilter(registration.pattern, normalise(regex))
+    found = matching(topic_filter, topics, internal=internal)
+    if found and streams < 1:
+        raise MalformedZnodeError(f"{streams} streams", thrown=Thrown.ASSERTION)
+    return dict.fromkeys(found, streams)
+
+
+def _partitions(
+    topic: str, topics: Mapping[str, bytes | None], profile: Profile
+) -> tuple[int, ...]:
+    fault = znode_fault(topic)
+    if fault:
+        what = f"{shown(topic)} cannot be a topic: {fault}"
+        raise MalformedZnodeError(what, thrown=Thrown.ARGUMENT)
+    if topic not in topics:
+        return ()
+    return decode_topic(topics[topic], where=topic, profile=profile)
+
+
+def _whole(
+    strategy: Strategy, reading: _Reading, profile: Profile
+) -> Mapping[TopicPartition, ThreadId] | Failure:
+    if (
+        strategy is Strategy.ROUND_ROBIN
+        and profile.variant is Variant.IDENTICAL
+        and profile.release.startswith("0.8.")
+        and not any(reading.counts.values())
+    ):
+        # The head of an empty map (KAFKA-1648).
+        return Failure(Thrown.NULL, "no member of the group has a topic")
+    try:
+        return assign(
+            strategy,
+            subscriptions=reading.counts,
+            partitions=reading.partitions,
+            key_form=profile.key_form,
+            variant=profile.variant,
+        )
+    except ConfigError as error:
+        return Failure(Thrown.ARGUMENT, error.what)
+
+
+def _failure(error: ZkConsumerError) -> Failure:
+    match error:
+        case MalformedZnodeError(thrown=thrown) if thrown:
+            return Failure(thrown, error.what)
+        case InvalidFilterError():
+            return Failure(Thrown.REGEX, error.what)
+        case _:
+            return Failure(type(error).__name__, str(error))
+
+
+# ---- asking --------------------------------------------------------------------------------------
+
+
+Members = Mapping[ConsumerId, Registration | MalformedZnodeError]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a group's registrations come to.
+
+    Attributes:
+        counts: member -> topic -> number of streams, of those that can be read.
+        faults: member -> why its registration or its filter cannot be read.
+        threads: topic -> the consumer thread ids for it, sorted as the JVM sorts them.
+        partitions: topic -> its partitions, ascending; none where it does not exist.
+        topic_faults: topic -> why its znode cannot be read.
+    """
+
+    counts: Mapping[ConsumerId, Mapping[str, int]]
+    faults: Mapping[ConsumerId, ZkConsumerError]
+    threads: Mapping[str, tuple[ThreadId, ...]]
+    partitions: Mapping[str, tuple[int, ...]]
+    topic_faults: Mapping[str, str]
+
+
+def asked(
+    members: Members,
+    topics: Mapping[str, bytes | None],
+    *,
+    profile: Profile = DEFAULT,
+    exclude_internal: bool = True,
+) -> Asked:
+    """Read what members ask for; `topics` are the payloads of all topics there are.
+
+    Kafka: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`, 0.8.0 to 1.1.1.
+    """
+    internal = profile.internal_topics if exclude_internal else frozenset[str]()
+    counts: dict[ConsumerId, Mapping[str, int]] = {}
+    faults: dict[ConsumerId, ZkConsumerError] = {}
+    for consumer, registration in members.items():
+        try:
+            if isinstance(registration, MalformedZnodeError):
+                raise registration
+            counts[consumer] = topics_of(registration, topics, internal)
+        except ZkConsumerError as error:
+            faults[consumer] = error
+    threads: dict[str, list[ThreadId]] = {}
+    for consumer, wanted in counts.items():
+        for topic, count in wanted.items():
+            threads.setdefault(topic, []).extend(thread_ids(consumer, count))
+    partitions, topic_faults = {}, {}
+    for topic in threads:
+        partitions[topic], fault = partitions_in(topic, topics, profile=profile)
+        if fault:
+            topic_faults[topic] = fault
+    ordered = {
+        topic: tuple(sorted(found, key=utf16_key)) for topic, found in sorted(threads.items())
+    }
+    return Asked(counts, faults, ordered, partitions, topic_faults)
+
+
+def partitions_in(
+    topic: str, topics: Mapping[str, bytes | None], *, profile: Profile = DEFAULT
+) -> tuple[tuple[int, ...], str]:
+    """A topic's partitions, ascending, and why they cannot be told ("" where they can)."""
+    fault = znode_fault(topic)
+    if fault or topic not in topics:
+        return (), fault
+    try:
+        return decode_topic(topics[topic], where=topic_path(topic), profile=profile), ""
+    except MalformedZnodeError as error:
+        return (), error.what

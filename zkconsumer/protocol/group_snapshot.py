@@ -1,0 +1,122 @@
+"""What one reading of ZooKeeper says about the group, and who should own what by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.protocol.assignors import Strategy, assign
+from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import thread_ids, znode_fault
+from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.registrations import Pattern, Registration
+from zkconsumer.protocol.releases import DEFAULT, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's partition numbers, ascending; `czxid` tells a re-created topic from the old one."""
+
+    partitions: tuple[int, ...]
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The group as read: not atomic, so it may be torn; every change of it is watched.
+
+    Attributes:
+        members: valid registrations by consumer id.
+        malformed: consumer id -> why its registration would fail every JVM member.
+        topics: existing topics that the assignment depends on.
+        malformed_topics: topic -> why its znode would fail every JVM member.
+        brokers: the registered brokers that can be read, in the order of their ids as strings.
+        matched: for every member that subscribes by a pattern, the topics that match it now, with
+            its number of streams for each.
+        unevaluated: member -> why we cannot tell what its pattern matches, though the JVM can.
+    """
+
+    members: Mapping[ConsumerId, Registration]
+    malformed: Mapping[ConsumerId, str]
+    topics: Mapping[str, Topic]
+    malformed_topics: Mapping[str, str]
+    brokers: tuple[Broker, ...]
+    matched: Mapping[ConsumerId, Mapping[str, int]] = field(default_factory=dict)
+    unevaluated: Mapping[ConsumerId, str] = field(default_factory=dict)
+
+    def counts(self) -> dict[ConsumerId, Mapping[str, int]]:
+        """Every member's topics with their numbers of streams, patterns expanded."""
+        return {
+            name: one.subscription if one.pattern is Pattern.STATIC else self.matched.get(name, {})
+            for name, one in self.members.items()
+        }
+
+
+def needed_topics(
+    counts: Iterable[Mapping[str, int]], own: Mapping[str, int], strategy: Strategy
+) -> tuple[str, ...]:
+    """The topics that the assignment depends on.
+
+    Range looks at our own; round-robin, from 0.10.2 on (KAFKA-2434), at every topic of the group.
+    Names that ZooKeeper refuses, which a registration may hold before 0.10.2, are left out.
+    """
+    if strategy is Strategy.RANGE:
+        return tuple(sorted(own))
+    theirs = {topic for of_member in counts for topic in of_member if topic not in own}
+    return tuple(sorted({*own, *(topic for topic in theirs if not znode_fault(topic))}))
+
+
+def undecidable(view: GroupView) -> tuple[str, str]:
+    """(znode's name, reason) when we cannot compute what the JVM members compute; else ('', '')."""
+    for consumer, reason in sorted(view.unevaluated.items()):
+        return consumer, reason
+    for topic, reason in sorted(view.malformed_topics.items()):
+        return topic, reason
+    return "", ""
+
+
+def assignment(
+    view: GroupView,
+    *,
+    consumer: ConsumerId,
+    own: Mapping[str, int],
+    strategy: Strategy,
+    profile: Profile = DEFAULT,
+) -> dict[TopicPartition, ThreadId]:
+    """Our own part of the assignment, as every other member computes it too.
+
+    Raises ConfigError when the group's release has no assignment for such subscriptions.
+    """
+    whole = _whole(view, strategy, profile)
+    mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
+    return {tp: thread for tp, thread in whole.items() if thread in mine}
+
+
+def assignment_of_others(
+    view: GroupView, *, consumer: ConsumerId, strategy: Strategy, profile: Profile = DEFAULT
+) -> dict[TopicPartition, ThreadId]:
+    """What the other members should own of the topics in the view; raises as `assignment`."""
+    mine = view.counts().get(consumer, {})
+    own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
+    return {tp: thread for tp, thread in _whole(view, strategy, profile).items() if tp not in own}
+
+
+def _whole(
+    view: GroupView, strategy: Strategy, profile: Profile
+) -> dict[TopicPartition, ThreadId]:
+    return assign(
+        strategy,
+        subscriptions=view.counts(),
+        partitions={name: topic.partitions for name, topic in view.topics.items()},
+        key_form=profile.key_form,
+        variant=profile.variant,
+    )
+
+
+def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
+    """Topics that were deleted and created again since; `known` holds their latest czxid."""
+    return frozenset(
+        name
+        for name, topic in view.topics.items()
+        if known.get(name, topic.czxid) != topic.czxid
+    )

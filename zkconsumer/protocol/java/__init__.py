@@ -1,0 +1,1 @@
+"""Java's and Scala's rules: text order, hashes, JSON dialects, regular expressions."""

@@ -1,0 +1,320 @@
+"""What a pattern of Java's is made of, and its text for `regex`.
+
+What Java knows of a pattern before it matches, and where `regex` would match otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from zkconsumer.errors import UnsupportedFilterError
+from zkconsumer.protocol.java.regex.character_sets import CharSet, written
+
+ENDLESS = 0x7FFFFFFF  # the count of an unbounded repetition, as in Java
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a set."""
+
+    chars: CharSet
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """Matches no character; `text` is written for `regex`. The empty text always holds."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LineEnd:
+    """\\R: one line end, of one or two characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grapheme:
+    r"""\X: one extended grapheme cluster, which is one character wherever the text is ASCII."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One after the other."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """One of several, the first that leads on."""
+
+    branches: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group, capturing under its number from 1; 0 does not capture."""
+
+    inner: Node
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look around; `sign` is one of ?= ?! ?<= ?<!."""
+
+    inner: Node
+    sign: str
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """(?>...): no way back into it."""
+
+    inner: Node
+
+
+class Greed(Enum):
+    """How a repetition gives way; the values are what stands behind the quantifier."""
+
+    GREEDY = ""
+    LAZY = "?"
+    POSSESSIVE = "+"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`least` to `most` times; `braces` if it was written in them, which Java treats apart."""
+
+    inner: Node
+    least: int
+    most: int
+    greed: Greed
+    braces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a group matched."""
+
+    number: int
+
+
+Node = (
+    Chars
+    | Assertion
+    | LineEnd
+    | Grapheme
+    | Sequence
+    | Alternation
+    | Group
+    | Look
+    | Atomic
+    | Repeat
+    | Reference
+)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly below one."""
+    match node:
+        case Sequence(items):
+            return items
+        case Alternation(branches):
+            return branches
+        case Group(inner) | Look(inner) | Atomic(inner) | Repeat(inner):
+            return (inner,)
+    return ()
+
+
+# ---- for `regex` to read ------------------------------------------------------------------------
+
+NEVER = "(?!)"
+_LINE_END = r"\r\n|[\n-\r\u0085\u2028\u2029]"
+
+
+def text_of(node: Node, referenced: frozenset[int]) -> str:
+    """The pattern for `regex`; only `referenced` groups capture, under the names g1, g2..."""
+    match node:
+        case Chars(chars):
+            return written(chars)
+        case Assertion(text):
+            return text
+        case LineEnd():
+            return f"(?:{_LINE_END})"
+        case Grapheme():
+            return r"(?>(?!\uDFFF)\X)"  # never SEPARATOR
+        case Sequence(items):
+            return "".join(text_of(item, referenced) for item in items)
+        case Alternation(branches):
+            return "|".join(text_of(branch, referenced) for branch in branches)
+        case Group(inner, number):
+            opening = f"(?P<g{number}>" if number in referenced else "(?:"
+            return f"{opening}{text_of(inner, referenced)})"
+        case Look(inner, sign):
+            return f"({sign}{text_of(inner, referenced)})"
+        case Atomic(inner):
+            return f"(?>{text_of(inner, referenced)})"
+        case Repeat():
+            return _repeat_text(node, referenced)
+        case Reference(number):
+            return f"(?P=g{number})" if number in referenced else NEVER
+
+
+def _repeat_text(node: Repeat, referenced: frozenset[int]) -> str:
+    text = text_of(node.inner, referenced)
+    if not isinstance(node.inner, Chars):
+        # In Java a possessive repetition never goes back into one of its rounds, and a quantified
+        # line end does not try its other length; what else is no group has one way to match only.
+        atomic = node.greed is Greed.POSSESSIVE or isinstance(node.inner, LineEnd)
+        text = f"(?>{text})" if atomic else f"(?:{text})"
+    return text + _quantifier(node.least, node.most) + node.greed.value
+
+
+def _quantifier(least: int, most: int) -> str:
+    if most == ENDLESS:
+        return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+    if (least, most) == (0, 1):
+        return "?"
+    return f"{{{least}}}" if least == most else f"{{{least},{most}}}"
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What Java knows of a match's length, in its 32-bit arithmetic (`Pattern.TreeInfo`).
+
+    Attributes:
+        longest: meaningless if not `bounded`.
+        bounded: whether Java sees an obvious maximum, which a look-behind must have.
+        fixed: Java's "deterministic": there is one way to match only.
+        accidental: `bounded` though endless, which depends on the release of Java.
+    """
+
+    longest: int = 0
+    bounded: bool = True
+    fixed: bool = True
+    accidental: bool = False
+
+
+def extent(node: Node, before: Extent) -> Extent:
+    """The extent of what stands before, and the node after it."""
+    match node:
+        case Chars() | Grapheme():
+            return replace(before, longest=_int32(before.longest + 1))
+        case LineEnd():
+            return replace(before, longest=_int32(before.longest + 2))
+        case Sequence(items):
+            for item in items:
+                before = extent(item, before)
+            return before
+        case Alternation(branches):
+            return _one_of(before, [extent(branch, Extent()) for branch in branches])
+        case Group(inner) | Atomic(inner):
+            return extent(inner, before)
+        case Repeat():
+            return _repeated(node, before)
+        case Reference():
+            return replace(before, bounded=False)
+    return before
+
+
+def _one_of(before: Extent, branches: list[Extent]) -> Extent:
+    return Extent(
+        longest=_int32(before.longest + max(branch.longest for branch in branches)),
+        bounded=before.bounded and all(branch.bounded for branch in branches),
+        fixed=False,
+        accidental=before.accidental or any(branch.accidental for branch in branches),
+    )
+
+
+def _repeated(node: Repeat, before: Extent) -> Extent:
+    inner, group = node.inner, isinstance(node.inner, Group)
+    once = extent(inner, Extent())
+    if (node.least, node.most) == (0, 1) and not node.braces:
+        return _one_of(before, [once, Extent()])
+    if group and node.greed is not Greed.POSSESSIVE and not once.fixed:
+        return replace(before, bounded=False, fixed=False)
+    endless = node.most == ENDLESS and once.longest != 0
+    whole = _int32(once.longest * node.most + before.longest)
+    sign = isinstance(inner, Chars) and node.greed is Greed.GREEDY and not node.braces
+    overflow = whole < before.longest and not (endless and sign)
+    return Extent(
+        longest=whole,
+        bounded=before.bounded and once.bounded and not overflow,
+        fixed=before.fixed and once.fixed and node.least == node.most,
+        accidental=before.accidental or once.accidental or endless,
+    )
+
+
+def _int32(number: int) -> int:
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def refuse_in_look_behind(node: Node) -> None:
+    """UnsupportedFilterError for what Java matches forwards in a look-behind and `regex` back."""
+    if isinstance(node, Atomic | LineEnd | Grapheme) or (
+        isinstance(node, Repeat) and node.greed is Greed.POSSESSIVE
+    ):
+        raise UnsupportedFilterError("a look-behind holds something possessive")
+    for child in children(node):
+        refuse_in_look_behind(child)
+
+
+def unsettled(node: Node) -> frozenset[int]:
+    """Capturing groups of which Java and `regex` need not keep the same match."""
+    if isinstance(node, Look) and node.sign != "?=":
+        return _captured(node)
+    if isinstance(node, Repeat) and _can_be_empty(node.inner):
+        return _captured(node)
+    return frozenset().union(*(unsettled(child) for child in children(node)))
+
+
+def _captured(node: Node) -> frozenset[int]:
+    own = {node.number} if isinstance(node, Group) else set()
+    return frozenset(own).union(*(_captured(child) for child in children(node)))
+
+
+def rounds(node: Node) -> int:
+    """Rounds of counted repetitions within each other, multiplied."""
+    inner = max((rounds(child) for child in children(node)), default=1)
+    if not isinstance(node, Repeat):
+        return inner
+    return inner * max(node.least if node.most == ENDLESS else node.most, 1)
+
+
+def out_of_step(node: Node) -> bool:
+    """Whether a repetition ends early in Java because one of its rounds can match nothing.
+
+    After an empty round Java's `Loop` leaves, even below the minimum. That shows only where a round
+    is empty in some places and not in others, and is due at least twice.
+    """
+    if isinstance(node, Repeat) and isinstance(node.inner, Group) and node.least > 1:
+        loops = node.greed is not Greed.POSSESSIVE and not extent(node.inner, Extent()).fixed
+        if loops and _can_be_empty(node.inner) and _asserts(node.inner):
+            return True
+    return any(out_of_step(child) for child in children(node))
+
+
+def _can_be_empty(node: Node) -> bool:
+    match node:
+        case Chars() | LineEnd() | Grapheme():
+            return False
+        case Sequence(items):
+            return all(map(_can_be_empty, items))
+        case Alternation(branches):
+            return any(map(_can_be_empty, branches))
+        case Group(inner) | Atomic(inner):
+            return _can_be_empty(inner)
+        case Repeat(inner, least):
+            return least == 0 or _can_be_empty(inner)
+    return True
+
+
+def _asserts(node: Node) -> bool:
+    if isinstance(node, Assertion):
+        return bool(node.text)
+    return isinstance(node, Look | Reference) or any(map(_asserts, children(node)))

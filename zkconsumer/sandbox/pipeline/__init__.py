@@ -1,8 +1,0 @@
-"""`scripts/pipeline_demo`: a Spark query and a JVM consumer in one group, watched from outside.
-
-- `play`: what happens, in order
-- `query`: the Spark query, a program of its own, which writes Parquet
-- `console`: the JVM consumer, Kafka's own console consumer of 1.1.1
-- `ledger`: what both have been given, as it stands in their files
-- `judge`: what that means, pure
-"""

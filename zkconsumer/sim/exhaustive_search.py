@@ -1,0 +1,375 @@
+"""All that can happen in a small world: breadth-first, each state once.
+
+The world is small, and some of what the swarm varies is fixed here (docs/verification.md lists it):
+an action takes no time, time passes only when nothing but the users' asking is left to happen, and
+a member takes in what it is sent before anything else happens, but for a fault.
+
+Worlds as keys: two worlds that behave alike from now on have one key, whatever came before.
+
+Numbers that only have to differ, or to be in order, are replaced by their rank (transactions of
+ZooKeeper, a member's operations); moments become distances from now. What a monitor remembers is a
+part of the key, too, so that no history which could break a promise is taken for another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+from zkconsumer.consumer.executor import Resume
+from zkconsumer.member.state import Settings, State
+from zkconsumer.sim import faults
+from zkconsumer.sim.member import Replayed, SimMember
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.random_search import CONVERGENCE_S
+from zkconsumer.sim.world import WALL_MS, World
+
+# ---- canonical -----------------------------------------------------------------------------------
+
+
+LATEST_S, EARLIEST_S = 100.0, -10.0
+"""Distances beyond are all one: an automatic commit that is far off, a lease that ended long ago.
+The longest that anything looks back is the patience with a blocker, 8 s."""
+
+MOMENTS = frozenset({
+    "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "verify_at",
+    "auto_commit_at", "commits_at", "leave_at", "peers_at", "refresh_at", "nudged_at",
+    "blocked_since", "muted_at", "recreate_at",
+})  # fmt: skip
+ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
+OPERATIONS = frozenset({"op", "nudge_op"})
+LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
+"""The same in all states, only ever written, or only the source of fresh numbers."""
+
+
+_NAMES: dict[type[Any], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a class that matter."""
+    if kind not in _NAMES:
+        names = kind._fields if hasattr(kind, "_fields") else [one.name for one in fields(kind)]
+        _NAMES[kind] = tuple(name for name in names if name not in LEFT_OUT)
+    return _NAMES[kind]
+
+
+class Form:
+    """The form of one part of a world, and beside it the numbers that stand in its gaps."""
+
+    def __init__(self) -> None:
+        self.zxids: list[int] = []
+        self.operations: list[int] = []
+        self.moments: list[float] = []
+
+    def of(self, value: Any) -> Hashable:
+        """The form of a value; what varies without meaning is noted, and left out."""
+        kind = type(value)
+        if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
+            found: Hashable = value
+            return found
+        if isinstance(value, Mapping):
+            return tuple((key, self.of(value[key])) for key in sorted(value))
+        if isinstance(value, frozenset | set):
+            return tuple(sorted(value))
+        if hasattr(kind, "_fields") or is_dataclass(value) or kind is Replayed:
+            return kind.__name__, *[
+                self._field(name, getattr(value, name)) for name in _names(kind)
+            ]
+        return tuple([self.of(one) for one in value])
+
+    def _field(self, name: str, value: Any) -> Hashable:
+        if value is None:
+            return None
+        if name in ZXIDS:
+            self.zxids.append(value)
+        elif name in OPERATIONS:
+            self.operations.append(value)
+        elif name in MOMENTS:
+            self.moments.append(value)
+        else:
+            return self.of(value)
+        return name
+
+
+Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+
+
+class Canon:
+    """Keys of worlds; states of members are worked on once each, since most actions leave them."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[State, Hashable, Numbers]] = {}
+
+    def key(self, world: World, monitor: Monitor) -> int:
+        """The hash of a world's key: equal for worlds that behave alike from now on."""
+        now = world.now
+        forms = [self._member(member) for member in world.members]
+        forms.append(_surroundings(world, monitor))
+        zxids = world.zookeeper.zxids()
+        for _, (found, _, _) in forms:
+            zxids.update(found)
+        ranks = {zxid: rank for rank, zxid in enumerate(sorted(zxids))}
+        key: list[Hashable] = [world.zookeeper.key(now, ranks=ranks)]
+        for form, (found, operations, moments) in forms:
+            order = {op: rank for rank, op in enumerate(sorted({0, *operations}))}
+            key.append((
+                form,
+                tuple([ranks[zxid] for zxid in found]),
+                tuple([order[op] for op in operations]),
+                tuple([_distance(moment - now) for moment in moments]),
+            ))
+        return hash(tuple(key))
+
+    def forget(self) -> None:
+        """Free the memory; keys stay what they are."""
+        self._states.clear()
+
+    def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
+        state, numbers = self._state(member.state)
+        form = Form()
+        session = member.session
+        # Tickets only tell operations apart: each one counts by its place among those under way.
+        place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
+        rest = (
+            form.of(member.feeds), form.of(member.streams.releases),
+            tuple([form.of(member.running[ticket]) for ticket in place]),
+            tuple([(place[ticket], form.of(request)) for ticket, request in member.wire]),
+            tuple([
+                (place[item.ticket], form.of(item.replies))
+                if type(item) is Resume else form.of(item)
+                for item in member.inbox
+            ]),
+            tuple([
+                (place[ticket], session.missing[ticket], form.of(session.partial[ticket]))
+                for ticket in sorted(session.partial)
+            ]),
+            session.session_id, session.read, session.changes,
+        )
+        form.moments.append(member.gate)
+        both = (
+            (*numbers[0], *form.zxids),
+            (*numbers[1], *form.operations),
+            (*numbers[2], *form.moments),
+        )
+        return (state, rest), both
+
+    def _state(self, state: State) -> tuple[Hashable, Numbers]:
+        known = self._states.get(id(state))
+        if known is None:
+            form = Form()
+            whole = form.of(state)
+            form.zxids.extend(state.topics[name] for name in sorted(state.topics))
+            numbers = tuple(form.zxids), tuple(form.operations), tuple(form.moments)
+            known = self._states[id(state)] = (state, whole, numbers)
+        return known[1], known[2]
+
+
+def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
+    """Connections, what is wrong, the logs, and what the monitor remembers."""
+    form = Form()
+    owners = world.owners()
+    now_owned = {(tp, czxid) for tp, (_, _, czxid) in owners.items()}
+    whole = (
+        tuple([form.of(link) for link in world.links]),
+        form.of(world.wrong),
+        form.of({do.value: left for do, left in world.faults_left.items()}),
+        form.of(world.log_end),
+        form.of(monitor.prefix), form.of(monitor.done), form.of(monitor.committable),
+        form.of(monitor.stored), form.of(monitor.edited), form.of(monitor.asked),
+        form.of(monitor.lowered), form.of(monitor.by_hand), monitor.harmed,
+        form.of(monitor.excused),
+        tuple(
+            (tp, offset) for tp, (epoch, offset) in sorted(monitor.finished_in.items())
+            if (tp, epoch) in now_owned
+        ),
+        tuple(sorted(monitor.newest)),
+        # An ownership that has ended is never delivered under again, or I2 breaks.
+        tuple(
+            (tp, after) for (tp, epoch), after in sorted(monitor.next_offset.items())
+            if (tp, epoch) in now_owned
+        ),
+    )
+    form.zxids.extend(monitor.newest[tp] for tp in sorted(monitor.newest))
+    return whole, (tuple(form.zxids), tuple(form.operations), tuple(form.moments))
+
+
+def _distance(seconds: float) -> float:
+    return round(min(max(seconds, EARLIEST_S), LATEST_S), 3)
+
+
+# ---- exhaustive ----------------------------------------------------------------------------------
+
+
+FAR_OFF_S = 1e6
+"""Timers that shall not ring: automatic commits (hand-overs commit all the same)."""
+
+KINDS = (
+    Do.CUT, Do.EXPIRE, Do.KILL, Do.FREEZE, Do.LEAVE, Do.DELETE_OWNER, Do.DELETE_ID, Do.EDIT,
+    Do.ZOMBIE, Do.RESTART,
+)  # fmt: skip
+"""What may go wrong here; as many of them, in any order, as the scope allows."""
+
+_OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.ASK, Do.NOTICE, Do.CONNECT)
+
+FORGET_EVERY = 20_000
+"""States between two emptyings of the cache of forms."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How small the world is; `settled` members have joined and are at rest when it begins."""
+
+    settled: int = 1
+    members: int = 2
+    partitions: int = 2
+    messages: int = 1
+    faults: int = 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has seen.
+
+    Attributes:
+        states: distinct ones; `depth` is the length of the longest path of actions to one.
+        transitions: actions tried; `rests` are the states from which convergence was demanded.
+        complete: nothing of the scope is left.
+        violation: the first broken promise, and `path` the actions to it.
+    """
+
+    states: int
+    transitions: int
+    rests: int
+    depth: int
+    complete: bool
+    seconds: float
+    violation: InvariantViolation | None = None
+    path: tuple[Action, ...] = ()
+
+
+class SmallWorld(World):
+    """A world without a clock of its own, and with few faults altogether."""
+
+    def __init__(self, scope: Scope, watcher: Monitor) -> None:
+        plan = Plan(
+            members=scope.members, partitions=scope.partitions, messages=scope.messages,
+            settings=_quiet,
+        )
+        super().__init__(plan, watcher)
+        self.step_s = 0.0
+        self.may_fail(scope.faults)
+
+    def may_fail(self, faults: int) -> None:
+        """So many faults may still happen, of whatever kinds."""
+        self.faults_left = dict.fromkeys(KINDS, faults)
+
+    def _wall_ms(self) -> int:
+        return WALL_MS
+
+    def act(self, action: Action) -> None:
+        super().act(action)
+        if action.do in KINDS:
+            self.may_fail(self.faults_left[action.do])
+
+    def choices(self) -> list[Action]:
+        """All that can happen, in a fixed order."""
+        actions = self.enabled()
+        # What a member was sent it takes in first: what it gets later comes behind it anyhow.
+        first = next((action.who for action in actions if action.do is Do.RECEIVE), None)
+        if first is not None:
+            actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
+        elif any(action.do not in (Do.ASK, Do.TIME) for action in actions):
+            actions = [one for one in actions if one.do is not Do.TIME]
+        actions += (one for one in faults.mends(self) if one.do is Do.THAW)
+        return actions + faults.possible(self)
+
+
+def _quiet(one: Settings) -> Settings:
+    return replace(one, auto_commit_s=FAR_OFF_S)
+
+
+@dataclass(slots=True)
+class _Node:
+    world: SmallWorld
+    monitor: Monitor
+    path: tuple[Action, ...]
+
+
+def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> Found:
+    """Breadth-first from where the scope begins; stops at the first violation."""
+    started = time.monotonic()
+    canon = Canon()
+    monitor = Monitor()
+    root = SmallWorld(scope, monitor)
+    _begin(root, scope)
+    seen = {canon.key(root, monitor)}
+    queue = deque([_Node(root, monitor, ())])
+    transitions = rests = depth = 0
+
+    def found(violation: InvariantViolation | None, path: tuple[Action, ...]) -> Found:
+        seconds = time.monotonic() - started
+        return Found(
+            len(seen), transitions, rests, depth, not queue, seconds, violation, path
+        )
+
+    while queue and len(seen) < max_states and time.monotonic() - started < max_s:
+        node = queue.popleft()
+        for action in node.world.choices():
+            transitions += 1
+            after = _after(node, action)
+            try:
+                after.world.act(action)
+                key = canon.key(after.world, after.monitor)
+                if key in seen:
+                    continue
+                if action.do is Do.TIME:
+                    rests += 1
+                    _must_converge(after)
+            except InvariantViolation as violation:
+                return found(violation, after.path)
+            seen.add(key)
+            queue.append(after)
+            depth = max(depth, len(after.path))
+            if len(seen) % FORGET_EVERY == 0:
+                canon.forget()
+    return found(None, ())
+
+
+def _begin(world: SmallWorld, scope: Scope) -> None:
+    """The first members join, one after the other, and come to rest."""
+    world.may_fail(0)
+    for who in range(scope.settled):
+        world.act(Action(Do.JOIN, who))
+        while busy := [one for one in world.choices() if one.do not in (Do.JOIN, Do.TIME)]:
+            world.act(busy[0])
+        assert world.members[who].settled
+    world.may_fail(scope.faults)
+
+
+def _after(node: _Node, action: Action) -> _Node:
+    monitor = node.monitor.copy()
+    world = node.world.copy(monitor)
+    assert isinstance(world, SmallWorld)
+    return _Node(world, monitor, (*node.path, action))
+
+
+def _must_converge(node: _Node) -> None:
+    """Left alone, with everybody awake, the group comes to rest as it should (I12)."""
+    copy = _after(node, Action(Do.TIME))
+    world, monitor = copy.world, copy.monitor
+    world.may_fail(0)
+    for mend in faults.mends(world):
+        world.act(mend)
+    deadline = world.now + CONVERGENCE_S
+    turn = 0
+    while reason := monitor.converged(world):
+        actions = world.choices()
+        if not actions or world.now > deadline:
+            raise InvariantViolation("I12", reason)
+        world.act(actions[turn % len(actions)])
+        turn += 1

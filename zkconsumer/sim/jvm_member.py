@@ -1,0 +1,704 @@
+"""A JVM member in a simulated world: its threads, its zkclient, and its user.
+
+zkclient hides ZooKeeper's troubles: a request is repeated until it is answered, in a new session,
+too; while ZooKeeper is away nobody is told, and messages are handed out as before.
+
+What the JVM member does: a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1.
+
+Each step is a program that asks for one thing at a time. What is modelled, and checked against
+captured runs of the real one: the order of its writes and reads; claims one by one, with rollback;
+a rebalance releases everything; deletes and commits without a look at who owns; offsets read before
+the claim; `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then idle until
+the next trigger; a new session that forgets what was consumed.
+
+What is not: wildcards, offsets in Kafka, the queues between fetchers and streams (a message is
+handed out as soon as it is asked for), and the order of a Scala hash map (partitions go by number).
+
+Groups of our members and JVM members, and what is promised in them.
+
+The JVM members' own behaviour is theirs. What their zombies may do, and so is not checked of them:
+
+- I2, I3: one that has not heard of its session's end goes on delivering what others own by then;
+- I7: its commits are unconditional, so that it moves offsets back, and over an operator's edit;
+- I8: and over what an owner has stored; and it deletes owner znodes that are others' by then;
+- I12: after four attempts it is idle, with its share of the partitions, until the next change.
+
+What is checked of them: claims are ephemeral and their own (I1), nothing is skipped (I5), nothing
+is committed that was not handed out (I6), and delivery stops before a release (I9). Of our members
+everything is, but for partitions whose owner znode a JVM member has deleted under them (they stop
+when they are told), and for duplicates, since a JVM member reads offsets before it claims. And
+whatever the JVM members have done: when they are gone, ours serve everything again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any, cast
+
+from zkconsumer.consumer.executor import WatchFired
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol import paths, payloads, registrations
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.assignors import assign
+from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.registrations import Pattern, Registration
+from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.member import Feed, SimMember
+from zkconsumer.sim.monitor import Monitor, Scene
+from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
+from zkconsumer.sim.random_search import Decisions, Result, choose, draw_plan, heal, settle
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.znodes import Change, Write, parent_of
+
+# ---- jvmconnector --------------------------------------------------------------------------------
+
+
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Wait for the rebalance lock; it is held to the program's end."""
+
+
+Request = rq.Request | Write
+Asked = Request | Sleep | Lock
+Program = Generator[Asked, Any, None]
+
+
+class _AttemptFailed(Exception):
+    """What ends an attempt in the JVM: any exception, or a refused claim."""
+
+
+class Connector:
+    """The connector's state, and its programs.
+
+    Attributes:
+        feeds: what is fetched, and handed out.
+        registry: what it believes to own, with positions: behind the last message handed out.
+        wanted: something has changed, so that the watcher's thread is to rebalance.
+        attempts, failed_attempts: of rebalances, so far; `gave_up`: the last one failed for good.
+    """
+
+    def __init__(self, settings: Settings, enter: Callable[[str, str], None]) -> None:
+        self.settings = settings
+        self.feeds: dict[TopicPartition, Feed] = {}
+        self.registry: dict[TopicPartition, int] = {}
+        self.wanted = self.leaving = self.closed = self.started = False
+        self.attempts = self.failed_attempts = 0
+        self.gave_up = False
+        self.wall_ms = 0
+        self._enter = enter
+        self._cache: dict[TopicPartition, int] = {}
+        self._knows_root = False
+        self._watched: dict[str, Any] = {}  # what was last read of what is watched
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted(self.settings.subscription)
+
+    # ---- listeners -------------------------------------------------------------------------------
+
+    def ids_changed(self) -> Program:
+        ids = paths.ids(self.settings.group)
+        yield rq.Exists(ids, watch=True)
+        yield from self._children(ids)
+        self.wanted = True
+
+    def topic_changed(self, topic: str) -> Program:
+        """Data changed, or the topic appeared; one that is gone is left to a warning."""
+        path = paths.topic(topic)
+        seen: Reply = yield rq.Exists(path, watch=True)
+        if seen.value is not None:
+            yield from self._data(path)
+            self.wanted = True
+
+    def brokers_changed(self) -> Program:
+        yield rq.Children(paths.BROKER_IDS, watch=True)
+        self.wanted = True
+
+    def arm_again(self) -> Program:
+        """The same session on another connection: the server tells of what was missed."""
+        ids = paths.ids(self.settings.group)
+        before = dict(self._watched)
+        yield from self._children(ids)
+        self.wanted |= self._watched[ids] != before.get(ids)
+        for topic in self.topics:
+            path = paths.topic(topic)
+            reply: Reply = yield rq.Exists(path, watch=True)
+            if reply.value is not None:
+                yield from self._data(path)
+                self.wanted |= self._watched[path] != before.get(path)
+
+    # ---- programs: start, new session, shutdown --------------------------------------------------
+
+    def start(self) -> Program:
+        """`createMessageStreams`: register, subscribe, rebalance."""
+        yield from self._register()
+        ids = paths.ids(self.settings.group)
+        yield rq.Exists(ids, watch=True)
+        yield from self._children(ids)
+        for topic in self.topics:
+            yield rq.Exists(paths.topic(topic), watch=True)
+        self.started = True  # the scheduler's clock runs from here
+        yield from self.rebalance()
+
+    def new_session(self) -> Program:
+        """Nothing is committed, nothing released: the registry is forgotten."""
+        self._enter("expired", "its session is over: forgets what it owns, registers again")
+        self.registry = {}
+        yield from self._register()
+        yield from self.rebalance()
+
+    def shutdown(self) -> Program:
+        """It waits for the rebalance lock; owner and id znodes go with the session."""
+        yield Lock()
+        self.feeds = {}
+        if self.settings.auto_commit_s is not None:
+            yield from self.commit()
+        self.closed = True
+        self._enter("closed", "ends its session")
+
+    def _register(self) -> Program:
+        """As 0.9 and later: another session's id znode is an error, and nothing waits for it."""
+        group, path = self.settings.group, paths.member(self.settings.group, self.settings.consumer)
+        self._enter("registering", "")
+        for parent in (paths.CONSUMERS, parent_of(paths.ids(group)), paths.ids(group)):
+            yield rq.Create(parent)
+        payload = registrations.encode_registration(
+            Registration(self.settings.subscription, timestamp_ms=self.wall_ms)
+        )
+        created: Reply = yield rq.Create(path, payload, ephemeral=True)
+        if created.code is Code.NODE_EXISTS:
+            yield rq.Get(path)
+
+    # ---- programs: the rebalance -----------------------------------------------------------------
+
+    def rebalance(self) -> Program:
+        """`syncedRebalance`: so many attempts, and a sleep after each that fails, the last, too."""
+        yield Lock()
+        self.gave_up = False
+        for number in range(self.settings.retries):
+            if self.leaving:
+                break
+            self.attempts += 1
+            self._enter("rebalancing", f"attempt {number + 1}")
+            try:
+                yield from self._attempt()
+                break
+            except (_AttemptFailed, MalformedZnodeError) as error:
+                self.failed_attempts += 1
+                self._enter("failed", str(error))
+                self.feeds = {}
+                if self.settings.auto_commit_s is not None:
+                    yield from self.commit()
+                yield Sleep(self.settings.backoff_s)
+        else:
+            self.gave_up = True
+            self._enter("idle", f"can't rebalance after {self.settings.retries} retries")
+
+    def _attempt(self) -> Program:
+        group = self.settings.group
+        yield from self._brokers()
+        yield from self._registration(self.settings.consumer)
+        brokers = yield from self._brokers()
+        if not brokers:
+            yield rq.Children(paths.BROKER_IDS, watch=True)
+            self._enter("waiting", "no brokers found when trying to rebalance")
+            return
+        self.feeds = {}
+        if self.settings.auto_commit_s is not None:
+            yield from self.commit()
+        yield from self._release_all()
+        yield from self._registration(self.settings.consumer)
+        names = yield from self._children(paths.ids(group))
+        members = {}
+        for name in names:
+            members[name] = yield from self._registration(name)
+        partitions = yield from self._partitions()
+        yield from self._children(paths.ids(group))
+        mine = self._share(members, partitions)
+        offsets = {}
+        for tp in mine:
+            offsets[tp] = yield from self._stored(tp)
+        yield from self._claim_all(mine)
+        self.registry = dict(offsets)
+        self._cache.update(offsets)
+        yield from self._brokers()  # the leader finder
+        # What has no stored offset starts where auto.offset.reset (here: smallest) says.
+        starts = {tp: max(at, 0) for tp, at in offsets.items()}
+        self.registry = dict(starts)
+        self.feeds = {tp: Feed(0, at) for tp, at in starts.items()}
+        shown = ", ".join(f"{tp} from {at}" for tp, at in starts.items())
+        self._enter("consuming", f"reads {shown}" if shown else "has no partition")
+
+    def _share(
+        self, members: dict[str, Registration], partitions: dict[str, tuple[int, ...]]
+    ) -> dict[TopicPartition, ThreadId]:
+        whole = assign(
+            self.settings.strategy,
+            subscriptions={name: one.subscription for name, one in members.items()},
+            partitions=partitions,
+        )
+        name = self.settings.consumer
+        mine = {tp: thread for tp, thread in whole.items() if thread.rpartition("-")[0] == name}
+        return dict(sorted(mine.items()))
+
+    def _release_all(self) -> Program:
+        """Whoever's they are by now."""
+        for tp in sorted(self.registry):
+            yield rq.Delete(paths.owner(self.settings.group, tp))
+        self.registry = {}
+
+    def _claim_all(self, mine: dict[TopicPartition, ThreadId]) -> Program:
+        """All are tried, whatever happens; then what was got is given back if one was refused."""
+        if not self._knows_root:
+            self._knows_root = True
+            yield rq.Exists("/")
+        got: list[TopicPartition] = []
+        refused: list[TopicPartition] = []
+        for tp, thread in mine.items():
+            path, data = paths.owner(self.settings.group, tp), payloads.encode_owner(thread)
+            reply = yield from self._create(path, data)
+            if reply.code is Code.NODE_EXISTS:
+                found: Reply = yield rq.Get(path)
+                is_ours = found.code is Code.OK and found.value.data == data
+                reply = Reply(Code.OK) if is_ours else reply
+            (got if reply.code is Code.OK else refused).append(tp)
+        if refused:
+            for tp in got:
+                yield rq.Delete(paths.owner(self.settings.group, tp))
+            shown = ", ".join(map(str, refused))
+            raise _AttemptFailed(f"waiting for the partition ownership to be deleted: {shown}")
+
+    def _create(self, path: str, data: bytes) -> Generator[Asked, Any, Reply]:
+        """An ephemeral znode, and its parents if they are missing."""
+        create = rq.Create(path, data, ephemeral=True)
+        reply: Reply = yield create
+        if reply.code is Code.NO_NODE:
+            yield from self._create_parents(path)
+            reply = yield create
+        return reply
+
+    def _create_parents(self, path: str) -> Program:
+        parent = parent_of(path)
+        reply: Reply = yield rq.Create(parent)
+        if reply.code is Code.NO_NODE:
+            yield from self._create_parents(parent)
+            yield rq.Create(parent)
+
+    # ---- programs: offsets and reads -------------------------------------------------------------
+
+    def commit(self) -> Program:
+        """Changed positions; over whatever stands there."""
+        for tp, position in sorted(self.registry.items()):
+            if position == self._cache.get(tp, 0):
+                continue
+            path, data = paths.offset(self.settings.group, tp), payloads.encode_offset(position)
+            reply: Reply = yield rq.SetData(path, data, -1)
+            if reply.code is Code.NO_NODE:
+                yield from self._create_parents(path)
+                yield rq.Create(path, data)
+            self._cache[tp] = position
+
+    def _stored(self, tp: TopicPartition) -> Generator[Asked, Any, int]:
+        path = paths.offset(self.settings.group, tp)
+        reply: Reply = yield rq.Get(path)
+        if reply.code is not Code.OK:
+            return NO_OFFSET
+        return payloads.decode_offset(reply.value.data, where=path)
+
+    def _brokers(self) -> Generator[Asked, Any, list[str]]:
+        reply: Reply = yield rq.Children(paths.BROKER_IDS)
+        names = reply.value if reply.code is Code.OK else ()
+        for name in names:
+            yield rq.Get(paths.broker(int(name)))
+        return list(names)
+
+    def _registration(self, name: str) -> Generator[Asked, Any, Registration]:
+        path = paths.member(self.settings.group, name)
+        reply: Reply = yield rq.Get(path)
+        if reply.code is not Code.OK:
+            raise _AttemptFailed(f"NoNode for {path}")
+        return registrations.decode_registration(reply.value.data, where=path)
+
+    def _partitions(self) -> Generator[Asked, Any, dict[str, tuple[int, ...]]]:
+        found = {}
+        for topic in self.topics:
+            data = yield from self._data(paths.topic(topic))
+            found[topic] = () if data is None else payloads.decode_topic(data, where=topic)
+        return found
+
+    def _data(self, path: str) -> Generator[Asked, Any, bytes | None]:
+        reply: Reply = yield rq.Get(path, watch=True)
+        data = reply.value.data if reply.code is Code.OK else None
+        self._watched[path] = data
+        return data
+
+    def _children(self, path: str) -> Generator[Asked, Any, tuple[str, ...]]:
+        reply: Reply = yield rq.Children(path, watch=True)
+        names = tuple(reply.value) if reply.code is Code.OK else ()
+        self._watched[path] = names
+        return names
+
+
+# ---- jvm -----------------------------------------------------------------------------------------
+
+
+NEVER = float("inf")
+
+
+class Thread(Enum):
+    """The connector's threads that talk to ZooKeeper; each has one request under way."""
+
+    EVENT = "ZkClient-EventThread"
+    WATCHER = "watcher_executor"
+    SCHEDULER = "kafka-consumer-scheduler"
+
+
+OnPhase = Callable[["JvmMember", str, str], None]
+
+
+@dataclass
+class _Running:
+    program: Program
+    request: Request | None = None
+    wakes_at: float = NEVER
+    wants_lock: bool = False
+
+
+class JvmMember:
+    """One member; the same to a world as a `SimMember`, but that it cannot be copied."""
+
+    gate = 0.0
+    """It has no lease: it may hand out messages at any time, and promises nothing by that."""
+
+    changes, unread, may_overtake = 0, False, False
+    """What arrives late, or is lost, with a connection is not explored for JVM members."""
+
+    def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
+        self.settings = settings
+        self.wire: deque[tuple[Any, Any]] = deque()
+        self.inbox: deque[Any] = deque()
+        self.connector = Connector(settings, partial(on_phase, self))
+        self._session: Session | None = None
+        self._connected = False
+        self._now = 0.0
+        self._threads: dict[Thread, _Running] = {}
+        self._lock: Thread | None = None
+        self._events: deque[Callable[[], Program]] = deque()
+        self._commits_at: float | None = None  # None: the scheduler has not been started
+
+    @property
+    def name(self) -> str:
+        return self.settings.consumer
+
+    @property
+    def feeds(self) -> dict[TopicPartition, Feed]:
+        return self.connector.feeds
+
+    @property
+    def closed(self) -> bool:
+        return self.connector.closed
+
+    @property
+    def settled(self) -> bool:
+        """Is nothing under way? It may own nothing, having given up."""
+        return not (self._threads or self._events or self.connector.wanted)
+
+    @property
+    def due(self) -> float:
+        if self.closed:
+            return NEVER
+        wakes = [it.wakes_at for it in self._threads.values()]
+        return min([self._commits_at or NEVER, *wakes])
+
+    # ---- what the world does ---------------------------------------------------------------------
+
+    def connect(self, session: Session, now: float, wall_ms: int) -> None:
+        """Requests that were not answered are sent again, whatever session this is."""
+        self._now, self._connected = now, True
+        before, self._session = self._session, session
+        connector = self.connector
+        connector.wall_ms = wall_ms
+        for thread, running in self._threads.items():
+            if running.request is not None:
+                self.wire.append((thread, running.request))
+        if before is None:
+            self._events.append(connector.start)
+        elif before.id == session.id:
+            self._events.append(connector.arm_again)
+        else:
+            # After the new session's listeners, zkclient calls all others, to be safe.
+            self._events += [connector.new_session, connector.ids_changed]
+            self._events += [partial(connector.topic_changed, one) for one in connector.topics]
+        self._pump()
+
+    def replied(self, thread: Any, reply: Reply) -> None:
+        self.inbox.append((thread, reply))
+
+    def watch(self, fired: WatchFired) -> None:
+        self.inbox.append(fired)
+
+    def overtake(self, now: float) -> None:
+        """Nothing overtakes here."""
+
+    def disconnect(self, now: float) -> None:
+        """Nobody is told: fetching and delivering go on."""
+        self._now, self._connected = now, False
+        self.wire.clear()
+        self.inbox.clear()
+
+    def receive(self, now: float) -> None:
+        self._now = now
+        item = self.inbox.popleft()
+        if isinstance(item, WatchFired):
+            self._fired(item)
+        else:
+            self._resume(*item)
+        self._pump()
+
+    def wake(self, now: float) -> None:
+        self._now = now
+        for thread, running in list(self._threads.items()):
+            if running.wakes_at <= now:
+                running.wakes_at = NEVER
+                self._resume(thread, None)
+        if self._commits_at is not None and self._commits_at <= now:
+            self._commits_at = now + (self.settings.auto_commit_s or NEVER)
+            self.commit(now)
+        self._pump()
+
+    def commit(self, now: float) -> None:
+        """`commitOffsets()`; one that is under way does for both."""
+        self._now = now
+        if Thread.SCHEDULER not in self._threads:
+            self._run(Thread.SCHEDULER, self.connector.commit())
+        self._pump()
+
+    def leave(self, now: float) -> None:
+        """The user's shutdown."""
+        self._now = now
+        if not self.connector.leaving:
+            self.connector.leaving = True
+            self._events.append(self.connector.shutdown)
+            self._pump()
+
+    # ---- its user --------------------------------------------------------------------------------
+
+    def may_ask(self, now: float) -> bool:
+        """Connected or not, owner or not."""
+        return not self.closed
+
+    def finish_all(self, now: float) -> None:
+        for tp, feed in self.feeds.items():
+            if feed.in_hand:
+                self.feeds[tp] = replace(feed, in_hand=False)
+
+    def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
+        feed = self.feeds.get(tp)
+        return feed is not None and (feed.delivered or 0) < log_end and self.may_ask(now)
+
+    def deliver(self, tp: TopicPartition) -> tuple[int, int]:
+        """Hand out the next message: from now on the position is behind it, worked on or not."""
+        feed = self.feeds[tp]
+        offset = feed.delivered or 0
+        self.feeds[tp] = replace(feed, delivered=offset + 1, in_hand=True)
+        self.connector.registry[tp] = offset + 1
+        return offset, feed.epoch
+
+    # ---- threads ---------------------------------------------------------------------------------
+
+    def _fired(self, fired: WatchFired) -> None:
+        at = paths.locate(fired.path)
+        match at.kind:
+            case Kind.IDS:
+                self._events.append(self.connector.ids_changed)
+            case Kind.TOPIC:
+                self._events.append(partial(self.connector.topic_changed, at.name))
+            case Kind.BROKER_IDS:
+                self._events.append(self.connector.brokers_changed)
+
+    def _pump(self) -> None:
+        """Start what can start: listeners in their order, and a rebalance that is wanted."""
+        while not self.closed and (self._start_event() or self._start_watcher() or self._locked()):
+            pass
+        if self.connector.started and self._commits_at is None:
+            self._commits_at = self._now + (self.settings.auto_commit_s or NEVER)
+
+    def _start_event(self) -> bool:
+        if not self._events or Thread.EVENT in self._threads:
+            return False
+        self._run(Thread.EVENT, self._events.popleft()())
+        return True
+
+    def _start_watcher(self) -> bool:
+        connector = self.connector
+        if not connector.wanted or connector.leaving or Thread.WATCHER in self._threads:
+            return False
+        connector.wanted = False
+        self._run(Thread.WATCHER, connector.rebalance())
+        return True
+
+    def _locked(self) -> bool:
+        """Give the rebalance lock to who has waited for it, if it is free."""
+        waiting = [thread for thread, it in self._threads.items() if it.wants_lock]
+        if self._lock is not None or not waiting:
+            return False
+        self._lock = waiting[0]
+        self._threads[waiting[0]].wants_lock = False
+        self._resume(waiting[0], None)
+        return True
+
+    def _run(self, thread: Thread, program: Program) -> None:
+        self._threads[thread] = _Running(program)
+        self._resume(thread, None)
+
+    def _resume(self, thread: Thread, reply: Reply | None) -> None:
+        running = self._threads.get(thread)
+        if running is None or (reply is not None and reply.code is Code.BROKEN):
+            return  # a broken request is sent again when there is a connection
+        running.request = None
+        try:
+            asked = running.program.send(reply)
+        except StopIteration:
+            del self._threads[thread]
+            if self._lock is thread:
+                self._lock = None
+            return
+        match asked:
+            case Sleep(seconds):
+                running.wakes_at = self._now + seconds
+            case Lock():
+                running.wants_lock = True
+            case _:
+                running.request = asked
+                if self._connected:
+                    self.wire.append((thread, asked))
+
+
+# ---- mixed ---------------------------------------------------------------------------------------
+
+
+SLOWNESS = 6
+"""A JVM member takes so many times the requests of ours for a rebalance, one after the other: runs
+are longer, and faults rarer, by as much."""
+
+
+class MixedWorld(World):
+    """A world in which some members are JVM members; it cannot be copied."""
+
+    def __init__(self, plan: Plan, watcher: Watcher | None = None, *, jvm: frozenset[int]) -> None:
+        super().__init__(plan, watcher)
+        self.jvm = jvm
+        for who in jvm:
+            settings = self.members[who].settings
+            # The model of the JVM member knows topics by their names.
+            streams = max(settings.subscription.values())
+            static = replace(
+                settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC
+            )
+            member = JvmMember(static, self._entered)
+            # To a world the two are the same; what only ours have, only our monitors look at.
+            self.members[who] = cast(SimMember, member)
+
+    def _entered(self, member: JvmMember, phase: str, text: str) -> None:
+        who = int(member.name.rpartition("_")[2])
+        self.watcher.entered(self, who, phase, text)
+
+    def jvm_member(self, who: int) -> JvmMember:
+        return cast(JvmMember, self.members[who])
+
+    def copy(self, watcher: Watcher) -> World:
+        raise TypeError("a JVM member's programs cannot be copied")
+
+
+class MixedMonitor(Monitor):
+    """Checks what is promised in a mixed group; see the module."""
+
+    JUDGES_COMMITS = False
+    """A JVM member releases a partition without a commit when its session has ended."""
+
+    def __init__(self, jvm: frozenset[int]) -> None:
+        super().__init__(harmed=True)
+        self._jvm = jvm
+
+    def delivered(self, world: Scene, message: Delivered) -> None:
+        if message.who not in self._jvm:
+            super().delivered(world, message)
+            return
+        tp, prefix = message.tp, self.prefix.get(message.tp, 0)
+        if message.offset > prefix:
+            raise InvariantViolation("I5", f"{tp} skips from {prefix} to {message.offset}: lost")
+        self.deliveries += 1
+        self.duplicates += message.offset < prefix
+        self.prefix[tp] = max(prefix, message.offset + 1)
+        self.edited.pop(tp, None)  # it may read on from an edit, and may not: nobody promises
+
+    def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
+        if who not in self._jvm:
+            super().served(world, who, request, reply)
+
+    def _is_on_time(self, world: World, who: int) -> None:
+        if who not in self._jvm:
+            super()._is_on_time(world, who)
+
+    def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
+        return who not in self._jvm and super()._too_late(world, who, tp)
+
+    def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
+        foreign = entry.old is not None and entry.old.stat.owner != entry.session
+        if who in self._jvm and foreign:
+            self.by_hand.add(tp)
+        else:
+            super()._released(world, who, tp, entry)
+
+    def _offset_written(
+        self, world: Scene, who: int, tp: TopicPartition, data: bytes | None
+    ) -> None:
+        if who not in self._jvm:
+            super()._offset_written(world, who, tp, data)
+            return
+        if int(data or 0) > self.prefix.get(tp, 0):
+            raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
+        self.edited.pop(tp, None)  # its next commit writes over an operator's edit
+        super()._offset_written(world, -1, tp, data)
+
+
+def run(decide: Decisions) -> Result:
+    """A swarm run of a mixed group: safety; then the JVM members go, and ours must converge."""
+    plan, length, rarity = draw_plan(decide)
+    length, rarity = length * SLOWNESS, rarity * SLOWNESS
+    ours = 1 + decide(plan.members)
+    jvm = frozenset(range(ours, plan.members))
+    monitor = MixedMonitor(jvm)
+    world = MixedWorld(plan, monitor, jvm=jvm)
+    actions = 0
+    violation = None
+    try:
+        while actions < length and (available := world.enabled()):
+            world.act(choose(world, available, decide, rarity))
+            actions += 1
+        heal(world, decide)
+        for who in jvm:
+            world.links[who].joined = True
+            if not world.links[who].dead:
+                world.act(Action(Do.KILL, who))
+        actions += settle(world, monitor, decide)
+    except InvariantViolation as found:
+        violation = found
+    return Result(
+        tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
+        violation,
+    )

@@ -1,0 +1,393 @@
+"""Swarm runs: each seed draws its own world, faults and order; any run replays from decisions.
+
+A run in writing: the decisions that replay it, and what they led to as a story in lanes.
+
+A run that breaks a promise is shrunk and saved; whoever reads the file sees what went wrong, and
+whoever replays it (`load`, then `swarm.run`) has the same run again, step for step.
+"""
+
+from __future__ import annotations
+
+import random
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.member.machine import IllegalTransitionError
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import RebalanceMode, Storage
+from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.sim import faults
+from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.recorder import Recorder, Watchers, root_of
+from zkconsumer.sim.world import World
+from zkconsumer.trace.story import story
+
+MAX_ACTIONS = 20_000
+"""A healed world that is not at rest after so many actions will never be."""
+
+CONVERGENCE_S = 60.0
+"""Virtual seconds from the healing to rest: session timeouts, back-offs and graces included."""
+
+QUIET_S = 9.0
+"""Virtual seconds of rest that are watched: more than a session timeout, a back-off, and the time
+after which a member looks for idle peers."""
+
+NO_BACKOFF_S = 1_000.0
+"""With it nothing is tried again by the clock within a run: watches must bring everything."""
+
+NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE})
+"""What ZooKeeper does not tell the end of: rights that are given back, a mended offset."""
+
+SILENCE = frozenset({Do.FREEZE, Do.MUTE, Do.ISOLATE, Do.LAG})
+"""Faults in which nobody is told anything."""
+
+Decide = Callable[[int], int]
+"""Gives an index below its argument: the one stream of decisions."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: the decisions it took, and what it counted."""
+
+    decisions: tuple[int, ...]
+    actions: int
+    deliveries: int
+    duplicates: int
+    rebalances: int
+    violation: InvariantViolation | None = None
+
+
+class Decisions:
+    """Records every decision: from a seed's generator, a list (0 when it runs out), or a caller."""
+
+    def __init__(self, source: random.Random | Sequence[int] | Decide) -> None:
+        self.taken: list[int] = []
+        self._next = source if callable(source) else _chooser(source)
+
+    def __call__(self, below: int) -> int:
+        choice = self._next(below)
+        self.taken.append(choice)
+        return choice
+
+
+def _chooser(source: random.Random | Sequence[int]) -> Decide:
+    if isinstance(source, random.Random):
+        draw = source.random
+        return lambda below: int(draw() * below)
+    given = iter(source)
+    return lambda below: min(next(given, 0), below - 1)
+
+
+OF_AN_OPERATOR = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
+OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
+"""Faults that happen in large worlds only."""
+
+LARGE_RARITY = 8
+"""One in so many worlds is large: small worlds run faster, and shrink to less."""
+
+Drawn = tuple[Plan, int, int]
+
+
+def draw_world(decide: Decide) -> Drawn:
+    """A small world, or rarely a large one."""
+    return draw_large(decide) if decide(LARGE_RARITY) == LARGE_RARITY - 1 else draw_plan(decide)
+
+
+def draw_plan(decide: Decide) -> Drawn:
+    """A small world, how many actions until it is healed, and how rare faults are."""
+    possible = draw_faults(decide)
+    plan = Plan(
+        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4), flow=decide(2),
+        replicas=1 + decide(3), faults=possible, mending=1 + decide(6),
+        settings=draw_settings(decide, possible),
+    )
+    return plan, 50 + decide(300), 5 + decide(40)
+
+
+def draw_large(decide: Decide) -> Drawn:
+    """A large world: up to 8 members, up to 3 topics, an operator, members that start again.
+
+    The members' subscriptions, session timeouts, modes and graces differ.
+    """
+    plan, length, rarity = draw_plan(decide)
+    more = tuple(f"{World.TOPIC}{number + 1}" for number in range(decide(3)))
+    kinds = sorted(OF_LARGE_WORLDS, key=lambda do: do.value)
+    possible = {do: 1 + decide(3) for do in kinds}
+    plan = replace(
+        plan, members=2 + decide(7), partitions=min(plan.partitions, 3), topics=more,
+        has_tool=True, faults={**plan.faults, **possible},
+        sessions=[(), (6.0, 3.0), (6.0, 12.0, 4.0)][decide(3)], stored=decide(2),
+    )
+    storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
+    if storage is not Storage.ZOOKEEPER:
+        # An operator has to change both stores, which these resets do not.
+        left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OF_AN_OPERATOR}}
+        plan = replace(plan, faults=left, has_tool=False, stored=0)
+    listener_s = 5.0 if decide(3) == 0 else None
+    nudge_s = 5.0 if decide(3) == 0 else None
+    members = [_draw_member(decide, more) for _ in range(plan.members)]
+    of_all = plan.settings
+
+    def settings(one: Settings) -> Settings:
+        given = of_all(one)
+        topics, is_eager, is_hasty = members[int(one.consumer.rpartition("_")[2])]
+        threads = max(given.subscription.values())
+        is_free = given.pattern is Pattern.STATIC and given.strategy is Strategy.RANGE
+        return replace(
+            given,
+            # A round-robin assignment needs the same topics in all members.
+            subscription=dict.fromkeys(topics if is_free else (World.TOPIC, *more), threads)
+            if given.pattern is Pattern.STATIC else given.subscription,
+            mode=RebalanceMode.EAGER if is_eager else given.mode,
+            grace_s=0.0 if is_hasty else given.grace_s,
+            storage=storage, listener_s=listener_s, nudge_s=nudge_s,
+        )
+
+    return replace(plan, settings=settings), 2 * length, rarity
+
+
+def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], bool, bool]:
+    """Topics, whether the member is eager, and whether it has no grace."""
+    topics = tuple(topic for topic in (World.TOPIC, *more) if decide(3))
+    return topics or (World.TOPIC,), decide(3) == 0, decide(3) == 0
+
+
+def draw_faults(decide: Decide) -> dict[Do, int]:
+    """None, silence only (where leases matter), or any mixture."""
+    kinds = sorted((FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS, key=lambda do: do.value)
+    match decide(6):
+        case 0:
+            return {}
+        case 1:
+            return {do: 3 for do in kinds if do in SILENCE}
+        case _:
+            share = 2 + decide(6)
+            return {do: 1 + decide(2) for do in kinds if decide(share) == 0}
+
+
+JOIN_RARITY = 20
+"""One in so many chances to join is taken."""
+
+PATTERNS = (
+    *[(Pattern.STATIC, "")] * 4,
+    (Pattern.WHITE_LIST, "t.*"),
+    (Pattern.BLACK_LIST, "x|y"),
+)
+"""What every other member may subscribe by; all of them mean the one topic."""
+
+
+def draw_settings(
+    decide: Decide, possible: dict[Do, int]
+) -> Callable[[Settings], Settings]:
+    """All members have the same, as they must; but some may subscribe by a pattern."""
+    eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
+    commit_s = (5.0, 0.5)[decide(2)]
+    pattern, regex = PATTERNS[decide(len(PATTERNS))]
+    patient = decide(4) == 0 and not NEEDS_BACKOFF.intersection(possible)
+
+    def settings(one: Settings) -> Settings:
+        patterned = regex and one.consumer[-1] in "02468"
+        return replace(
+            one,
+            subscription=dict.fromkeys([regex] if patterned else one.subscription, threads),
+            pattern=pattern if patterned else Pattern.STATIC,
+            auto_commit_s=commit_s,
+            mode=RebalanceMode.EAGER if eager else one.mode,
+            strategy=Strategy.ROUND_ROBIN if roundrobin else one.strategy,
+            backoff_s=NO_BACKOFF_S if patient else one.backoff_s,
+        )
+
+    return settings
+
+
+Make = Callable[[Plan, Monitor], World]
+
+
+Draw = Callable[[Decide], Drawn]
+
+
+def run(decide: Decisions, *, make: Make = World, draw: Draw = draw_world) -> Result:
+    """One run: a phase with faults in which safety is checked, then healing and convergence."""
+    plan, length, rarity = draw(decide)
+    return run_plan(plan, decide, length=length, rarity=rarity, make=make)
+
+
+def run_plan(
+    plan: Plan, decide: Decisions, *, length: int, rarity: int, make: Make = World
+) -> Result:
+    """As `run`, in a world that the caller has planned."""
+    monitor = Monitor()
+    world = make(plan, monitor)
+    actions = 0
+    violation = None
+    try:
+        while actions < length and (available := world.enabled()):
+            world.act(choose(world, available, decide, rarity))
+            actions += 1
+        heal(world, decide)
+        actions += settle(world, monitor, decide)
+    except InvariantViolation as found:
+        violation = found
+    except IllegalTransitionError as error:
+        violation = InvariantViolation("I15", f"an event without a row in the table: {error}")
+    except Exception as error:  # noqa: BLE001  # it would end the coordinator's thread
+        violation = InvariantViolation("I15", f"the coordinator crashes: {error!r}")
+    return Result(
+        tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
+        violation,
+    )
+
+
+def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> Action:
+    """The next action: rarely a fault or its end, else one of `actions`, the ordinary ones.
+
+    Time passes rarely while there is work.
+    Members join rarely, too, once there is one: else all would be there before the first message,
+    and nobody would hand over what has been read.
+    """
+    if rarity and decide(rarity) == 0:
+        ends = faults.mends(world) if decide(world.plan.mending) == 0 else []
+        wrong = [*faults.possible(world), *ends]
+        if wrong:
+            return wrong[decide(len(wrong))]
+    if len(actions) > 1 and actions[-1].do is Do.TIME and decide(8):
+        actions.pop()
+    others = [action for action in actions if action.do is not Do.JOIN]
+    if len(actions) > len(others) > 0 and decide(JOIN_RARITY):
+        actions = others
+    return actions[decide(len(actions))]
+
+
+def heal(world: World, decide: Decide) -> None:
+    """No more faults; a random part of the members, never all, is gone or frozen for ever."""
+    world.faults_left, world.flow = {}, 0
+    if world.tool is not None:
+        world.tool.retire()
+    while mends := faults.mends(world):
+        world.act(mends[0])
+    alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
+    for who in alive[1:]:
+        if decide(4) == 0:
+            world.act(Action(Do.KILL if decide(2) else Do.FREEZE, who))
+
+
+def settle(world: World, monitor: Monitor, decide: Decide) -> int:
+    """Run to rest; then demand that it stays at rest (I12)."""
+    deadline = world.now + CONVERGENCE_S
+    actions = 0
+    why = ""
+    while (reason := monitor.converged(world)) and (available := world.enabled()):
+        why = reason if world.settled() else why
+        if actions >= MAX_ACTIONS or world.now > deadline:
+            raise InvariantViolation("I12", why or reason)
+        world.act(_busy(available, decide))
+        actions += 1
+    before = monitor.rebalances
+    deadline = world.now + QUIET_S
+    while world.now < deadline and actions < MAX_ACTIONS and (available := world.enabled()):
+        actions += 1
+        world.act(_busy(available, decide))
+    if monitor.rebalances > before:
+        raise InvariantViolation("I12", f"{monitor.rebalances - before} rebalances at rest")
+    return actions
+
+
+def _busy(actions: list[Action], decide: Decide) -> Action:
+    """What can be done before time passes."""
+    if len(actions) > 1 and actions[-1].do is Do.TIME:
+        actions.pop()
+    return actions[decide(len(actions))]
+
+
+def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
+    """A shorter list of decisions that still fails: drop pieces, then lower what is left."""
+    current = list(decisions)
+    size = len(current) // 2
+    while size:
+        start = 0
+        while start < len(current):
+            shorter = current[:start] + current[start + size :]
+            if fails(shorter):
+                current = shorter
+            else:
+                start += size
+        size //= 2
+    for index, value in enumerate(current):
+        if value and fails([*current[:index], 0, *current[index + 1 :]]):
+            current[index] = 0
+    return tuple(current)
+
+
+# ---- failing -------------------------------------------------------------------------------------
+
+
+MARK = "decisions:"
+
+
+def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
+    """A run, its trace entry for entry, and the world as it was at the end."""
+    entries: list[dict[str, Any]] = []
+    worlds: list[World] = []
+
+    def make(plan: Plan, monitor: Monitor) -> World:
+        worlds.append(World(plan, Watchers(Recorder(entries.append), monitor)))
+        return worlds[-1]
+
+    return run(decide, make=make), entries, worlds[0]
+
+
+SHRINK_S = 60.0
+"""Seconds of the wall clock after which shrinking ends with what it has."""
+
+
+def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int, ...]:
+    """Return fewer and lower decisions that break the same promise.
+
+    Shrinking stops after `limit_s` seconds and returns the shortest list found by then.
+    """
+    end = time.monotonic() + limit_s
+    wanted = run(Decisions(decisions)).violation
+    assert wanted is not None, "this run breaks no promise"
+
+    def fails(shorter: Sequence[int]) -> bool:
+        if time.monotonic() > end:
+            return False
+        found = run(Decisions(shorter)).violation
+        return found is not None and found.invariant == wanted.invariant
+
+    return shrink(decisions, fails)
+
+
+def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
+    """Write the run of these decisions, under the name of its bug."""
+    result, text = _told(name, decisions)
+    path.write_text(text, encoding="utf-8")
+    return result
+
+
+def report(decisions: Sequence[int], *, name: str = "a broken promise") -> str:
+    """Shrink a run that breaks a promise; return the text of the file that `save` would write."""
+    return _told(name, shrunk(decisions))[1]
+
+
+def _told(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
+    result, entries, world = record(Decisions(decisions))
+    numbers = textwrap.fill(" ".join(map(str, decisions)), 100)
+    names = [member.name for member in world.members]
+    lines = [
+        name, "=" * len(name), str(result.violation or "no promise is broken"), "",
+        MARK, numbers, "", *story(entries, names, root=root_of(world)),
+    ]
+    return result, "\n".join(lines) + "\n"
+
+
+def load(path: Path) -> tuple[int, ...]:
+    """The decisions of a saved run."""
+    _, _, rest = path.read_text(encoding="utf-8").partition(f"\n{MARK}\n")
+    return tuple(int(word) for word in rest.partition("\n\n")[0].split())

@@ -1,0 +1,308 @@
+"""`mode=direct`: a stream of all partitions, whose progress is the checkpoint's alone.
+
+A batch is described by its end offset, `{"topic": {"0": [start, end]}}` (`ranges.to_offset`): so a
+replay needs neither the batch before it nor what the options said where to begin. Nothing is done
+before the first call that needs it: Spark makes readers that it only pickles.
+
+Calls and their order: `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3. What
+comes with `latestOffset(start)` is known to be finished; `commit` comes a batch later, and never
+for the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from zkconsumer.errors import SparkSourceError, ZkConsumerError
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.spark import offset_resolution
+from zkconsumer.spark.cluster_logs import (
+    ENDS_S,
+    TOPICS_S,
+    ClusterLogs,
+    Pause,
+    ShortLogs,
+    brokers_of,
+)
+from zkconsumer.spark.offset_mirror import BackgroundMirror, Mirror
+from zkconsumer.spark.offset_ranges import (
+    OffsetRange,
+    StreamOffset,
+    advance,
+    from_offset,
+    to_offset,
+)
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.pickling import Pickled
+from zkconsumer.spark.process_lifecycle import begin, log_to_stderr, one_sentence
+from zkconsumer.spark.task_reader import planned, read_task
+from zkconsumer.zk.client import Connection
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = logging.getLogger(__name__)
+
+_TOLD = 10  # of many ranges, so many are logged
+
+Positions = dict[TopicPartition, int]
+
+
+class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the driver's source process; `read` alone runs on executors.
+
+    `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options, self._columns = options, tuple(columns)
+        self._cluster = ClusterLogs(lambda: brokers_of(options.config))
+        self._mirror = BackgroundMirror(Mirror(options.config)) if options.mirror_offsets else None
+        self._has_begun = False
+        # What latestOffset has answered last, and the `start` to which it had no news.
+        self._end: StreamOffset = {}
+        self._without_news: StreamOffset | None = None
+        # With Trigger.AvailableNow: nothing is read beyond these.
+        self._targets: Positions | None = None
+        # Partitions of the checkpoint that are gone; what comes back under the name is new.
+        self._gone: set[TopicPartition] = set()
+        self._looked_at = float("-inf")
+        self._short = ShortLogs()
+        self._pause = Pause()
+        self._told: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For executors: `read` needs no more, and credentials stay where they are."""
+        return {"_columns": self._columns}
+
+    # ---- Spark's calls, in the source process ----------------------------------------------------
+
+    def initialOffset(self) -> StreamOffset:
+        """Nothing yet: Spark asks twice and keeps neither answer, so the first batch decides."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        self._begin()
+        limit = self._options.max_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    @one_sentence()
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._begin()
+        limit_s = self._options.config.socket_timeout_s
+        topics = offset_resolution.await_topics(self._cluster, limit_s=limit_s)
+        partitions = offset_resolution.partitions_of(self._options, topics)
+        logs = offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
+        self._targets = {tp: log.end for tp, log in logs.items()}
+
+    @one_sentence()
+    def latestOffset(
+        self, start: StreamOffset | None = None, limit: ReadLimit | None = None
+    ) -> StreamOffset:
+        """The end of the next batch; `start` itself, to the letter, when there is nothing new.
+
+        Spark 4.0 and 4.1 give no arguments, and then nothing is known to be finished.
+        """
+        self._begin()
+        if start is None:
+            start = self._end
+            most = self._options.max_per_trigger
+        else:
+            self._mirror_finished(start)
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if start == self._without_news and self._cluster.is_fresh and self._targets is None:
+            self._pause.hold()
+            return start
+        self._end = self._next(start, most)
+        self._cluster.is_idle = self._end is start
+        self._without_news = start if self._end is start else None
+        if self._end is not start:
+            self._pause.end()
+        return self._end
+
+    def reportLatestOffset(self) -> StreamOffset | None:
+        """Beside the end of the batch that of the log: what is left then is the lag."""
+        ends = {one.tp: one.end for one in from_offset(self._end)}
+        logs = self._cluster.ends(ends) if ends else {}
+        return to_offset(
+            OffsetRange(*tp, ends[tp], log.end)
+            for tp, log in logs.items() if isinstance(log, LogRange)
+        ) or None
+
+    @one_sentence()
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
+        self._begin()
+        # Spark 4.0 and 4.1 tell only so where a query that is restarted stands.
+        self._end = self._end or end
+        ranges = [one for one in from_offset(end) if one.size]
+        made = planned(self._options, ranges, self._cluster.bootstrap())
+        told = ", ".join(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges[:_TOLD])
+        more = f" and {len(ranges) - _TOLD} more" if len(ranges) > _TOLD else ""
+        _log.info(
+            "batch of %d messages of %d partitions in %d tasks: %s%s",
+            sum(one.size for one in ranges), len(ranges), len(made), told or "nothing", more,
+        )
+        return made
+
+    def commit(self, end: StreamOffset) -> None:
+        self._mirror_finished(end)
+
+    def stop(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def _begin(self) -> None:
+        """The last commit of the mirror is worth the wait at the end; else there is nothing."""
+        if not self._has_begun:
+            self._has_begun = True
+            log_to_stderr()
+            if self._mirror is not None:
+                begin(self.stop)
+
+    # ---- on executors ----------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return read_task(partition, self._columns)
+
+    # ---- the next batch --------------------------------------------------------------------------
+
+    def _next(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+        topics = self._cluster.topics()
+        if topics is None:
+            return start
+        wanted = offset_resolution.partitions_of(self._options, topics)
+        before = {one.tp: one.end for one in from_offset(start)}
+        if self._targets is not None:
+            wanted = [tp for tp in wanted if tp in self._targets or tp in before]
+        found = self._went_on(before, wanted, topics) if before else self._begun(wanted)
+        if found is None:
+            return start
+        positions, ends = found
+        if self._targets is not None:
+            ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
+        ranges = advance(positions, ends, limit=limit)
+        moved = any(before.get(one.tp, one.start) != one.start for one in ranges)
+        if moved or any(one.size for one in ranges) or (ranges and not before):
+            return to_offset(ranges, unlike=start)
+        return start
+
+    def _begun(self, wanted: Collection[TopicPartition]) -> tuple[Positions, Positions] | None:
+        """Where the query begins; None as long as that cannot be known of all partitions.
+
+        It is in the checkpoint with the first batch, be that an empty one.
+        """
+        if missing := offset_resolution.absent(self._options, wanted):
+            self._tell_once("waiting for what does not exist yet:", missing)
+        logs = _known(self._cluster.ends(wanted))
+        if len(logs) < len(wanted) or not logs:
+            return None
+        logs = _known(self._cluster.renewed(wanted, ENDS_S))
+        positions = offset_resolution.offsets_of(self._options, "starting", logs, self._cluster)
+        found, ends = self._within(positions, logs)
+        return (found, ends) if len(ends) == len(found) else None
+
+    def _went_on(
+        self,
+        before: Mapping[TopicPartition, int],
+        wanted: Collection[TopicPartition],
+        topics: Mapping[str, tuple[int, ...]],
+    ) -> tuple[Positions, Positions]:
+        """Where each partition stands: the checkpoint's, and new ones from their beginning."""
+        self._drop(before, wanted, topics)
+        logs = _known(self._cluster.ends(wanted))
+        if moving := [tp for tp, log in logs.items() if before.get(tp) != log.end]:
+            logs |= _known(self._cluster.renewed(moving))
+        back = self._gone.intersection(logs)
+        self._gone -= back
+        positions = {tp: at for tp, at in before.items() if tp not in self._gone}
+        for tp in [*back, *(tp for tp in wanted if tp not in before)]:
+            if tp in logs:
+                positions[tp] = logs[tp].start
+                if tp in back or logs[tp].end > logs[tp].start:
+                    _log.info("%s is new: read from its beginning, %d", tp, logs[tp].start)
+        return self._within(positions, logs)
+
+    def _within(
+        self, positions: Mapping[TopicPartition, int], logs: offset_resolution.Logs
+    ) -> tuple[Positions, Positions]:
+        """Positions that the logs have; no end of a log that may just be short for a moment."""
+        strict = self._options.fail_on_data_loss
+        found = dict(positions)
+        ends: Positions = {}
+        for tp, at in positions.items():
+            if tp in logs and not self._short.must_wait(tp, at, logs[tp]):
+                found[tp] = offset_resolution.within(tp, at, logs[tp], fail_on_data_loss=strict)
+                ends[tp] = logs[tp].end
+        return found, ends
+
+    def _drop(
+        self,
+        before: Mapping[TopicPartition, int],
+        wanted: Collection[TopicPartition],
+        topics: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """See which of the checkpoint's partitions are gone. Raises SparkSourceError."""
+        missing = before.keys() - set(wanted) - self._gone
+        if not missing:
+            return
+        there = {tp for tp in missing if tp.partition in topics.get(tp.topic, ())}
+        if there:
+            self._tell_once("no longer subscribed to, and dropped:", there)
+            self._gone |= there
+        deleted = self._deleted(missing - there)
+        if not deleted:
+            return
+        if self._options.fail_on_data_loss:
+            names = sorted({tp.topic for tp in deleted})
+            raise SparkSourceError(
+                f"topic {', '.join(names)} was deleted", where=", ".join(map(str, sorted(deleted))),
+                remedy="failOnDataLoss=false goes on without it; take it out of subscribe,"
+                " or give the query a new checkpoint",
+            )
+        self._tell_once("deleted, and dropped (failOnDataLoss=false):", deleted)
+        self._gone |= deleted
+
+    def _deleted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those whose topic ZooKeeper has not got either: brokers may forget it for a moment."""
+        now = time.monotonic()
+        if not partitions or now - self._looked_at < TOPICS_S:
+            return set()
+        self._looked_at = now
+        names = {paths.topic(tp.topic): tp.topic for tp in partitions}
+        try:
+            with Connection(self._options.config) as connection:
+                there = {names[path] for path in connection.stats(names)}
+        except ZkConsumerError as error:
+            _log.warning("whether topics were deleted is not known: %s", error)
+            return set()
+        return {tp for tp in partitions if tp.topic not in there}
+
+    def _tell_once(self, what: str, names: Iterable[object]) -> None:
+        line = f"{what} {', '.join(sorted(map(str, names)))}"
+        if line not in self._told:
+            self._told.add(line)
+            _log.warning("%s", line)
+
+    def _mirror_finished(self, end: StreamOffset) -> None:
+        """Everything up to `end` is done."""
+        if self._mirror is not None and end:
+            self._mirror.follow({one.tp: one.end for one in from_offset(end)})
+
+
+def _known(
+    logs: Mapping[TopicPartition, LogRange | str]
+) -> dict[TopicPartition, LogRange]:
+    return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}

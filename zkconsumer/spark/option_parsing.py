@@ -1,0 +1,212 @@
+"""Options that Spark hands over, for both formats: strict in their names and in their values.
+
+Where a query begins and a batch read ends, as the user's options say it.
+
+The words and JSON forms are those of Spark's Kafka connector (`KafkaOffsetRangeLimit`,
+`org.apache.spark.sql.kafka010.JsonUtils`), with `zookeeper` added. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from zkconsumer.errors import ConfigError, InvalidNameError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+
+T = TypeVar("T")
+
+
+def named(
+    options: Mapping[str, str], names: Mapping[str, str], *, hint: Callable[[str], str]
+) -> dict[str, str]:
+    """The options by their right names, without regard to case.
+
+    `names`: in lower case -> as the documentation writes it. Raises one ConfigError for all that
+    are none of these, with what `hint` says of each.
+    """
+    given: dict[str, str] = {}
+    faults: list[tuple[str, str]] = []
+    for key, value in options.items():
+        name = names.get(key.lower())
+        if name is None:
+            faults.append((key, hint(key)))
+        else:
+            given[name] = str(value).strip()
+    if faults:
+        raise ConfigError(
+            "unknown options" if len(faults) > 1 else "unknown option",
+            where=", ".join(name for name, _ in faults),
+            remedy="; ".join(f"{name}: {hint}" for name, hint in faults),
+        )
+    return given
+
+
+def nearest(key: str, names: Mapping[str, str]) -> str:
+    """A hint: which of the right names was probably meant."""
+    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
+    return f"did you mean {names[near[0]]}?" if near else "see docs/spark.md for all there are"
+
+
+def choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:
+    """One of these words. Raises ConfigError."""
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.lower() not in words:
+        raise ConfigError(
+            f"bad value {text[:80]!r} of {name}", where=name, remedy=" or ".join(words)
+        )
+    return words[text.lower()]
+
+
+def flag(given: Mapping[str, str], name: str, default: str) -> bool:
+    """true or false. Raises ConfigError."""
+    return choice({name: default, **given}, name, {"true": True, "false": False}, False)
+
+
+def whole(given: Mapping[str, str], name: str, most: int) -> int | None:
+    """A whole number from 1 on; None where none is given. Raises ConfigError."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not 0 < int(text) <= most:
+        raise ConfigError(
+            f"bad value {text[:80]!r} of {name}", where=name,
+            remedy=f"a whole number from 1 to {most}",
+        )
+    return int(text)
+
+
+# ---- positions -----------------------------------------------------------------------------------
+
+
+# In JSON, in place of an offset (Spark: `KafkaOffsetRangeLimit.LATEST` and `EARLIEST`).
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+_MAX: Final = 2**63 - 1
+
+
+class Place(Enum):
+    """A place that each log has for itself."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ZOOKEEPER = "zookeeper"  # what the group has stored, else by auto.offset.reset
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """These offsets; `EARLIEST` and `LATEST` among them."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message of that time (ms since 1970) or later, in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """As `AtTime`, for each partition its own."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+Position = Place | AtOffsets | AtTime | AtTimes
+
+
+def parse_offsets(option: str, text: str) -> Place | AtOffsets:
+    """`earliest`, `latest`, `zookeeper`, or `{"topic":{"0":23,"1":-2}}`. Raises ConfigError."""
+    word = text.strip().lower()
+    if word in {place.value for place in Place}:
+        return Place(word)
+    form = '{"topic":{"0":23,"1":-2}} with -2 for earliest and -1 for latest'
+    if not text.strip().startswith("{"):
+        raise ConfigError(
+            f"bad value {text[:80]!r} of {option}", where=option,
+            remedy=f"earliest, latest, zookeeper, or JSON such as {form}",
+        )
+    return AtOffsets(_by_partition(option, text, least=EARLIEST, form=form))
+
+
+def parse_time(option: str, text: str) -> AtTime:
+    """Milliseconds since 1970. Raises ConfigError."""
+    if not (text.strip().isascii() and text.strip().isdigit()) or int(text) > _MAX:
+        raise ConfigError(
+            f"bad value {text[:80]!r} of {option}", where=option,
+            remedy="a whole number of milliseconds since 1970, for all partitions",
+        )
+    return AtTime(int(text))
+
+
+def parse_times(option: str, text: str) -> AtTimes:
+    """`{"topic":{"0":1700000000000}}`, in ms since 1970. Raises ConfigError."""
+    form = '{"topic":{"0":1700000000000}}, in ms since 1970'
+    return AtTimes(_by_partition(option, text, least=0, form=form))
+
+
+def parse_partitions(option: str, text: str) -> Mapping[str, tuple[int, ...]]:
+    """`{"topic":[0,1]}` (Spark: `assign`). Raises ConfigError."""
+    form = '{"topic":[0,1]}'
+    found: dict[str, tuple[int, ...]] = {}
+    for topic, numbers in _object(option, text, form).items():
+        if not isinstance(numbers, list) or not numbers:
+            raise _bad(option, text, form)
+        found[_topic(option, topic)] = tuple(
+            sorted({_number(option, text, one, least=0, form=form) for one in numbers})
+        )
+    return found
+
+
+def _by_partition(
+    option: str, text: str, *, least: int, form: str
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in _object(option, text, form).items():
+        if not isinstance(partitions, dict) or not partitions:
+            raise _bad(option, text, form)
+        for number, value in partitions.items():
+            if not (number.isascii() and number.isdigit()) or len(number) > len(str(2**31)):
+                raise _bad(option, text, form)
+            tp = TopicPartition(_topic(option, topic), int(number))
+            found[tp] = _number(option, text, value, least=least, form=form)
+    return found
+
+
+def _object(option: str, text: str, form: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _bad(option, text, form) from None
+    if not isinstance(found, dict) or not found:
+        raise _bad(option, text, form)
+    return found
+
+
+def _number(option: str, text: str, value: object, *, least: int, form: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX:
+        raise _bad(option, text, form)
+    return value
+
+
+def _topic(option: str, name: str) -> str:
+    try:
+        return paths.validate_topic(name)
+    except InvalidNameError as error:
+        raise ConfigError(error.what, where=option, remedy=error.remedy) from None
+
+
+def _bad(option: str, text: str, form: str) -> ConfigError:
+    return ConfigError(
+        f"bad value {text[:80]!r} of {option}", where=option, remedy=f"JSON such as {form}"
+    )

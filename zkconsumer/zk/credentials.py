@@ -1,0 +1,231 @@
+"""How a session authenticates, encrypts, and sees before it joins that its credential is right.
+
+The TLS context is our own: kazoo's trusts the system's authorities beside those it is given, does
+not check host names by default, and keeps the key's password.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import socket
+import ssl
+import time
+from importlib.util import find_spec
+from typing import Any
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+from kazoo.security import CREATOR_ALL_ACL, Permissions
+
+from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.errors import AccessDeniedError, ConfigError
+from zkconsumer.protocol import paths
+from zkconsumer.zk import kazoo_transport
+
+logger = logging.getLogger(__name__)
+
+_CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
+# What ZooKeeper 3.6 and later say in place of a hash to who may not administer the znode.
+_HIDDEN = "x"
+
+TLS_SINCE = (3, 5)
+"""The first release of ZooKeeper that offers TLS to its clients."""
+
+# Seconds and bytes that the answer to `srvr` may take, which has some 300 bytes. A port that speaks
+# TLS does not answer it, so that the error of the handshake is reported this much later.
+_PLAIN_ANSWER_S = 2.0
+_PLAIN_ANSWER_BYTES = 16 * 1024
+
+
+def client_options(config: ConnectionConfig) -> dict[str, Any]:
+    """The keyword arguments of KazooClient for authentication, and for the ACL of new znodes.
+
+    Raises ConfigError when SASL is asked for and pure-sasl is not installed.
+    """
+    scheme, credential = config.zookeeper_auth_scheme, config.zookeeper_auth_credential
+    options: dict[str, Any] = {
+        "use_ssl": config.zookeeper_ssl_enable,
+        "default_acl": CREATOR_ALL_ACL if config.zookeeper_acl == "creator" else None,
+    }
+    if scheme == "digest":
+        options["auth_data"] = [("digest", credential)]  # a Secret: kazoo logs it at DEBUG
+    elif scheme == "sasl":
+        if find_spec("puresasl") is None:
+            raise ConfigError(
+                "SASL needs the package pure-sasl", where="zookeeper.auth.scheme=sasl",
+                remedy="pip install 'zkconsumer[sasl]'",
+            )
+        sasl = {
+            "mechanism": config.zookeeper_sasl_mechanism, "service": config.zookeeper_sasl_service
+        }
+        if credential is not None:
+            sasl["username"], _, sasl["password"] = credential.partition(":")
+        options["sasl_options"] = sasl
+    return options
+
+
+def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
+    """What TLS trusts and shows, or None without TLS.
+
+    Raises ConfigError, with the file's name, for a file that cannot be read or is no PEM.
+    """
+    if not config.zookeeper_ssl_enable:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.zookeeper_ssl_ca:
+        _load("zookeeper.ssl.ca", config.zookeeper_ssl_ca, context.load_verify_locations)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if config.zookeeper_ssl_certificate:
+        key, password = config.zookeeper_ssl_key, config.zookeeper_ssl_key_password
+        # Never None: OpenSSL would ask for the password of an encrypted key at the terminal.
+        _load(
+            "zookeeper.ssl.certificate", config.zookeeper_ssl_certificate,
+            lambda file: context.load_cert_chain(file, key, password or ""),
+        )  # fmt: skip
+    if config.zookeeper_ssl_insecure_skip_hostname or config.zookeeper_ssl_insecure_skip_verify:
+        context.check_hostname = False
+        logger.warning("TLS to ZooKeeper: the host name is not checked (insecure)")
+    if config.zookeeper_ssl_insecure_skip_verify:
+        context.verify_mode = ssl.CERT_NONE
+        logger.warning("TLS to ZooKeeper: no certificate is checked (insecure)")
+    return context
+
+
+def _load(name: str, file: str, load: Any) -> None:
+    try:
+        load(file)
+    except OSError as error:  # SSLError is one; neither holds the password
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        raise ConfigError(
+            f"{name} cannot be used: {reason}", where=file,
+            remedy="a PEM file that this process may read, with the right key and password",
+        ) from None
+
+
+class TlsSockets:
+    """Opens encrypted connections for kazoo; `fault` says why the last handshake failed."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._names: dict[str, str] = {}
+        self._failed: tuple[str, int] | None = None
+        self.fault = ""
+
+    def open(self, address: tuple[str, int], *, hostname: Any, timeout: float) -> ssl.SSLSocket:
+        """A connection to an IP address that shows a certificate for `hostname`."""
+        # For its four letter words kazoo gives the port as host name: the name of before holds.
+        if isinstance(hostname, str):
+            self._names[address[0]] = hostname
+        name = self._names.get(address[0], address[0])
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secure = self._context.wrap_socket(plain, server_hostname=name)
+        except OSError as error:  # also a server that resets the connection, or never answers
+            plain.close()
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", None)
+            self.fault, self._failed = reason or str(error) or type(error).__name__, address
+            raise
+        except BaseException:
+            plain.close()
+            raise
+        self.fault, self._failed = "", None
+        return secure
+
+    def refuse_plain_port(self) -> None:
+        """Ask the server of the last failed handshake, in plain text, whether its port has no TLS.
+
+        A plain port reads the handshake as a request of impossible length and closes the
+        connection, which names no reason. Its answer to `srvr` does: every release answers that
+        question, whatever is on its whitelist, and the question holds no secret.
+
+        Raises ConfigError: the port speaks plain text. The error names the server's release.
+        """
+        if self._failed is None:
+            return
+        release = kazoo_transport.release_in(_ask_plainly(self._failed))
+        if not release:
+            return
+        named = f"{self._failed[0]}:{self._failed[1]} is ZooKeeper {'.'.join(map(str, release))}"
+        if release < TLS_SINCE:
+            raise ConfigError(
+                f"TLS is configured, and the server at {named}, which has no TLS for clients",
+                where="zookeeper.ssl.enable",
+                remedy="upgrade ZooKeeper to 3.5 or later, or set zookeeper.ssl.enable=false",
+            )
+        raise ConfigError(
+            f"TLS is configured, and the server at {named}, whose port there speaks plain text",
+            where="zookeeper.connect",
+            remedy="name the server's secureClientPort, or set zookeeper.ssl.enable=false",
+        )
+
+
+def _ask_plainly(address: tuple[str, int]) -> str:
+    """Return the answer to `srvr` without TLS; empty when none comes within the limit."""
+    said, deadline = b"", time.monotonic() + _PLAIN_ANSWER_S
+    try:
+        with socket.create_connection(address, _PLAIN_ANSWER_S) as connection:
+            connection.sendall(b"srvr")
+            while len(said) < _PLAIN_ANSWER_BYTES and time.monotonic() < deadline:
+                if not (chunk := connection.recv(4096)):
+                    break
+                said += chunk
+    except OSError:
+        return ""
+    return said.decode(errors="replace")
+
+
+def check_credential(client: KazooClient, config: ConnectionConfig, group: str) -> None:
+    """Compare a digest credential with the ACLs of a group's znodes, as far as they exist.
+
+    ZooKeeper takes any digest password, and only refuses what its owner may do later; but the ACLs
+    of what was created under our user name show whether ours is the same.
+
+    Raises AccessDeniedError: they are another password's, or may not even be seen.
+    """
+    if config.zookeeper_auth_scheme != "digest" and config.zookeeper_acl != "creator":
+        return
+    rooms = (paths.ids(group), paths.owners(group), paths.offsets(group))
+    open_rooms = []
+    for path in (rooms[0].rpartition("/")[0], *rooms):
+        try:
+            rules, _ = client.get_acls(path)
+        except kz.NoNodeError:
+            continue
+        except kz.NoAuthError as error:
+            raise _denied(config, path) from error
+        if config.zookeeper_auth_scheme == "digest":
+            _compare(config, path, [rule.id.id for rule in rules if rule.id.scheme == "digest"])
+        if any(rule.id.scheme == "world" and rule.perms & _CHANGES for rule in rules):
+            open_rooms.append(path)
+    if open_rooms and config.zookeeper_acl == "creator":
+        logger.warning(
+            "zookeeper.acl=creator, but anybody may change %s, which existed before; "
+            "set their ACLs", ", ".join(open_rooms),
+        )
+
+
+def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None:
+    credential = str(config.zookeeper_auth_credential)
+    user = credential.partition(":")[0]
+    # ZooKeeper's own scheme (DigestAuthenticationProvider): it protects nothing here.
+    digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
+    ours = f"{user}:{base64.b64encode(digest).decode()}"
+    same_user = [one for one in identities if one.partition(":")[0] == user]
+    if same_user and ours not in same_user:
+        hidden = all(one == f"{user}:{_HIDDEN}" for one in same_user)
+        if not hidden or len(identities) == len(same_user):
+            raise _denied(config, path)
+
+
+def _denied(config: ConnectionConfig, path: str) -> AccessDeniedError:
+    user = str(config.zookeeper_auth_credential).partition(":")[0]
+    return AccessDeniedError(
+        f"ZooKeeper does not know user {user!r} by this password here, or gives it no right",
+        where=path,
+        remedy="check zookeeper.auth.credential, or have the znode's ACL changed",
+    )
