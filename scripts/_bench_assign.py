@@ -79,8 +79,11 @@ def main() -> int:
     arguments = parser.parse_args()
     results: list[Result] = []
     for name, (subscriptions, partitions) in worlds().items():
+
         def call(
-            strategy: Strategy, form: KeyForm, of: Subscriptions = subscriptions,
+            strategy: Strategy,
+            form: KeyForm,
+            of: Subscriptions = subscriptions,
             over: Partitions = partitions,
         ) -> Callable[[], object]:
             return lambda: assign(strategy, subscriptions=of, partitions=over, key_form=form)

@@ -51,9 +51,10 @@ def large_partitions() -> list[TopicPartition]:
 
 def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[tuple[str, bytes]]:
     """The znodes of a group, parents first; registrations and owners are to be ephemeral."""
-    yield from ((path, b"") for path in (
-        paths.group(name), paths.ids(name), paths.owners(name), paths.offsets(name)
-    ))
+    yield from (
+        (path, b"")
+        for path in (paths.group(name), paths.ids(name), paths.owners(name), paths.offsets(name))
+    )
     topics = dict.fromkeys(tp.topic for tp in owned)
     registration = encode_registration(Registration(dict.fromkeys(topics, 1), timestamp_ms=0))
     consumers = [f"{name}_host-1400000000{n:03}-{n * 7919:08x}" for n in range(members)]
@@ -139,9 +140,16 @@ def jvm_tool(sandbox: Sandbox) -> list[str]:
     """ConsumerGroupCommand 1.1.1 on the small group."""
     classpath = os.pathsep.join(map(str, jars.resolve("kafka-1.1.1")))
     return [
-        str(find_java().executable), "-cp", classpath, "kafka.admin.ConsumerGroupCommand",
-        "--zookeeper", sandbox.zookeeper_connect, "--describe", "--group", SMALL,
-    ]  # fmt: skip
+        str(find_java().executable),
+        "-cp",
+        classpath,
+        "kafka.admin.ConsumerGroupCommand",
+        "--zookeeper",
+        sandbox.zookeeper_connect,
+        "--describe",
+        "--group",
+        SMALL,
+    ]
 
 
 class Runs:
@@ -208,8 +216,14 @@ def main() -> int:
         prog="bench_cli", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_const", const="json", default="table",
-                        dest="output", help="one JSON object as the last line")
+    parser.add_argument(
+        "--json",
+        action="store_const",
+        const="json",
+        default="table",
+        dest="output",
+        help="one JSON object as the last line",
+    )
     arguments = parser.parse_args()
     with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
         results = []

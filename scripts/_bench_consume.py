@@ -285,7 +285,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_consume", description=__doc__)
     parser.add_argument("--pairs", type=int, default=15, help="pairs that count (default 15)")
     parser.add_argument(
-        "--json", action="store_const", dest="output", const="json", default="table",
+        "--json",
+        action="store_const",
+        dest="output",
+        const="json",
+        default="table",
         help="print the results as one JSON object on the last line, too",
     )
     parser.add_argument("--only", nargs="*", metavar="CASE", help="only these cases")

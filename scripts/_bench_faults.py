@@ -99,7 +99,7 @@ def kill(bench: Bench, rounds: int) -> list[Result]:
             crew.settle(first)
             crew.flowing(first)
             took += _read_again(first, lost, killed_at)
-            print(f"kill {number + 1}: {max(took[-len(lost):]):.3f} s", flush=True)
+            print(f"kill {number + 1}: {max(took[-len(lost) :]):.3f} s", flush=True)
         evidence = crew.finish()
     hundredths = statistics.quantiles(took, n=100, method="inclusive")
     limit = SESSION_S + BEYOND_S
@@ -164,8 +164,10 @@ def _freeze(bench: Bench, take: str, work_s: float, rounds: int) -> list[Result]
     stops = [stop for stop, _ in second.frozen]
     by_freeze = Counter(bisect_right(stops, t) for t, _, _ in hands)
     messages, longest = sum(n for _, n, _ in hands), max((s for *_, s in hands), default=0)
-    print(f"{case}: in {len(by_freeze)} of {rounds} freezes something was in hand, {messages} "
-          f"messages in all, finished up to {longest:.2f} s after the next owner's first")
+    print(
+        f"{case}: in {len(by_freeze)} of {rounds} freezes something was in hand, {messages} "
+        f"messages in all, finished up to {longest:.2f} s after the next owner's first"
+    )
     return [
         at_most(case, "overlap_max", max(by_freeze.values(), default=0), "in hand", 1),
         at_most(case, "twice", evidence.duplicates(), "messages", len(evidence.deliveries)),
@@ -332,7 +334,9 @@ def requests(bench: Bench, _rounds: int) -> list[Result]:
 
         def join() -> None:
             config = ConsumerConfig(
-                group_id=topic, zookeeper_connect=meter.address, auto_commit_enable=False,
+                group_id=topic,
+                zookeeper_connect=meter.address,
+                auto_commit_enable=False,
                 zookeeper_session_timeout_s=10.0,
             )
             members.append(stack.enter_context(ConsumerConnector(config)))
@@ -368,9 +372,10 @@ ROUNDS = {"kill": 25, "freeze": 10, "faults": 3, "requests": 1}
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/bench_faults", description=__doc__,
+        prog="scripts/bench_faults",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--case", choices=sorted(CASES), action="append")
     parser.add_argument("--rounds", type=int, help=f"of each case; by default {ROUNDS}")
     parser.add_argument(

@@ -107,11 +107,16 @@ class IdleMany:
 def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> float:
     query = (
         bench.spark.readStream.format("zkconsumer")
-        .option("zookeeper", zookeeper).option("mode", "group").option("group.id", topic)
-        .option("subscribe", topic).option("auto.offset.reset", "smallest").load()
+        .option("zookeeper", zookeeper)
+        .option("mode", "group")
+        .option("group.id", topic)
+        .option("subscribe", topic)
+        .option("auto.offset.reset", "smallest")
+        .load()
         .writeStream.format("noop")
-        .option("checkpointLocation", str(bench.directory / topic)).start()
-    )  # fmt: skip
+        .option("checkpointLocation", str(bench.directory / topic))
+        .start()
+    )
     try:
         _await(lambda: len(_others(zookeeper, topic, topic)) == partitions)
         _await(lambda: query.status["message"].startswith("Waiting for data"))
@@ -136,9 +141,12 @@ class PlanMany:
         taken: list[float] = []
         with _many(bench, topic, self._partitions) as (zookeeper, bootstrap):
             options = {
-                "mode": "group", "zookeeper": zookeeper, "group.id": topic, "subscribe": topic,
+                "mode": "group",
+                "zookeeper": zookeeper,
+                "group.id": topic,
+                "subscribe": topic,
                 "auto.offset.reset": "smallest",
-            }  # fmt: skip
+            }
             reader = GroupStreamReader(SourceOptions.parse(options).for_stream(), ("value",))
             try:
                 self._owns_all(reader, topic)
@@ -188,13 +196,19 @@ def _many(bench: Bench, topic: str, partitions: int) -> Iterator[tuple[str, str]
             assert process.stdout
             bootstrap = process.stdout.readline().strip()
             host, _, port = bootstrap.partition(":")
-            broker = {"version": 1, "host": host, "port": int(port), "jmx_port": -1,
-                      "timestamp": "0"}  # fmt: skip
+            broker = {
+                "version": 1,
+                "host": host,
+                "port": int(port),
+                "jmx_port": -1,
+                "timestamp": "0",
+            }
             placed = {"version": 1, "partitions": {str(n): [1] for n in range(partitions)}}
             with session(bench.sandbox.zookeeper_connect) as client:
                 for path, value in (
-                    (f"{paths.BROKER_IDS}/1", broker), (paths.topic(topic), placed)
-                ):  # fmt: skip
+                    (f"{paths.BROKER_IDS}/1", broker),
+                    (paths.topic(topic), placed),
+                ):
                     client.create(f"/{topic}{path}", json.dumps(value).encode(), makepath=True)
             yield f"{bench.sandbox.zookeeper_connect}/{topic}", bootstrap
         finally:
@@ -223,11 +237,17 @@ def take_over_case(bench: Bench, case: str) -> list[Result]:
     query = (
         bench.spark.readStream.format("zkconsumer")
         .option("zookeeper", bench.sandbox.zookeeper_connect)
-        .option("mode", "group").option("group.id", group).option("subscribe", topic)
-        .option("consumer.id", "query").schema("partition int").load()
-        .writeStream.foreachBatch(note).trigger(processingTime=f"{TRIGGER_S} seconds")
-        .option("checkpointLocation", str(bench.directory / "take-over")).start()
-    )  # fmt: skip
+        .option("mode", "group")
+        .option("group.id", group)
+        .option("subscribe", topic)
+        .option("consumer.id", "query")
+        .schema("partition int")
+        .load()
+        .writeStream.foreachBatch(note)
+        .trigger(processingTime=f"{TRIGGER_S} seconds")
+        .option("checkpointLocation", str(bench.directory / "take-over"))
+        .start()
+    )
     took = []
     try:
         with _flow(bench.sandbox.bootstrap, topic, 8):
@@ -252,9 +272,14 @@ def warm_join_case(bench: Bench, case: str) -> list[Result]:
         topic = group = f"bench-warm-{number}"
         bench.sandbox.create_topic(topic, partitions=8)
         query = Query(
-            zookeeper=bench.sandbox.zookeeper_connect, group=group, topic=topic, name="query",
-            directory=str(bench.directory / topic), session_timeout_s=SESSION_S, trigger_s=0.5,
-        )  # fmt: skip
+            zookeeper=bench.sandbox.zookeeper_connect,
+            group=group,
+            topic=topic,
+            name="query",
+            directory=str(bench.directory / topic),
+            session_timeout_s=SESSION_S,
+            trigger_s=0.5,
+        )
         Path(query.directory).mkdir()
         with (
             _flow(bench.sandbox.bootstrap, topic, 8),
@@ -270,15 +295,19 @@ def _gap_s(bench: Bench, query: Query) -> float:
     """Seconds from the first claim of this query, which is started and stopped here, to its first
     Parquet file with a row."""
     log = Path(query.directory, "query.log")
-    with log.open("w") as out, subprocess.Popen(
-        query.command(), cwd=query.directory, stdout=out, stderr=out, start_new_session=True
-    ) as process:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            query.command(), cwd=query.directory, stdout=out, stderr=out, start_new_session=True
+        ) as process,
+    ):
         try:
             files: dict[Path, float] = {}
 
             def has_rows() -> bool:
                 files.update(
-                    (path, path.stat().st_mtime) for path in query.rows.glob("batch=*/*.parquet")
+                    (path, path.stat().st_mtime)
+                    for path in query.rows.glob("batch=*/*.parquet")
                     if path not in files and parquet.read_metadata(path).num_rows
                 )
                 assert process.poll() is None, log.read_text()[-2000:]
@@ -298,8 +327,10 @@ def _claimed_at(bench: Bench, query: Query) -> float:
         names = zookeeper.children([root]).get(root, ())
         found = zookeeper.read(f"{root}/{one}" for one in names)
     prefix = f"{query.group}_{query.name}-".encode()
-    return min(node.stat.mtime_ms for node in found.values()
-               if (node.data or b"").startswith(prefix)) / 1000
+    return (
+        min(node.stat.mtime_ms for node in found.values() if (node.data or b"").startswith(prefix))
+        / 1000
+    )
 
 
 def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float]) -> float:
@@ -321,8 +352,11 @@ def _others(zookeeper: str, group: str, topic: str) -> list[int]:
     with Connection(config) as connection:
         names = connection.children([root]).get(root, ())
         found = connection.read(f"{root}/{one}" for one in names)
-    return [int(path.rpartition("/")[2]) for path, node in found.items()
-            if not (node.data or b"").startswith(f"{group}_query".encode())]
+    return [
+        int(path.rpartition("/")[2])
+        for path, node in found.items()
+        if not (node.data or b"").startswith(f"{group}_query".encode())
+    ]
 
 
 @contextmanager

@@ -110,9 +110,16 @@ class Group:
     """One of the two groups."""
 
     def __init__(
-        self, sandbox: Sandbox, topic: str, group: str, *, ours: str, client: KazooClient,
-        directory: Path, stack: ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        sandbox: Sandbox,
+        topic: str,
+        group: str,
+        *,
+        ours: str,
+        client: KazooClient,
+        directory: Path,
+        stack: ExitStack,
+    ) -> None:
         self._sandbox, self._topic, self._group = sandbox, topic, group
         self._directory, self._stack = directory / group, stack
         self._directory.mkdir()
@@ -126,9 +133,11 @@ class Group:
             member.tell("join")
         if ours:
             request = Request(
-                zookeeper=sandbox.zookeeper_connect, group=group, topics={topic: 1},
+                zookeeper=sandbox.zookeeper_connect,
+                group=group,
+                topics={topic: 1},
                 settings={**OUR_SETTINGS, "consumer_id": ours},
-            )  # fmt: skip
+            )
             self.our = MemberProcess(ours, request, self._directory)
             stack.callback(self.our.end)
         self._watch.watch(Looks(time.perf_counter()), len(NAMES))
@@ -193,11 +202,12 @@ class Group:
         claimed = {one.partition for one in owners if one.session == ours and one.is_made}
         freed = max(
             (
-                one.t for one in owners
+                one.t
+                for one in owners
                 if one.session != ours and not one.is_made and one.partition in claimed
             ),
             default=began,
-        )  # fmt: skip
+        )
         said = [e for e in self.our.of("status") if e["phase"] in SERVING]
         held = {TopicPartition(*tp) for one in said[-1]["owned"].values() for tp in one}
         ahead_s = time.time() - boottime()
@@ -211,10 +221,15 @@ class Group:
 
     def _jvm(self, name: str) -> JvmMember:
         member = JvmMember(
-            RELEASE, self._sandbox.zookeeper_connect, self._group, name=name,
-            directory=self._directory, topics=[self._topic], properties=JVM_PROPERTIES,
+            RELEASE,
+            self._sandbox.zookeeper_connect,
+            self._group,
+            name=name,
+            directory=self._directory,
+            topics=[self._topic],
+            properties=JVM_PROPERTIES,
             starts="booted",
-        )  # fmt: skip
+        )
         self._stack.callback(member.end)
         return member
 
@@ -244,8 +259,10 @@ def measure(sandbox: Sandbox, repeat: int, stack: ExitStack) -> list[Result]:
             for name in sorted(groups, reverse=number % 2 == 0):
                 wait_for(
                     lambda: all(group.is_at_rest() for group in groups.values()),
-                    "the JVM members to be at rest", look_s=0.1, limit_s=BOOT_LIMIT_S,
-                )  # fmt: skip
+                    "the JVM members to be at rest",
+                    look_s=0.1,
+                    limit_s=BOOT_LIMIT_S,
+                )
                 seen.setdefault((case, name), []).append(groups[name].change(case))
             mixed, jvm = (seen[case, name][-1] for name in groups)
             print(
@@ -281,9 +298,10 @@ def _results(case: str, *, mixed: list[Change], jvm: list[Change]) -> list[Resul
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/bench_mixed", description=__doc__,
+        prog="scripts/bench_mixed",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--repeat", type=int, default=5, help="repetitions (default 5)")
     parser.add_argument(
         "--json", action="store_const", dest="output", const="json", default="table"

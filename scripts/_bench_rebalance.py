@@ -68,12 +68,22 @@ class Process:
     def __init__(self, zookeeper: str, topic: str, members: int) -> None:
         self._process = subprocess.Popen(
             [
-                sys.executable, str(Path(__file__).with_name("_bench_member.py")),
-                "--zookeeper", zookeeper, "--topic", topic,
-                "--members", str(members), "--session-s", str(SESSION_S),
+                sys.executable,
+                str(Path(__file__).with_name("_bench_member.py")),
+                "--zookeeper",
+                zookeeper,
+                "--topic",
+                topic,
+                "--members",
+                str(members),
+                "--session-s",
+                str(SESSION_S),
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)  # not the observer's
 
@@ -247,7 +257,8 @@ class Bench:
             goal = self.goals[case][metric]
             print(
                 f"  {prefix}{case} {metric}: {len(values)} times, "
-                f"{min(values):.3f} to {max(values):.3f}", file=sys.stderr,
+                f"{min(values):.3f} to {max(values):.3f}",
+                file=sys.stderr,
             )
             median = statistics.median(values)
             found.append(at_most(f"{prefix}{case}", metric, median, "s", goal))
@@ -275,13 +286,17 @@ def prepare(sandbox: Sandbox, partitions: int) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/bench_rebalance", description=__doc__,
+        prog="scripts/bench_rebalance",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--partitions", type=int, default=512)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument(
-        "--all", action="store_const", const=list(GOALS), dest="sizes",
+        "--all",
+        action="store_const",
+        const=list(GOALS),
+        dest="sizes",
         help="every size that has goals, cases named by it",
     )
     parser.add_argument("--repeat", type=int, default=3, help="repetitions (default 3)")

@@ -45,12 +45,18 @@ def swarm(arguments: argparse.Namespace) -> list[Result]:
     totals, seconds = _explored(arguments, arguments.schedules or 3_000, arguments.worlds)
     seeds = {"first": arguments.first_seed, "last": arguments.first_seed + totals.schedules - 1}
     cpu_ms = cpu_seconds_of_children() / totals.schedules * 1000
-    print(f"seeds {seeds['first']} to {seeds['last']}, worlds {arguments.worlds}: {seconds:.0f} s, "
-          f"{cpu_ms:.1f} ms of a processor for each")
+    print(
+        f"seeds {seeds['first']} to {seeds['last']}, worlds {arguments.worlds}: {seconds:.0f} s, "
+        f"{cpu_ms:.1f} ms of a processor for each"
+    )
     if arguments.record:
         _records.write(
-            "swarm", seconds=seconds, seeds=seeds, counts=totals.counts(),
-            violations=totals.violations, name=str(seeds["first"]),
+            "swarm",
+            seconds=seconds,
+            seeds=seeds,
+            counts=totals.counts(),
+            violations=totals.violations,
+            name=str(seeds["first"]),
         )
     per_minute = totals.schedules / seconds * 60
     return [
@@ -69,10 +75,15 @@ def reached(arguments: argparse.Namespace) -> list[Result]:
     pairs = len(possible()) - len(never)
     if arguments.record:
         seeds = {"first": arguments.first_seed, "last": arguments.first_seed + totals.schedules - 1}
-        counts = {**totals.counts(), "pairs": pairs, "never": [str(pair) for pair in never],
-                  "excluded": len(EXCLUDED)}
-        _records.write("reached", seconds=seconds, seeds=seeds, counts=counts,
-                       violations=totals.violations)
+        counts = {
+            **totals.counts(),
+            "pairs": pairs,
+            "never": [str(pair) for pair in never],
+            "excluded": len(EXCLUDED),
+        }
+        _records.write(
+            "reached", seconds=seconds, seeds=seeds, counts=counts, violations=totals.violations
+        )
     return [
         at_least("reached", "pairs", pairs, "", len(possible())),
         at_most("reached", "never", len(never), "", 0),
@@ -90,8 +101,12 @@ def _explored(
             print(f"{so_far.schedules} schedules, {time.monotonic() - started:.0f} s", flush=True)
 
     explore_swarm(
-        totals, pieces(arguments.first_seed, schedules), worlds=worlds,
-        processes=arguments.processes, counted=counted, told=told,
+        totals,
+        pieces(arguments.first_seed, schedules),
+        worlds=worlds,
+        processes=arguments.processes,
+        counted=counted,
+        told=told,
     )
     return totals, time.monotonic() - started
 
@@ -99,8 +114,10 @@ def _explored(
 def exhaustive(arguments: argparse.Namespace) -> list[Result]:
     scope = Scope(faults=arguments.faults)
     found = explore(scope, max_states=arguments.states)
-    print(f"{scope}: {found.transitions} transitions, paths of up to {found.depth} actions, "
-          f"convergence from {found.rests} states at rest, complete: {found.complete}")
+    print(
+        f"{scope}: {found.transitions} transitions, paths of up to {found.depth} actions, "
+        f"convergence from {found.rests} states at rest, complete: {found.complete}"
+    )
     broken = []
     if found.violation:
         print(found.violation, *found.path, sep="\n  ")
@@ -108,7 +125,9 @@ def exhaustive(arguments: argparse.Namespace) -> list[Result]:
     if arguments.record:
         keys = ("states", "transitions", "depth", "rests", "complete")
         _records.write(
-            "exhaustive", seconds=found.seconds, violations=broken,
+            "exhaustive",
+            seconds=found.seconds,
+            violations=broken,
             counts={"faults": scope.faults, **{key: getattr(found, key) for key in keys}},
             name=f"{scope.faults}-faults",
         )
@@ -135,7 +154,10 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
     if arguments.record:
         name = "" if len(chosen) == len(MUTANTS) else "-".join(wanted).replace(" ", "_")[:40]
         _records.write(
-            "mutants", seconds=time.monotonic() - started, name=name, counts=rows,
+            "mutants",
+            seconds=time.monotonic() - started,
+            name=name,
+            counts=rows,
             seeds={"first": 0, "last": CATCH_WITHIN - 1},
         )
     return [at_most("mutants", "not_caught", caught.count(None), "", 0)]

@@ -166,13 +166,20 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_spark", description=__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="pairs that count (default 5)")
     parser.add_argument(
-        "--json", action="store_const", dest="output", const="json", default="table",
+        "--json",
+        action="store_const",
+        dest="output",
+        const="json",
+        default="table",
         help="print the results as one JSON object on the last line, too",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--only", nargs="*", metavar="CASE", choices=[*CASES, *KAFKA_SOURCE],
+        "--only",
+        nargs="*",
+        metavar="CASE",
+        choices=[*CASES, *KAFKA_SOURCE],
         help=f"only these cases; of {', '.join([*CASES, *KAFKA_SOURCE])}",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--kafka-source", action="store_true", help="also the cases of Spark's own Kafka source"
     )

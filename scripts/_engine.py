@@ -69,9 +69,7 @@ def install() -> None:
         ("install", "-qy", "--no-install-recommends", *PACKAGES),
     ):
         command = ("apt-get", *arguments)
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
             raise EngineError(f"`{' '.join(command)}` failed: its reason stands above")

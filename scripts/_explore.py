@@ -52,9 +52,7 @@ class Totals:
         self.deliveries += result.deliveries
         self.duplicates += result.duplicates
         if (found := result.violation) is not None:
-            self.violations.append(
-                {"seed": seed, "invariant": found.invariant, "text": str(found)}
-            )
+            self.violations.append({"seed": seed, "invariant": found.invariant, "text": str(found)})
 
     def __iadd__(self, other: Totals) -> Totals:
         self.schedules += other.schedules
@@ -67,8 +65,10 @@ class Totals:
 
     def counts(self) -> dict[str, int]:
         return {
-            "schedules": self.schedules, "actions": self.actions,
-            "deliveries": self.deliveries, "redeliveries": self.duplicates,
+            "schedules": self.schedules,
+            "actions": self.actions,
+            "deliveries": self.deliveries,
+            "redeliveries": self.duplicates,
         }
 
     def never(self) -> list[Pair]:
@@ -106,7 +106,12 @@ def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
 
 
 def explore(
-    totals: Totals, pieces: Iterable[range], *, worlds: str, processes: int, counted: bool = False,
+    totals: Totals,
+    pieces: Iterable[range],
+    *,
+    worlds: str,
+    processes: int,
+    counted: bool = False,
     told: Callable[[Totals], None] = lambda _: None,
 ) -> None:
     """Add up the runs of all pieces, on several processes; prints each violation at once.

@@ -21,16 +21,24 @@ RELEASE = "4.0.0"
 JARS = tuple(
     jars.Jar(sha256, *coordinate.split(":"))
     for sha256, coordinate in (
-        ("33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
-         f"org.apache.spark:spark-sql-kafka-0-10_2.13:{RELEASE}"),
-        ("f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
-         f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{RELEASE}"),
-        ("15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
-         "org.apache.kafka:kafka-clients:3.9.0"),
-        ("6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
-         "org.apache.commons:commons-pool2:2.12.0"),
+        (
+            "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{RELEASE}",
+        ),
+        (
+            "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+            f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{RELEASE}",
+        ),
+        (
+            "15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
+            "org.apache.kafka:kafka-clients:3.9.0",
+        ),
+        (
+            "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
+            "org.apache.commons:commons-pool2:2.12.0",
+        ),
     )
-)  # fmt: skip
+)
 
 # Reads topics from its input, one a line, and says after each how many seconds it took.
 PROGRAM = """
@@ -77,14 +85,20 @@ def start(program: str, *arguments: str, directory: Path) -> subprocess.Popen[st
     paths = ",".join(map(str, jars.resolve_jars(JARS, title="Spark's Kafka source")))
     directory.mkdir(exist_ok=True)
     variables = {
-        **os.environ, **sparks.environment(directory), "PYTHONPATH": "",
-        "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python),
-    }  # fmt: skip
+        **os.environ,
+        **sparks.environment(directory),
+        "PYTHONPATH": "",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
     variables.pop("SPARK_HOME", None)
     return subprocess.Popen(
         [python, "-c", program, paths, str(directory), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=variables,
+    )
 
 
 class KafkaSource:

@@ -55,9 +55,10 @@ def show(result: Result) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/pipeline_demo", description=__doc__,
+        prog="scripts/pipeline_demo",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--messages", type=int, default=20_000, help="how many there are to begin with"
     )

@@ -24,8 +24,17 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
 KINDS = ("swarm", "exhaustive", "mutants", "reached", "soak", "faults", "mixed")
-REQUIRED = ("kind", "date", "commit", "command", "machine", "seconds", "seeds", "counts",
-            "violations")
+REQUIRED = (
+    "kind",
+    "date",
+    "commit",
+    "command",
+    "machine",
+    "seconds",
+    "seeds",
+    "counts",
+    "violations",
+)
 BLOCK = re.compile(r"(<!-- records: ([a-z ]+) -->\n).*?(<!-- end of records -->)", re.DOTALL)
 
 Record = Mapping[str, Any]
@@ -48,19 +57,30 @@ def latest(kind: str) -> dict[str, Any] | None:
 
 
 def write(
-    kind: str, *, seconds: float, counts: Mapping[str, Any], seeds: Mapping[str, int] | None = None,
-    violations: Sequence[Any] = (), name: str = "", **more: Any,
+    kind: str,
+    *,
+    seconds: float,
+    counts: Mapping[str, Any],
+    seeds: Mapping[str, int] | None = None,
+    violations: Sequence[Any] = (),
+    name: str = "",
+    **more: Any,
 ) -> Path:
     """Write the record of a run that has ended; returns its path.
 
     `name` makes the file's name unique among the records of this kind and commit.
     """
     record = {
-        "kind": kind, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit(),
+        "kind": kind,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
         "command": " ".join([f"scripts/{Path(sys.argv[0]).stem.lstrip('_')}", *sys.argv[1:]]),
         "machine": {"cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1)},
-        "seconds": round(seconds, 1), "seeds": seeds, "counts": counts,
-        "violations": list(violations), **more,
+        "seconds": round(seconds, 1),
+        "seeds": seeds,
+        "counts": counts,
+        "violations": list(violations),
+        **more,
     }
     path = RECORDS / f"{'-'.join(filter(None, (kind, record['commit'], name)))}.json"
     save(path, record)
@@ -82,9 +102,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -117,8 +135,14 @@ def _broken(record: Record) -> str:
 def _swarm() -> str:
     found = records("swarm")
     rows = [
-        (one["date"], one["commit"], f"{one['seeds']['first']} to {one['seeds']['last']}",
-         one["counts"]["schedules"], _broken(one), _time(one))
+        (
+            one["date"],
+            one["commit"],
+            f"{one['seeds']['first']} to {one['seeds']['last']}",
+            one["counts"]["schedules"],
+            _broken(one),
+            _time(one),
+        )
         for one in found
     ]
     total = sum(one["counts"]["schedules"] for one in found)
@@ -130,13 +154,30 @@ def _swarm() -> str:
 def _exhaustive() -> str:
     keys = ("faults", "states", "transitions", "depth", "rests")
     rows = [
-        (one["date"], one["commit"], *(one["counts"][key] for key in keys),
-         "yes" if one["counts"]["complete"] else "no", len(one["violations"]), _time(one))
+        (
+            one["date"],
+            one["commit"],
+            *(one["counts"][key] for key in keys),
+            "yes" if one["counts"]["complete"] else "no",
+            len(one["violations"]),
+            _time(one),
+        )
         for one in records("exhaustive")
     ]
     return _table(
-        ("Date", "Commit", "Faults, at most", "States", "Transitions", "Longest path",
-         "States at rest", "Complete", "Violations", "Time"), rows,
+        (
+            "Date",
+            "Commit",
+            "Faults, at most",
+            "States",
+            "Transitions",
+            "Longest path",
+            "States at rest",
+            "Complete",
+            "Violations",
+            "Time",
+        ),
+        rows,
     )
 
 
@@ -156,8 +197,9 @@ def _mutants() -> str:
     rows = []
     for one in planted:
         row = known.get(one.name, {"caught_by": "not recorded", "schedules": "", "commit": ""})
-        rows.append((one.name, one.what, one.who, row["caught_by"], row["schedules"],
-                     row["commit"]))
+        rows.append(
+            (one.name, one.what, one.who, row["caught_by"], row["schedules"], row["commit"])
+        )
     head = ("Mutant", "What is wrong", "Who does it", "Caught by", "Schedules", "Commit")
     return f"{len(rows)} mutants.\n\n{_table(head, rows)}"
 
@@ -170,8 +212,18 @@ def _soak() -> str:
         for one in found
     ]
     total = ["all", "", *(sum(one["counts"][key] for one in found) for key in keys), ""]
-    head = ("Date", "Commit", "Rounds", "Faults", "Delivered", "Redelivered", "Lost",
-            "Owned twice", "Offsets moved back", "Time")
+    head = (
+        "Date",
+        "Commit",
+        "Rounds",
+        "Faults",
+        "Delivered",
+        "Redelivered",
+        "Lost",
+        "Owned twice",
+        "Offsets moved back",
+        "Time",
+    )
     return _table(head, [*rows, total])
 
 
@@ -205,11 +257,25 @@ def _takeover() -> str:
 def _overlap() -> str:
     record = _of_faults("freeze")
     assert record is not None
-    head = ("User", "Freezes", "With an overlap", "At most in hand", "Longest overlap", "Delivered",
-            "Lost")
+    head = (
+        "User",
+        "Freezes",
+        "With an overlap",
+        "At most in hand",
+        "Longest overlap",
+        "Delivered",
+        "Lost",
+    )
     rows = [
-        (user, row["freezes"], row["overlaps"], row["most"], f"{row['longest_s']} s",
-         row["delivered"], row["lost"])
+        (
+            user,
+            row["freezes"],
+            row["overlaps"],
+            row["most"],
+            f"{row['longest_s']} s",
+            row["delivered"],
+            row["lost"],
+        )
         for user, row in record["counts"].items()
     ]
     return f"{_provenance(record)}\n\n{_table(head, rows)}"
@@ -220,12 +286,22 @@ def _requests() -> str:
     assert record is not None
     partitions = record["partitions"]
     rows = [
-        (int(size), row["reads"], int(size) ** 2 + 9 * int(size) + 2 * partitions, row["writes"],
-         2 * int(size) + 2)
+        (
+            int(size),
+            row["reads"],
+            int(size) ** 2 + 9 * int(size) + 2 * partitions,
+            row["writes"],
+            2 * int(size) + 2,
+        )
         for size, row in record["counts"].items()
     ]
-    head = ("Members after the join, n", "Reads", "n² + 9 n + 2 for each partition", "Writes",
-            "2 n + 2")
+    head = (
+        "Members after the join, n",
+        "Reads",
+        "n² + 9 n + 2 for each partition",
+        "Writes",
+        "2 n + 2",
+    )
     return f"{_provenance(record)}\n\n{_table(head, rows)}"
 
 
@@ -258,10 +334,16 @@ def _provenance(record: Record) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "swarm": _swarm, "exhaustive": _exhaustive, "mutants": _mutants, "soak": _soak,
-    "take over": _takeover, "overlap": _overlap, "costs of faults": _fault_costs,
-    "requests of a join": _requests, "mixed groups": _mixed,
-}  # fmt: skip
+    "swarm": _swarm,
+    "exhaustive": _exhaustive,
+    "mutants": _mutants,
+    "soak": _soak,
+    "take over": _takeover,
+    "overlap": _overlap,
+    "costs of faults": _fault_costs,
+    "requests of a join": _requests,
+    "mixed groups": _mixed,
+}
 
 
 def pages() -> dict[Path, str]:
@@ -276,15 +358,17 @@ def pages() -> dict[Path, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/records", description=__doc__,
+        prog="scripts/records",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--check", action="store_true",
-                        help="write nothing; exit with 1 if a page differs from the records")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit with 1 if a page differs from the records",
+    )
     arguments = parser.parse_args()
-    stale = [
-        path for path, text in pages().items() if path.read_text(encoding="utf-8") != text
-    ]
+    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
     for path in stale:
         print(f"{path.relative_to(ROOT)} {'differs' if arguments.check else 'written'}")
         if not arguments.check:

@@ -77,10 +77,18 @@ def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
             print(f"round {rounds}: {count} delivered, {twice} redelivered", flush=True)
     told = ", ".join(f"{count} x {act}" for act, count in sorted(acts.items()))
     if is_recorded:
-        _record(first, seconds=time.monotonic() - started, failed=failed, counts={
-            "rounds": rounds, "faults": sum(acts.values()), "delivered": delivered,
-            "redelivered": again, "acts": dict(sorted(acts.items())),
-        })
+        _record(
+            first,
+            seconds=time.monotonic() - started,
+            failed=failed,
+            counts={
+                "rounds": rounds,
+                "faults": sum(acts.values()),
+                "delivered": delivered,
+                "redelivered": again,
+                "acts": dict(sorted(acts.items())),
+            },
+        )
     if failed:
         return 1
     print(f"PASSED: {rounds} rounds; {told}")
@@ -99,14 +107,19 @@ def _record(
     """Write the record; a broken promise ends the run, so each is counted once at most."""
     broken = [one["invariant"] for one in failed]
     counts |= {
-        "lost": broken.count("I5"), "owned_twice": broken.count("I1") + broken.count("I2"),
+        "lost": broken.count("I5"),
+        "owned_twice": broken.count("I1") + broken.count("I2"),
         "moved_back": broken.count("I7"),
     }
     rounds = counts["rounds"]
     assert isinstance(rounds, int)
     _records.write(
-        "soak", seconds=seconds, seeds={"first": seed, "last": seed + rounds - 1}, counts=counts,
-        violations=failed, name=str(seed),
+        "soak",
+        seconds=seconds,
+        seeds={"first": seed, "last": seed + rounds - 1},
+        counts=counts,
+        violations=failed,
+        name=str(seed),
     )
 
 
@@ -123,27 +136,44 @@ def simulated(seconds: float, seed: int, *, processes: int, is_recorded: bool) -
         now = time.monotonic()
         if now - shown >= PROGRESS_S:
             shown = now
-            print(f"{so_far.schedules} schedules, {len(so_far.violations)} violations, "
-                  f"{now - started:.0f} s", flush=True)
+            print(
+                f"{so_far.schedules} schedules, {len(so_far.violations)} violations, "
+                f"{now - started:.0f} s",
+                flush=True,
+            )
 
     print(f"seeds from {seed}, {processes} processes", flush=True)
     try:
-        explore(totals, endless(seed, seconds), worlds="any", processes=processes, counted=True,
-                told=told)
+        explore(
+            totals,
+            endless(seed, seconds),
+            worlds="any",
+            processes=processes,
+            counted=True,
+            told=told,
+        )
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     seconds = time.monotonic() - started
     pairs, never = len(possible()), totals.never()
-    print(f"{totals.schedules} schedules from seed {seed} in {seconds:.0f} s, "
-          f"{totals.actions} actions, {totals.deliveries} deliveries, {totals.duplicates} "
-          f"redeliveries; {pairs - len(never)} of {pairs} pairs reached; "
-          f"{len(totals.violations)} violations")
+    print(
+        f"{totals.schedules} schedules from seed {seed} in {seconds:.0f} s, "
+        f"{totals.actions} actions, {totals.deliveries} deliveries, {totals.duplicates} "
+        f"redeliveries; {pairs - len(never)} of {pairs} pairs reached; "
+        f"{len(totals.violations)} violations"
+    )
     for pair in never:
         print(f"never reached: {pair}")
     if is_recorded and totals.schedules:
         last = seed + totals.schedules - 1
-        _records.write("swarm", seconds=seconds, seeds={"first": seed, "last": last},
-                       counts=totals.counts(), violations=totals.violations, name=str(seed))
+        _records.write(
+            "swarm",
+            seconds=seconds,
+            seeds={"first": seed, "last": last},
+            counts=totals.counts(),
+            violations=totals.violations,
+            name=str(seed),
+        )
     for violation in totals.violations[:MOST_STORIES]:
         print(story(violation["seed"], "any"), flush=True)
     return int(bool(totals.violations))
@@ -155,7 +185,8 @@ MOST_STORIES = 5
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/soak", description=__doc__,
+        prog="scripts/soak",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     length = parser.add_mutually_exclusive_group(required=True)
@@ -163,8 +194,9 @@ def main() -> int:
     length.add_argument("--minutes", type=float, help="the same, for a short run")
     parser.add_argument("--seed", type=int, help="of the first round; the next have the next ones")
     parser.add_argument("--simulated", action="store_true", help="in the simulator, on all cores")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1,
-                        help="of a simulated run")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="of a simulated run"
+    )
     parser.add_argument("--record", action="store_true", help="write a file to docs/records/")
     given = parser.parse_args()
     seconds = given.minutes * 60 if given.hours is None else given.hours * 3600
@@ -173,9 +205,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if given.simulated:
-            return simulated(
-                seconds, seed, processes=given.processes, is_recorded=given.record
-            )
+            return simulated(seconds, seed, processes=given.processes, is_recorded=given.record)
         return soak(seconds, seed, is_recorded=given.record)
     except KeyboardInterrupt:
         print("interrupted: no verdict", flush=True)

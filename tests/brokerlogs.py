@@ -46,9 +46,12 @@ def write(
     one.list_topics(topic, REQUEST_S)
     for key, value in messages:
         one.produce(
-            topic, value, key, partition=partition,
+            topic,
+            value,
+            key,
+            partition=partition,
             on_delivery=lambda error, _: failed.append(error) if error else None,
-        )  # fmt: skip
+        )
     assert one.flush(REQUEST_S) == 0
     assert not failed, failed
 
@@ -110,10 +113,20 @@ def tool(release: str, main_class: str, *arguments: str) -> Iterator[subprocess.
     """A tool of that release of Kafka, with pipes; the block's end is the end of its input."""
     class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
     process = subprocess.Popen(
-        [str(find_java().executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path,
-         main_class, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        [
+            str(find_java().executable),
+            "-Xmx128m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            class_path,
+            main_class,
+            *arguments,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     with process:
         try:
             yield process

@@ -139,9 +139,10 @@ def zookeeper(
 
 @pytest.fixture(scope="session")
 def zookeeper_of(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
     zookeeper_release: str,
-) -> Iterator[Callable[[str], ZooKeeperServer]]:  # fmt: skip
+) -> Iterator[Callable[[str], ZooKeeperServer]]:
     """Returns the session's server of a release; each test uses names of its own."""
     with ExitStack() as stack:
 

@@ -19,8 +19,7 @@ Seen = tuple[bytes | None, int, tuple[Any, ...]]
 
 
 class Hands:
-    """A connection for the tools (`tools`), and another client (`other`), for all that others do.
-    """
+    """A connection for the tools (`tools`) and one that acts as another client (`other`)."""
 
     def __init__(self, connect: str, tools: Connection, other: KazooClient) -> None:
         self.connect, self.tools, self.other = connect, tools, other
@@ -68,7 +67,8 @@ class Hands:
         """As `tree`, less versions, and less the marks of edits."""
         room = paths.edits(group)
         return {
-            path: (data, rights) for path, (data, _, rights) in self.tree(group).items()
+            path: (data, rights)
+            for path, (data, _, rights) in self.tree(group).items()
             if not path.startswith(room)
         }
 
@@ -78,8 +78,11 @@ def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
     """Both clients, until the end of the block."""
     config = ConsumerConfig(
         **{
-            "group_id": "none", "zookeeper_connect": connect, "zookeeper_session_timeout_s": 10.0,
-        } | settings
+            "group_id": "none",
+            "zookeeper_connect": connect,
+            "zookeeper_session_timeout_s": 10.0,
+        }
+        | settings
     )
     other = KazooClient(connect, timeout=10.0)
     other.start(60)

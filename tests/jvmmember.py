@@ -82,9 +82,14 @@ def recording(zookeeper: str, directory: Path) -> Iterator[None]:
             if not archive(release).exists():
                 fresh = stack.enter_context(server.recording(archive(release)))
                 member = JvmMember(
-                    release, zookeeper, f"recording-{release}", name=release, directory=directory,
-                    topics=["recorded"], record=fresh,
-                )  # fmt: skip
+                    release,
+                    zookeeper,
+                    f"recording-{release}",
+                    name=release,
+                    directory=directory,
+                    topics=["recorded"],
+                    record=fresh,
+                )
                 stack.callback(member.end)
                 members.append(member)
         yield

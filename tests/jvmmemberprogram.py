@@ -72,13 +72,19 @@ class JvmConnector:
     def boot(self) -> None:
         """Start the JVM, with everything loaded that a join needs."""
         jpype.startJVM(
-            "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
             "-Xrs",  # signals are Python's
             "-XX:+DisableAttachMechanism",  # with -Xrs, a killed JVM leaves a socket in /tmp
             "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j.configuration=file:{self._request['log4j']}", *self._request["options"],
-            jvmpath=self._request["libjvm"], classpath=self._request["jars"], convertStrings=True,
-        )  # fmt: skip
+            f"-Dlog4j.configuration=file:{self._request['log4j']}",
+            *self._request["options"],
+            jvmpath=self._request["libjvm"],
+            classpath=self._request["jars"],
+            convertStrings=True,
+        )
         jpype.JClass("kafka.consumer.ZookeeperConsumerConnector")
         version = jpype.JClass("java.lang.System").getProperty("java.version")
         self.emit("booted", java=str(version))

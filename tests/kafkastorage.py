@@ -51,9 +51,12 @@ class Foreign:
 def foreign(zookeeper: str, group: str, topic: str) -> Iterator[Foreign]:
     """Another client of the group's offsets."""
     settings = {
-        **client_settings(zookeeper), "group.id": group, "enable.auto.commit": False,
-        "session.timeout.ms": 30_000, "error_cb": lambda _: None,
-    }  # fmt: skip
+        **client_settings(zookeeper),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "session.timeout.ms": 30_000,
+        "error_cb": lambda _: None,
+    }
     consumer = Consumer(settings)
     try:
         yield Foreign(consumer, topic)

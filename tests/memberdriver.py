@@ -69,7 +69,10 @@ class Member:
 
     def __init__(self, **settings: Any) -> None:
         defaults: dict[str, Any] = {
-            "group": "g", "consumer": ME, "subscription": {"t": 1}, "strategy": Strategy.RANGE,
+            "group": "g",
+            "consumer": ME,
+            "subscription": {"t": 1},
+            "strategy": Strategy.RANGE,
         }
         self.state = State(Settings(**(defaults | settings)))
         self.now = 1000.0

@@ -93,9 +93,7 @@ class One:
 
     def settled(self, *partitions: int) -> None:
         """Waits until it is settled and owns exactly these."""
-        eventually(
-            lambda: self.status.phase == "settled" and self.owned == set(partitions)
-        )
+        eventually(lambda: self.status.phase == "settled" and self.owned == set(partitions))
 
     def close(self) -> None:
         for reader in self.readers:
@@ -200,7 +198,11 @@ def register_broker(client: KazooClient, number: int, address: str) -> None:
     """Registers a broker of 0.10 or later, with one listener."""
     host, _, port = address.rpartition(":")
     entry = {
-        "version": 4, "host": host, "port": int(port), "endpoints": [f"PLAINTEXT://{address}"],
-        "jmx_port": -1, "timestamp": "1",
+        "version": 4,
+        "host": host,
+        "port": int(port),
+        "endpoints": [f"PLAINTEXT://{address}"],
+        "jmx_port": -1,
+        "timestamp": "1",
     }
     client.create(paths.broker(number), json.dumps(entry).encode(), makepath=True)

@@ -41,9 +41,15 @@ class Mixture:
     def run(self, seconds: float) -> None:
         """Act until so many seconds have passed."""
         acts = [
-            self._join, self._leave, self._kill, self._freeze, self._expire, self._cut,
-            self._silence, self._lose_replies,
-        ]  # fmt: skip
+            self._join,
+            self._leave,
+            self._kill,
+            self._freeze,
+            self._expire,
+            self._cut,
+            self._silence,
+            self._lose_replies,
+        ]
         while len(self.live) < FEWEST + 1:
             self._join()
         self._crew.settle(*self.live)

@@ -135,4 +135,3 @@ def produce(sandbox: Sandbox) -> None:
                     topic, f"{topic}-{partition}-{number}", f"k{number}", partition=partition
                 )
     assert producer.flush(60) == 0
-

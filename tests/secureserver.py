@@ -79,9 +79,13 @@ class SecureZooKeeper:
     """A context manager; `connect` is the TLS port, `plain` the server with its plain port."""
 
     def __init__(
-        self, directory: Path, *, host: str = HOST, release: str = DEFAULT_ZOOKEEPER,
+        self,
+        directory: Path,
+        *,
+        host: str = HOST,
+        release: str = DEFAULT_ZOOKEEPER,
         properties: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.authority = Authority(directory, "authority")
         self.stranger = Authority(directory, "stranger")
         server = self.authority.issue("server", host=host)
@@ -111,7 +115,8 @@ class SecureZooKeeper:
             },
             # From 3.9 on a server takes SASL DIGEST-MD5 only without FIPS mode.
             properties={
-                "java.security.auth.login.config": jaas, "zookeeper.fips-mode": "false",
+                "java.security.auth.login.config": jaas,
+                "zookeeper.fips-mode": "false",
                 **(properties or {}),
             },
         )

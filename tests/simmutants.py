@@ -345,7 +345,9 @@ def _commit_goes_back() -> list[Patch]:
         writes = {
             tp: (at.offset, ledger[tp].version)
             for tp, at in positions.items()
-            if tp in ledger and ledger[tp].epoch == at.epoch and not ledger[tp].error
+            if tp in ledger
+            and ledger[tp].epoch == at.epoch
+            and not ledger[tp].error
             and ledger[tp].value != at.offset
         }
         return offset_ledger.CommitPlan(writes, {})
@@ -561,80 +563,192 @@ def _lost_reply_of_a_tool_is_a_refusal() -> list[Patch]:
 
 
 MUTANTS = (
-    Mutant("no lease", "the gate stays open until the connection is known to be lost", _no_lease,
-           "kafka-python's and pykafka's zombies; every client that fences on LOST"),
-    Mutant("lease from the reply", "the lease counts from the reply, not from the question",
-           _lease_from_the_reply),
+    Mutant(
+        "no lease",
+        "the gate stays open until the connection is known to be lost",
+        _no_lease,
+        "kafka-python's and pykafka's zombies; every client that fences on LOST",
+    ),
+    Mutant(
+        "lease from the reply",
+        "the lease counts from the reply, not from the question",
+        _lease_from_the_reply,
+    ),
     Mutant("lease by a read", "a follower's answer to a read renews the lease", _lease_by_a_read),
     Mutant("lease too long", "the lease outlives the session", _whole_timeout),
     Mutant("state, not session", "an expiry is taken for a reconnect", _old_session),
-    Mutant("no re-read after a reconnect", "watches are not armed again",
-           _nothing_read_after_a_reconnect),
-    Mutant("lost reply is a conflict", "one's own claim is taken for another's",
-           _claims_without_a_reply_forgotten, "Scala, pykafka"),
-    Mutant("stale operations go on", "a claim goes on after a new registration",
-           _stale_operations_go_on, "found in our own code"),
-    Mutant("release before stop", "the owner znode goes while messages are handed out",
-           _release_before_stop),
-    Mutant("release without commit", "the next owner starts from an old offset",
-           _release_without_commit),
-    Mutant("commit of what is in hand", "automatic commits cover what the user has not finished",
-           _no_wait_for_the_user, "the JVM's own behaviour"),
-    Mutant("anybody's owner deleted", "a release takes what it wants, too, whoever owns it",
-           _anybodys_owner_deleted, "Scala: KAFKA-262"),
-    Mutant("no roll-back", "an eager claim goes one by one, and keeps what it got", _no_roll_back,
-           "kafka-node"),
-    Mutant("owner under another name", "owner znodes carry something else in their name",
-           _owner_under_a_name_of_its_own, "pykafka: the leader's id"),
-    Mutant("blocker's end overlooked", "it goes while the claim is under way",
-           _blockers_end_overlooked, "found in our own code"),
-    Mutant("owners not watched", "what blocks is only tried again by the clock",
-           _no_watch_on_owners, "Scala"),
-    Mutant("trigger lost", "what changes during a rebalance is forgotten",
-           _trigger_during_a_rebalance_lost),
+    Mutant(
+        "no re-read after a reconnect",
+        "watches are not armed again",
+        _nothing_read_after_a_reconnect,
+    ),
+    Mutant(
+        "lost reply is a conflict",
+        "one's own claim is taken for another's",
+        _claims_without_a_reply_forgotten,
+        "Scala, pykafka",
+    ),
+    Mutant(
+        "stale operations go on",
+        "a claim goes on after a new registration",
+        _stale_operations_go_on,
+        "found in our own code",
+    ),
+    Mutant(
+        "release before stop",
+        "the owner znode goes while messages are handed out",
+        _release_before_stop,
+    ),
+    Mutant(
+        "release without commit",
+        "the next owner starts from an old offset",
+        _release_without_commit,
+    ),
+    Mutant(
+        "commit of what is in hand",
+        "automatic commits cover what the user has not finished",
+        _no_wait_for_the_user,
+        "the JVM's own behaviour",
+    ),
+    Mutant(
+        "anybody's owner deleted",
+        "a release takes what it wants, too, whoever owns it",
+        _anybodys_owner_deleted,
+        "Scala: KAFKA-262",
+    ),
+    Mutant(
+        "no roll-back",
+        "an eager claim goes one by one, and keeps what it got",
+        _no_roll_back,
+        "kafka-node",
+    ),
+    Mutant(
+        "owner under another name",
+        "owner znodes carry something else in their name",
+        _owner_under_a_name_of_its_own,
+        "pykafka: the leader's id",
+    ),
+    Mutant(
+        "blocker's end overlooked",
+        "it goes while the claim is under way",
+        _blockers_end_overlooked,
+        "found in our own code",
+    ),
+    Mutant(
+        "owners not watched",
+        "what blocks is only tried again by the clock",
+        _no_watch_on_owners,
+        "Scala",
+    ),
+    Mutant(
+        "trigger lost",
+        "what changes during a rebalance is forgotten",
+        _trigger_during_a_rebalance_lost,
+    ),
     Mutant("deaf to members", "joins and deaths are not noticed", _deaf_to_members),
-    Mutant("orders differ", "threads are not in the order in which the others have them",
-           _everyone_first, "round-robin without Java's hash"),
-    Mutant("topic not watched", "new partitions are not noticed", _lost_topic_change,
-           "Scala before 0.8.2 (KAFKA-1075)"),
-    Mutant("unconditional commit", "offsets are written whatever stands there",
-           _unconditional_commit, "Scala, pykafka, kafka-node"),
-    Mutant("commit checks the owner", "the owner znode's version fences, not the offset's",
-           _commit_checks_the_owner),
+    Mutant(
+        "orders differ",
+        "threads are not in the order in which the others have them",
+        _everyone_first,
+        "round-robin without Java's hash",
+    ),
+    Mutant(
+        "topic not watched",
+        "new partitions are not noticed",
+        _lost_topic_change,
+        "Scala before 0.8.2 (KAFKA-1075)",
+    ),
+    Mutant(
+        "unconditional commit",
+        "offsets are written whatever stands there",
+        _unconditional_commit,
+        "Scala, pykafka, kafka-node",
+    ),
+    Mutant(
+        "commit checks the owner",
+        "the owner znode's version fences, not the offset's",
+        _commit_checks_the_owner,
+    ),
     Mutant("commit goes back", "a lower position of one's own is written", _commit_goes_back),
     Mutant("one further", "reading resumes one message too far", _one_further),
     Mutant("edits ignored", "an operator's reset is taken for a zombie's write", _edits_ignored),
     Mutant("refusals swallowed", "ZooKeeper says no, and nobody is told", _refusals_swallowed),
-    Mutant("no commits after a reconnect", "automatic commits stop when the connection is replaced",
-           _no_automatic_commits_after_a_reconnect),
-    Mutant("commit lost with the connection", "a commit that a cut interrupts is not sent again",
-           _commit_lost_with_the_connection),
-    Mutant("operation outlives its session", "a commit under way continues in the next session",
-           _continues_in_the_next_session, "found in our own code"),
-    Mutant("broken is an answer", "a lost reply does not end the operation",
-           _broken_is_an_answer),
-    Mutant("broken batch sent again", "requests without a reply are sent again in the next session",
-           _broken_batch_sent_again, "zkclient"),
-    Mutant("first session for ever", "operations use the id of the member's first session",
-           _first_session_for_ever),
-    Mutant("disconnect ignored", "the loop drops the report of a broken connection",
-           _disconnect_ignored),
-    Mutant("watch dropped", "the loop drops a watch that fires during an operation",
-           _watch_during_an_operation_dropped),
-    Mutant("nested steps last", "a nested step runs after the outer step's other commands",
-           _nested_steps_last),
-    Mutant("deadline starved", "no deadline is met while the inbox has items",
-           _busy_inbox_starves_deadlines),
-    Mutant("no last commit", "the streams are emptied before the leave collects positions",
-           _leaves_without_its_last_commit),
-    Mutant("apply without a guard", "a plan is written beside members that joined meanwhile",
-           _apply_without_a_guard, "kafka-consumer-groups: it looks for members once"),
-    Mutant("apply without compare-and-set", "a plan is written over what others wrote meanwhile",
-           _apply_without_compare_and_set, "kafka.tools.ImportZkOffsets"),
-    Mutant("apply without a mark", "members take an operator's offset for a zombie's",
-           _apply_without_a_mark, "kafka.tools.ImportZkOffsets"),
-    Mutant("a tool's lost reply is a refusal", "a plan is reported as refused, and is written",
-           _lost_reply_of_a_tool_is_a_refusal),
+    Mutant(
+        "no commits after a reconnect",
+        "automatic commits stop when the connection is replaced",
+        _no_automatic_commits_after_a_reconnect,
+    ),
+    Mutant(
+        "commit lost with the connection",
+        "a commit that a cut interrupts is not sent again",
+        _commit_lost_with_the_connection,
+    ),
+    Mutant(
+        "operation outlives its session",
+        "a commit under way continues in the next session",
+        _continues_in_the_next_session,
+        "found in our own code",
+    ),
+    Mutant("broken is an answer", "a lost reply does not end the operation", _broken_is_an_answer),
+    Mutant(
+        "broken batch sent again",
+        "requests without a reply are sent again in the next session",
+        _broken_batch_sent_again,
+        "zkclient",
+    ),
+    Mutant(
+        "first session for ever",
+        "operations use the id of the member's first session",
+        _first_session_for_ever,
+    ),
+    Mutant(
+        "disconnect ignored",
+        "the loop drops the report of a broken connection",
+        _disconnect_ignored,
+    ),
+    Mutant(
+        "watch dropped",
+        "the loop drops a watch that fires during an operation",
+        _watch_during_an_operation_dropped,
+    ),
+    Mutant(
+        "nested steps last",
+        "a nested step runs after the outer step's other commands",
+        _nested_steps_last,
+    ),
+    Mutant(
+        "deadline starved",
+        "no deadline is met while the inbox has items",
+        _busy_inbox_starves_deadlines,
+    ),
+    Mutant(
+        "no last commit",
+        "the streams are emptied before the leave collects positions",
+        _leaves_without_its_last_commit,
+    ),
+    Mutant(
+        "apply without a guard",
+        "a plan is written beside members that joined meanwhile",
+        _apply_without_a_guard,
+        "kafka-consumer-groups: it looks for members once",
+    ),
+    Mutant(
+        "apply without compare-and-set",
+        "a plan is written over what others wrote meanwhile",
+        _apply_without_compare_and_set,
+        "kafka.tools.ImportZkOffsets",
+    ),
+    Mutant(
+        "apply without a mark",
+        "members take an operator's offset for a zombie's",
+        _apply_without_a_mark,
+        "kafka.tools.ImportZkOffsets",
+    ),
+    Mutant(
+        "a tool's lost reply is a refusal",
+        "a plan is reported as refused, and is written",
+        _lost_reply_of_a_tool_is_a_refusal,
+    ),
 )
 
 
@@ -658,43 +772,56 @@ class HandOverMutant:
 
 HAND_OVER = (
     HandOverMutant(
-        "u2 before u1", "the user's thread looks for requests before it lets go",
-        "release of the one in hand", ((
-            "                if state is not None:\n"
-            "                    state.in_hand = None  # u1\n"
-            "                if holdings.attention or clock() >= gate.deadline:  # u2\n",
-            "                noticed = holdings.attention or clock() >= gate.deadline\n"
-            "                if state is not None:\n"
-            "                    state.in_hand = None\n"
-            "                if noticed:\n",
-        ),),
-    ),
-    HandOverMutant(
-        "u4 skipped", "a message is handed out without a look at the grant",
-        "release while iterating", (("if not state.granted:  # u4", "if False:"),),
-    ),
-    HandOverMutant(
-        "u4 before u3", "the grant is looked at before the message counts as in hand",
-        "release while iterating", ((
-            "                state.in_hand = raw  # u3\n"
-            "                if not state.granted:  # u4\n"
-            "                    state.in_hand = None\n"
-            "                    continue\n",
-            "                if not state.granted:\n"
-            "                    continue\n"
-            "                state.in_hand = raw\n",
-        ),),
-    ),
-    HandOverMutant(
-        "u4 of batches skipped", "a batch is handed out without a look at the grants",
-        "release while polling", (("if not state.granted}  # u4", "if False}"),),
-    ),
-    HandOverMutant(
-        "c3 before c1", "the coordinator looks for a message in hand before it revokes",
-        "release while iterating", (
+        "u2 before u1",
+        "the user's thread looks for requests before it lets go",
+        "release of the one in hand",
+        (
             (
-                "            for state in states:\n"
-                "                state.granted = False  # c1\n",
+                "                if state is not None:\n"
+                "                    state.in_hand = None  # u1\n"
+                "                if holdings.attention or clock() >= gate.deadline:  # u2\n",
+                "                noticed = holdings.attention or clock() >= gate.deadline\n"
+                "                if state is not None:\n"
+                "                    state.in_hand = None\n"
+                "                if noticed:\n",
+            ),
+        ),
+    ),
+    HandOverMutant(
+        "u4 skipped",
+        "a message is handed out without a look at the grant",
+        "release while iterating",
+        (("if not state.granted:  # u4", "if False:"),),
+    ),
+    HandOverMutant(
+        "u4 before u3",
+        "the grant is looked at before the message counts as in hand",
+        "release while iterating",
+        (
+            (
+                "                state.in_hand = raw  # u3\n"
+                "                if not state.granted:  # u4\n"
+                "                    state.in_hand = None\n"
+                "                    continue\n",
+                "                if not state.granted:\n"
+                "                    continue\n"
+                "                state.in_hand = raw\n",
+            ),
+        ),
+    ),
+    HandOverMutant(
+        "u4 of batches skipped",
+        "a batch is handed out without a look at the grants",
+        "release while polling",
+        (("if not state.granted}  # u4", "if False}"),),
+    ),
+    HandOverMutant(
+        "c3 before c1",
+        "the coordinator looks for a message in hand before it revokes",
+        "release while iterating",
+        (
+            (
+                "            for state in states:\n                state.granted = False  # c1\n",
                 "            idle = all(state.in_hand is None for state in states)\n"
                 "            for state in states:\n"
                 "                state.granted = False\n",
@@ -706,25 +833,33 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "c3 skipped", "only the user's thread answers a release", "release while polling",
+        "c3 skipped",
+        "only the user's thread answers a release",
+        "release while polling",
         (("# c2\n        release.answer_if_idle()\n", "# c2\n"),),
     ),
     HandOverMutant(
-        "a dropped batch forgotten", "a release waits for a batch that was never handed out",
-        "hand over and back, polling", (("            self._holdings.dropped()\n", ""),),
+        "a dropped batch forgotten",
+        "a release waits for a batch that was never handed out",
+        "hand over and back, polling",
+        (("            self._holdings.dropped()\n", ""),),
     ),
     HandOverMutant(
-        "c2 before the request", "attention is called before the release is queued",
-        "release of both partitions", ((
-            "        self._releases.append(release)\n"
-            "        self.call()  # c2\n",
-            "        self.call()\n"
-            "        self._releases.append(release)\n",
-        ),),
+        "c2 before the request",
+        "attention is called before the release is queued",
+        "release of both partitions",
+        (
+            (
+                "        self._releases.append(release)\n        self.call()  # c2\n",
+                "        self.call()\n        self._releases.append(release)\n",
+            ),
+        ),
     ),
     HandOverMutant(
-        "attention cleared after the look", "what is called for during the look is forgotten",
-        "first grant wakes the user", (
+        "attention cleared after the look",
+        "what is called for during the look is forgotten",
+        "first grant wakes the user",
+        (
             ("        self.attention = False\n        for state", "        for state"),
             (
                 "            self.raise_failure()\n        return self._wanted.copy()\n",
@@ -736,38 +871,52 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "wake cleared after the look", "a wake-up between the look and the wait is lost",
-        "first grant wakes the user", ((
-            "        self.wake.clear()\n"
-            "        if not self.attention:\n"
-            "            self.wake.wait(timeout_s)",
-            "        if not self.attention:\n"
-            "            self.wake.clear()\n"
-            "            self.wake.wait(timeout_s)",
-        ),),
+        "wake cleared after the look",
+        "a wake-up between the look and the wait is lost",
+        "first grant wakes the user",
+        (
+            (
+                "        self.wake.clear()\n"
+                "        if not self.attention:\n"
+                "            self.wake.wait(timeout_s)",
+                "        if not self.attention:\n"
+                "            self.wake.clear()\n"
+                "            self.wake.wait(timeout_s)",
+            ),
+        ),
     ),
     HandOverMutant(
-        "release answered twice", "who answers looks at the token and takes it afterwards",
-        "release while iterating", ((
-            "        try:\n"
-            "            self._token.pop()\n"
-            "        except IndexError:\n"
-            "            return\n"
-            "        self._done()\n",
-            "        if self._token:\n"
-            "            self._done()\n"
-            "            self._token.clear()\n",
-        ),),
+        "release answered twice",
+        "who answers looks at the token and takes it afterwards",
+        "release while iterating",
+        (
+            (
+                "        try:\n"
+                "            self._token.pop()\n"
+                "        except IndexError:\n"
+                "            return\n"
+                "        self._done()\n",
+                "        if self._token:\n"
+                "            self._done()\n"
+                "            self._token.clear()\n",
+            ),
+        ),
     ),
     HandOverMutant(
-        "in_hand read before last", "a position is put together in the wrong order", "positions",
-        ((
-            "        delivered = self.delivered\n        in_hand = self.in_hand\n",
-            "        in_hand = self.in_hand\n        delivered = self.delivered\n",
-        ),),
+        "in_hand read before last",
+        "a position is put together in the wrong order",
+        "positions",
+        (
+            (
+                "        delivered = self.delivered\n        in_hand = self.in_hand\n",
+                "        in_hand = self.in_hand\n        delivered = self.delivered\n",
+            ),
+        ),
     ),
     HandOverMutant(
-        "seek told too late", "the new position can be seen before anybody is told", "seek back",
+        "seek told too late",
+        "the new position can be seen before anybody is told",
+        "seek back",
         (
             ("            tell(old.epoch)\n", ""),
             (
@@ -780,20 +929,28 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "old position seen after the seek", "the old position stays visible while it is told",
-        "seek back", (
-            ("            old = self._wanted.pop(tp)\n", "            old = self._wanted[tp]\n"),
+        "old position seen after the seek",
+        "the old position stays visible while it is told",
+        "seek back",
+        (("            old = self._wanted.pop(tp)\n", "            old = self._wanted[tp]\n"),),
+    ),
+    HandOverMutant(
+        "a paused partition handed out",
+        "a pause does not reach the fetcher",
+        "pause and resume",
+        (
+            (
+                "paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)",
+                "paused = self.unplaced.get(tp) is _PAUSED, False",
+            ),
         ),
     ),
     HandOverMutant(
-        "a paused partition handed out", "a pause does not reach the fetcher", "pause and resume",
-        (("paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)",
-          "paused = self.unplaced.get(tp) is _PAUSED, False"),),
+        "the error lost at the end",
+        "the iteration ends before it raises what ended the member",
+        "the member ends by itself",
+        (("                holdings.raise_failure()\n", ""),),
     ),
-    HandOverMutant(
-        "the error lost at the end", "the iteration ends before it raises what ended the member",
-        "the member ends by itself", (("                holdings.raise_failure()\n", ""),),
-    ),
-)  # fmt: skip
+)
 """Planted into the sources of holdings.py, feed.py and stream.py; u1 to u4 and c1 to c3 are
 described at the top of holdings.py."""

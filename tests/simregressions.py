@@ -55,19 +55,23 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
 
 REGRESSIONS = {
     "a-broken-connection-cuts-a-hand-over-short": Mutant(
-        "a broken connection cuts a hand-over short", "its commit waits while partitions are gone",
+        "a broken connection cuts a hand-over short",
+        "its commit waits while partitions are gone",
         _hand_over_cut_short_is_forgotten,
     ),
     "a-hand-over-waits-behind-a-commit-that-kafka-refused": Mutant(
         "a hand-over waits behind a commit that Kafka refused",
-        "the retry is queued in front of the hand-over's commit", _retry_in_front_of_a_hand_over,
+        "the retry is queued in front of the hand-over's commit",
+        _retry_in_front_of_a_hand_over,
     ),
     "a-claim-that-cannot-be-rolled-back": Mutant(
-        "a claim that cannot be rolled back", "the claim forgets what it cannot delete",
+        "a claim that cannot be rolled back",
+        "the claim forgets what it cannot delete",
         _roll_back_forgets,
     ),
     "a-topic-is-deleted-while-the-group-is-read": Mutant(
-        "a topic is deleted while the group is read", "an overtaken reading counts as fresh",
+        "a topic is deleted while the group is read",
+        "an overtaken reading counts as fresh",
         _stale_reading_clears,
     ),
 }

@@ -58,11 +58,16 @@ JVM_DEFAULTS: dict[str, Any] = {
 # The others of ConsumerConfig, 0.8.0 to 1.1.1: required; only of the JVM's metrics library; without
 # effect there, too.
 JVM_OTHERS = (
-    "group.id", "zookeeper.connect",
-    "kafka.metrics.reporters", "kafka.metrics.polling.interval.secs",
-    "kafka.csv.metrics.reporter.enabled", "kafka.csv.metrics.dir",
-    "mirror.topics.whitelist", "mirror.topics.blacklist", "mirror.consumer.numthreads",
-)  # fmt: skip
+    "group.id",
+    "zookeeper.connect",
+    "kafka.metrics.reporters",
+    "kafka.metrics.polling.interval.secs",
+    "kafka.csv.metrics.reporter.enabled",
+    "kafka.csv.metrics.dir",
+    "mirror.topics.whitelist",
+    "mirror.topics.blacklist",
+    "mirror.consumer.numthreads",
+)
 
 
 @cache
@@ -105,7 +110,9 @@ def test_defaults_that_another_setting_decides() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "zookeeper.sync.time.ms", "rebalance.backoff.ms", "refresh.leader.backoff.ms",
+        "zookeeper.sync.time.ms",
+        "rebalance.backoff.ms",
+        "refresh.leader.backoff.ms",
         "offsets.channel.backoff.ms",
     ],
 )
@@ -319,8 +326,11 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
 def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """At INFO, in the JVM's words; what has no effect says so; what is secret is not shown."""
     set_ = {
-        "fetch.max.bytes": "2", "auto.offset.reset": "smallest", "mirror.x": "1",
-        "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:geheim",
+        "fetch.max.bytes": "2",
+        "auto.offset.reset": "smallest",
+        "mirror.x": "1",
+        "zookeeper.auth.scheme": "digest",
+        "zookeeper.auth.credential": "me:geheim",
         "zookeeper.ssl.enable": "true",
     }
     with caplog.at_level(logging.INFO, logger="zkconsumer.config.consumer"):

@@ -172,7 +172,9 @@ class SharedLog(KafkaLog):
     def __post_init__(self) -> None:
         settings = settings_for(self.sandbox.bootstrap, version=self.version)
         self.pool = FetcherPool(
-            connect=lambda: KafkaFetcher(settings), max_messages=1000, max_bytes=1 << 20,
+            connect=lambda: KafkaFetcher(settings),
+            max_messages=1000,
+            max_bytes=1 << 20,
             name=self.topic,
         )
 

@@ -37,9 +37,7 @@ VIRTUAL_STEPS = 400
 OPEN = (make_acl("world", "anyone", all=True),)
 # Whoever set this may set it back, and that is how a test cleans up.
 READ_ONLY = (make_acl("world", "anyone", read=True, admin=True),)
-CLOSED_TO_READERS = (
-    make_acl("world", "anyone", write=True, create=True, delete=True, admin=True),
-)
+CLOSED_TO_READERS = (make_acl("world", "anyone", write=True, create=True, delete=True, admin=True),)
 CLOSED = (make_acl("digest", "nobody:none", all=True),)
 
 

@@ -1,6 +1,6 @@
 """Kafka's legacy ZooKeeper-based high-level consumer, in Python, beside the JVM's own.
 
-    from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer import ConsumerConfig, ConsumerConnector
 """
 
 from __future__ import annotations

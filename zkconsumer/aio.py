@@ -192,7 +192,8 @@ class ConsumerConnector:
     def _started(self) -> core.ConsumerConnector:
         if self._core is None:
             raise ConnectorClosedError(
-                "the connector was not started", where=self.config.group_id,
+                "the connector was not started",
+                where=self.config.group_id,
                 remedy="use `async with`, or await start() first",
             )
         return self._core

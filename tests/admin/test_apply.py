@@ -1,5 +1,4 @@
-"""Applying plans on a real ZooKeeper: all or nothing, never under a member, finished when resumed.
-"""
+"""Plans are applied on a real ZooKeeper: entirely or not at all, and not beside live members."""
 
 from __future__ import annotations
 
@@ -114,8 +113,9 @@ def test_a_new_group(hands: Hands, unique: Callable[[str], str], tmp_path: Path)
     assert hands.tree(group).keys() == rooms | {paths.offset(group, tp) for tp in T}
 
 
-def test_a_fresh_zookeeper(zookeeper: ZooKeeperServer, unique: Callable[[str], str],
-                           tmp_path: Path) -> None:
+def test_a_fresh_zookeeper(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str], tmp_path: Path
+) -> None:
     """Where no consumer ever was, the parent of all groups is made, open to everybody."""
     chroot = unique("fresh")
     with hands_on(zookeeper.connect) as above:
@@ -245,9 +245,7 @@ def test_a_member_that_comes_at_the_last_instant(
     assert hands.other.exists(paths.member(group, "g_a"))
 
 
-def test_a_first_member_at_the_last_instant(
-    hands: Hands, group: str, tmp_path: Path
-) -> None:
+def test_a_first_member_at_the_last_instant(hands: Hands, group: str, tmp_path: Path) -> None:
     """So does the first member ever, where the members' parent did not exist."""
     hands.other.delete(paths.ids(group))
     plan, before = setting(hands, group), hands.stored(group)
@@ -327,9 +325,7 @@ def test_a_change_before_the_first_write(
 
 
 @pytest.mark.parametrize("way", ["at once", "from a file"])
-def test_the_same_value_in_a_new_znode(
-    hands: Hands, group: str, tmp_path: Path, way: str
-) -> None:
+def test_the_same_value_in_a_new_znode(hands: Hands, group: str, tmp_path: Path, way: str) -> None:
     """A znode that was deleted and made again, up to the version of before, is seen."""
     hands.other.delete(paths.offset(group, T[0]))
     hands.other.create(paths.offset(group, T[0]), b"100")

@@ -55,10 +55,14 @@ def setting(hands: Hands, group: str) -> Plan:
 
 def through(line: Proxy, timeout_s: float) -> Connection:
     """A connection over the line, which waits so long for it."""
-    return Connection(ConsumerConfig(
-        group_id="none", zookeeper_connect=line.address, zookeeper_session_timeout_s=3.0,
-        zookeeper_connection_timeout_s=timeout_s,
-    ))
+    return Connection(
+        ConsumerConfig(
+            group_id="none",
+            zookeeper_connect=line.address,
+            zookeeper_session_timeout_s=3.0,
+            zookeeper_connection_timeout_s=timeout_s,
+        )
+    )
 
 
 @pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
@@ -113,9 +117,7 @@ def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) ->
         pytest.raises(AppliedInPartError, match="3 of 9 changes are made") as caught,
         through(line, 2.0) as tools,
     ):
-        apply(
-            tools, setting(hands, group), backup_dir=tmp_path, max_writes=3, on_progress=progress
-        )
+        apply(tools, setting(hands, group), backup_dir=tmp_path, max_writes=3, on_progress=progress)
     (backup,) = tmp_path.iterdir()
     assert f"zkconsumer apply {backup}" in caught.value.remedy
     assert list(hands.stored(group).values()).count("7") == 3

@@ -51,8 +51,11 @@ def random_tree(hands: Hands, group: str, seed: int) -> None:
     hands.other.ensure_path(paths.group(group))
     known = [paths.group(group)]
     rooms = [
-        paths.ids(group), paths.offsets(group), paths.owners(group),
-        paths.edits(group), f"{paths.group(group)}/q",
+        paths.ids(group),
+        paths.offsets(group),
+        paths.owners(group),
+        paths.edits(group),
+        f"{paths.group(group)}/q",
     ]
     for path in chance.sample(rooms, chance.randint(1, 5)):
         known.append(path)
@@ -110,9 +113,7 @@ def test_null_payloads(hands: Hands, unique: Callable[[str], str], tmp_path: Pat
     assert hands.tree(group)[paths.offset(group, T[0])][0] is None
 
 
-def test_offsets_there_and_back(
-    hands: Hands, unique: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_offsets_there_and_back(hands: Hands, unique: Callable[[str], str], tmp_path: Path) -> None:
     """Offsets that were set and made: the old values are back, what was made is gone."""
     group = unique("offsets")
     hands.offsets(group, {T[0]: 10, T[1]: b"odd"})
@@ -268,14 +269,18 @@ def set_in(document: dict[str, Any], keys: str, value: Any) -> None:
         ("changes.1.path", "SAME", "twice"),
         ("changes.0.before.version", 77, "hash"),
         ("kafka", [{"group": "g"}], "object"),
-        ("kafka", [
-            {"group": "g", "topic": "..", "partition": 0, "before": None, "after": [1, ""]}
-        ], "topic name"),
-        ("kafka", [
-            {"group": "g", "topic": "t", "partition": 0, "before": None, "after": [-1, ""]}
-        ], "offset"),
+        (
+            "kafka",
+            [{"group": "g", "topic": "..", "partition": 0, "before": None, "after": [1, ""]}],
+            "topic name",
+        ),
+        (
+            "kafka",
+            [{"group": "g", "topic": "t", "partition": 0, "before": None, "after": [-1, ""]}],
+            "offset",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_is_not_trusted(
     hands: Hands, unique: Callable[[str], str], tmp_path: Path, *, keys: str, value: Any, why: str
 ) -> None:
@@ -317,9 +322,10 @@ def test_a_group_of_our_own(
     """With `zookeeper.acl=creator` what is made belongs to us, also after it has come back."""
     group = unique("ours")
     settings = {
-        "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": "u:p",
+        "zookeeper_auth_scheme": "digest",
+        "zookeeper_auth_credential": "u:p",
         "zookeeper_acl": "creator",
-    }  # fmt: skip
+    }
     with hands_on(zookeeper.connect, **settings) as hands:
         tools = hands.tools
         run(hands, plan_offsets(tools, "offsets set", {group: dict.fromkeys(T, 5)}), tmp_path)
@@ -327,7 +333,9 @@ def test_a_group_of_our_own(
         before = {path: node.data for path, node in nodes.items()}, tools.rights(nodes)
         assert all(
             right.identity.startswith("digest:u:")
-            for rights in before[1].values() if isinstance(rights, tuple) for right in rights
+            for rights in before[1].values()
+            if isinstance(rights, tuple)
+            for right in rights
         )
         backup = run(hands, plan_delete_group(tools, group), tmp_path)
         run(hands, plan_undo(tools, backup), tmp_path)

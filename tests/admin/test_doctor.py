@@ -59,124 +59,194 @@ class Plant:
 
 PLANTS = [
     Plant(
-        "malformed-registration", Severity.ERROR, False,
+        "malformed-registration",
+        Severity.ERROR,
+        False,
         lambda scene: scene.hold(paths.member("g", "g_x"), b'{"version":1}'),
         ["g_x", "kafka.common.KafkaException", "0x"],
     ),
     Plant(
-        "malformed-registration", Severity.ERROR, True,
-        lambda scene: scene.put(paths.member("g", "g_x"), b"hello"), ["g_x", "--fix"],
+        "malformed-registration",
+        Severity.ERROR,
+        True,
+        lambda scene: scene.put(paths.member("g", "g_x"), b"hello"),
+        ["g_x", "--fix"],
     ),
     Plant(
-        "persistent-registration", Severity.ERROR, True,
+        "persistent-registration",
+        Severity.ERROR,
+        True,
         lambda scene: scene.put(
             paths.member("g", "g_x"),
             b'{"version":1,"subscription":{"other":1},"pattern":"static","timestamp":"1"}',
-        ), ["g_x"],
+        ),
+        ["g_x"],
     ),
     Plant(
-        "malformed-topic", Severity.ERROR, False,
-        lambda scene: scene.put(paths.topic("logs"), b'{"partitions":[]}'), ["logs"],
+        "malformed-topic",
+        Severity.ERROR,
+        False,
+        lambda scene: scene.put(paths.topic("logs"), b'{"partitions":[]}'),
+        ["logs"],
     ),
     Plant(
-        "persistent-owner", Severity.ERROR, True,
+        "persistent-owner",
+        Severity.ERROR,
+        True,
         lambda scene: (
             scene.session.delete(paths.owner("g", TopicPartition("orders", 0))),
             scene.put(paths.owner("g", TopicPartition("orders", 0)), b"g_a-0"),
-        ), ["orders", "partition 0", "g_a-0"],
+        ),
+        ["orders", "partition 0", "g_a-0"],
     ),
     Plant(
-        "unregistered-owner", Severity.ERROR, False,
-        lambda scene: scene.owner("orders", 4, "g_gone-0"), ["g_gone-0", "partition 4", "0x"],
+        "unregistered-owner",
+        Severity.ERROR,
+        False,
+        lambda scene: scene.owner("orders", 4, "g_gone-0"),
+        ["g_gone-0", "partition 4", "0x"],
     ),
     Plant(
-        "unregistered-owner", Severity.ERROR, False,
-        lambda scene: scene.owner("orders", 4, "g_a-2"), ["g_a-2", "not registered that thread"],
+        "unregistered-owner",
+        Severity.ERROR,
+        False,
+        lambda scene: scene.owner("orders", 4, "g_a-2"),
+        ["g_a-2", "not registered that thread"],
     ),
     Plant(
-        "unregistered-owner", Severity.ERROR, False,
-        lambda scene: (scene.topic("more", 1), scene.owner("more", 0, "g_a-0")), ["more"],
+        "unregistered-owner",
+        Severity.ERROR,
+        False,
+        lambda scene: (scene.topic("more", 1), scene.owner("more", 0, "g_a-0")),
+        ["more"],
     ),
     Plant(
-        "foreign-owner", Severity.ERROR, False,
-        lambda scene: scene.owner("orders", 4, "g_a"), ["kafka-node", "partition 4"],
+        "foreign-owner",
+        Severity.ERROR,
+        False,
+        lambda scene: scene.owner("orders", 4, "g_a"),
+        ["kafka-node", "partition 4"],
     ),
     Plant(
-        "no-owner", Severity.ERROR, False,
+        "no-owner",
+        Severity.ERROR,
+        False,
         lambda scene: scene.session.delete(paths.owner("g", TopicPartition("orders", 6))),
         ["partition 6", "g_b", "zkconsumer explain g"],
     ),
     Plant(
-        "owner-of-nothing", Severity.WARNING, False,
-        lambda scene: scene.owner("deleted", 3, "g_a-0"), ["deleted", "does not exist", "0x"],
+        "owner-of-nothing",
+        Severity.WARNING,
+        False,
+        lambda scene: scene.owner("deleted", 3, "g_a-0"),
+        ["deleted", "does not exist", "0x"],
     ),
     Plant(
-        "owner-of-nothing", Severity.WARNING, True,
+        "owner-of-nothing",
+        Severity.WARNING,
+        True,
         lambda scene: scene.put(paths.owner("g", TopicPartition("deleted", 3)), b"g_a-0"),
         ["deleted"],
     ),
     Plant(
-        "owner-of-nothing", Severity.WARNING, True,
+        "owner-of-nothing",
+        Severity.WARNING,
+        True,
         lambda scene: scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_a-0"),
         ["logs", "no such partition"],
     ),
     Plant(
-        "foreign-owner-nodes", Severity.ERROR, False,
+        "foreign-owner-nodes",
+        Severity.ERROR,
+        False,
         lambda scene: scene.hold(f"{paths.owners_of('g', 'orders')}/0-1", b"host:uuid-0"),
         ["'0-1'", "pykafka", "0x"],
     ),
     Plant(
-        "foreign-owner-nodes", Severity.ERROR, True,
-        lambda scene: scene.put(f"{paths.owners_of('g', 'orders')}/x/y", b""), ["'x'"],
+        "foreign-owner-nodes",
+        Severity.ERROR,
+        True,
+        lambda scene: scene.put(f"{paths.owners_of('g', 'orders')}/x/y", b""),
+        ["'x'"],
     ),
     Plant(
-        "foreign-topic-name", Severity.WARNING, False,
-        lambda scene: scene.hold(f"{paths.owners_of('g', chr(98) + chr(39) + 'orders' + chr(39))}"
-                                 "/0-1", b"x"), ["b'orders'", "pykafka"],
+        "foreign-topic-name",
+        Severity.WARNING,
+        False,
+        lambda scene: scene.hold(
+            f"{paths.owners_of('g', chr(98) + chr(39) + 'orders' + chr(39))}/0-1", b"x"
+        ),
+        ["b'orders'", "pykafka"],
     ),
     Plant(
-        "foreign-topic-name", Severity.WARNING, True,
+        "foreign-topic-name",
+        Severity.WARNING,
+        True,
         lambda scene: scene.put(f"{paths.offsets_of('g', 'b' + chr(39) + 't' + chr(39))}/0", b"7"),
         ["b't'"],
     ),
     Plant(
-        "foreign-offset-nodes", Severity.WARNING, True,
-        lambda scene: scene.put(f"{paths.offsets_of('g', 'orders')}/0-1", b"7"), ["'0-1'"],
+        "foreign-offset-nodes",
+        Severity.WARNING,
+        True,
+        lambda scene: scene.put(f"{paths.offsets_of('g', 'orders')}/0-1", b"7"),
+        ["'0-1'"],
     ),
     Plant(
-        "malformed-offset", Severity.ERROR, True,
-        lambda scene: scene.offset("orders", 1, "12\n"), ["partition 1", "writes 12"],
+        "malformed-offset",
+        Severity.ERROR,
+        True,
+        lambda scene: scene.offset("orders", 1, "12\n"),
+        ["partition 1", "writes 12"],
     ),
     Plant(
-        "malformed-offset", Severity.ERROR, True,
-        lambda scene: scene.offset("orders", 1, "?"), ["partition 1", "deletes it"],
+        "malformed-offset",
+        Severity.ERROR,
+        True,
+        lambda scene: scene.offset("orders", 1, "?"),
+        ["partition 1", "deletes it"],
     ),
     Plant(
-        "offset-of-nothing", Severity.WARNING, True,
-        lambda scene: scene.offset("deleted", 1, 7), ["deleted", "partition 1"],
+        "offset-of-nothing",
+        Severity.WARNING,
+        True,
+        lambda scene: scene.offset("deleted", 1, 7),
+        ["deleted", "partition 1"],
     ),
     Plant(
-        "offset-of-nothing", Severity.WARNING, True,
-        lambda scene: scene.offset("logs", 2, 7), ["logs", "partition 2", "no such"],
+        "offset-of-nothing",
+        Severity.WARNING,
+        True,
+        lambda scene: scene.offset("logs", 2, 7),
+        ["logs", "partition 2", "no such"],
     ),
     Plant(
-        "no-brokers", Severity.ERROR, False, lambda scene: scene.session.delete(paths.broker(0)),
+        "no-brokers",
+        Severity.ERROR,
+        False,
+        lambda scene: scene.session.delete(paths.broker(0)),
         ["no broker"],
     ),
     Plant(
-        "locked-out", Severity.ERROR, False,
+        "locked-out",
+        Severity.ERROR,
+        False,
         lambda scene: scene.session.set_acls(
             paths.offset("g", TopicPartition("orders", 1)),
             [make_acl("digest", "alice:hash", all=True), make_acl("world", "anyone", read=True)],
-        ), ["digest:alice", "commit"],
+        ),
+        ["digest:alice", "commit"],
     ),
     Plant(
-        "locked-out", Severity.ERROR, False,
+        "locked-out",
+        Severity.ERROR,
+        False,
         lambda scene: scene.session.set_acls(
             paths.owners_of("g", "orders"), [make_acl("world", "anyone", read=True)]
-        ), ["nobody", "claim"],
+        ),
+        ["nobody", "claim"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -270,8 +340,10 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
     scene.session.set_acls(paths.offsets("b"), [make_acl("digest", "alice:hash", all=True)])
     found = examined(scene)
     assert [(one.group, one.code) for one in found] == [
-        ("b", "access-denied"), ("a", "offset-of-nothing"), ("c", "offset-of-nothing")
-    ]  # fmt: skip
+        ("b", "access-denied"),
+        ("a", "offset-of-nothing"),
+        ("c", "offset-of-nothing"),
+    ]
 
 
 def test_a_group_that_does_not_exist(scene: Scene) -> None:

@@ -48,9 +48,10 @@ BESIDE_MEMBERS: dict[str, Callable[[Scene], object]] = {
     ),
     "pykafka's nodes": lambda scene: [
         scene.put(f"{paths.owners_of('g', topic)}/0-{number}", b"host:1-0")
-        for topic in ("orders", "b'orders'") for number in range(2)
+        for topic in ("orders", "b'orders'")
+        for number in range(2)
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("plant", BESIDE_MEMBERS.values(), ids=BESIDE_MEMBERS.keys())

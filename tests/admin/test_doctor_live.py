@@ -32,8 +32,10 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 def config(group: Group) -> ConsumerConfig:
     return ConsumerConfig(
-        group_id=group.name, zookeeper_connect=group.sandbox.zookeeper_connect,
-        zookeeper_connection_timeout_s=LIMIT_S, rebalance_backoff_s=2.0,
+        group_id=group.name,
+        zookeeper_connect=group.sandbox.zookeeper_connect,
+        zookeeper_connection_timeout_s=LIMIT_S,
+        rebalance_backoff_s=2.0,
     )
 
 
@@ -68,8 +70,15 @@ def test_offsets_outside_the_log_are_mended_by_what_the_finding_says(
     (one,) = examined(group)
     assert (one.code, one.partitions) == ("offset-beyond-log", (0,))
     assert one.what == "partition 0: the offset is 99, beyond the end of the log (0 to 10)"
-    command = [*shlex.split(one.remedy)[1:], "--backup-dir", str(tmp_path), "--zookeeper",
-               group.sandbox.zookeeper_connect, "--timeout", str(LIMIT_S)]
+    command = [
+        *shlex.split(one.remedy)[1:],
+        "--backup-dir",
+        str(tmp_path),
+        "--zookeeper",
+        group.sandbox.zookeeper_connect,
+        "--timeout",
+        str(LIMIT_S),
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.stderr
     assert group.admin.get(paths.offset(group.name, group.tp(0)))[0] == b"10"

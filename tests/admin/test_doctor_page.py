@@ -21,7 +21,9 @@ def test_every_finding_is_listed() -> None:
     """The page has a row for each code that there is, and no other."""
     modules = (doctor, verify, registrations, registrations, offsets, owners, rights)
     codes = {
-        value for module in modules for name, value in vars(module).items()
+        value
+        for module in modules
+        for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str) and CODE.fullmatch(value)
     }
     rows = [line.split("|")[1].strip(" `") for line in PAGE.splitlines() if line.startswith("| `")]

@@ -22,8 +22,9 @@ def explained(scene: Scene, **settings: str) -> Explanation:
 
 def shares(found: Explanation, topic: str) -> list[tuple[int, str, tuple[int, ...]]]:
     """Place, thread and partitions of a topic's threads."""
-    return [(one.position, one.thread, one.partitions) for one in found.shares
-            if one.topic == topic]
+    return [
+        (one.position, one.thread, one.partitions) for one in found.shares if one.topic == topic
+    ]
 
 
 def test_range(scene: Scene) -> None:
@@ -32,8 +33,10 @@ def test_range(scene: Scene) -> None:
     found = explained(scene)
     assert "range of 0.8.2-0.11" in found.rules
     assert shares(found, "orders") == [
-        (1, "g_a-0", (0, 1, 2)), (2, "g_a-1", (3, 4)), (3, "g_b-0", (5, 6))
-    ]  # fmt: skip
+        (1, "g_a-0", (0, 1, 2)),
+        (2, "g_a-1", (3, 4)),
+        (3, "g_b-0", (5, 6)),
+    ]
     assert found.topics["orders"] == (
         "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1: the first gets one more."
     )
@@ -64,8 +67,9 @@ def test_what_is_not_as_it_should_be(scene: Scene) -> None:
     scene.owner("orders", 3, "g_b-0")
     lacking = next(one for one in explained(scene).shares if one.thread == "g_a-1")
     assert "does not own partition 3 (held: 3 by g_b-0)" in lacking.why
-    holding = next(one for one in explained(scene).shares if one.thread == "g_b-0"
-                   and one.topic == "orders")
+    holding = next(
+        one for one in explained(scene).shares if one.thread == "g_b-0" and one.topic == "orders"
+    )
     assert "owns partition 3 that others are due" in holding.why
 
 

@@ -1,5 +1,4 @@
-"""`migrate`: offsets go from one store to the other, never back, never under members; on a broker.
-"""
+"""`migrate` copies offsets between ZooKeeper and Kafka; it lowers none, and needs a quiet group."""
 
 from __future__ import annotations
 
@@ -201,6 +200,9 @@ def test_brokers_that_do_not_tell(tools: Connection, group: Group) -> None:
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not tell"):
         plan_migration(
-            tools, group.name, TO_KAFKA, topics=[group.topic],
+            tools,
+            group.name,
+            TO_KAFKA,
+            topics=[group.topic],
             ask_kafka=lambda brokers, name, asked: kafka_offsets(LIMIT_S)([], name, asked),
         )

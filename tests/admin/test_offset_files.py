@@ -18,11 +18,14 @@ names = st.text("abZ09._-", min_size=1, max_size=8).filter(lambda name: name not
 offsets = st.dictionaries(
     names,
     st.dictionaries(
-        st.builds(TopicPartition, names, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1),
-        min_size=1, max_size=4,
+        st.builds(TopicPartition, names, st.integers(0, 2**31 - 1)),
+        st.integers(0, 2**63 - 1),
+        min_size=1,
+        max_size=4,
     ),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_lag(scene: Scene) -> None:
     scene.settled({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t": 3})
     found = _lag(scene, logs={TopicPartition("t", 1): "the partition has no leader"})
     assert [(one.partition, one.owner, one.committed, one.lag) for one in found.partitions] == [
-        (0, "g_a-0", 5, 95), (1, "g_a-0", 5, "the partition has no leader"), (2, "g_b-0", 5, 95),
+        (0, "g_a-0", 5, 95),
+        (1, "g_a-0", 5, "the partition has no leader"),
+        (2, "g_b-0", 5, 95),
     ]
     assert {one.source for one in found.partitions} == {Source.ZOOKEEPER}
     assert all(one.session == scene.session.client_id[0] for one in found.partitions)
@@ -54,12 +56,17 @@ def test_both_stores(scene: Scene) -> None:
     scene.settled({"g_a": {"t": 1}}, {"t": 4})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {
-        TopicPartition("t", 0): OffsetAndMetadata(5), TopicPartition("t", 1): OffsetAndMetadata(9),
-        TopicPartition("t", 2): "Kafka: timed out", TopicPartition("t", 3): "Kafka: timed out",
+        TopicPartition("t", 0): OffsetAndMetadata(5),
+        TopicPartition("t", 1): OffsetAndMetadata(9),
+        TopicPartition("t", 2): "Kafka: timed out",
+        TopicPartition("t", 3): "Kafka: timed out",
     }
     found = _lag(scene, kafka=kafka).partitions
     assert [(one.committed, one.source) for one in found] == [
-        (5, Source.BOTH), (9, Source.KAFKA), (5, Source.ZOOKEEPER), ("Kafka: timed out", None),
+        (5, Source.BOTH),
+        (9, Source.KAFKA),
+        (5, Source.ZOOKEEPER),
+        ("Kafka: timed out", None),
     ]
     assert [one.in_zookeeper for one in found] == [5, 5, 5, None]
     assert found[3].lag == "Kafka: timed out"
@@ -102,9 +109,13 @@ def test_a_selection(scene: Scene) -> None:
 
     with Connection(scene.config()) as connection:
         group_lags(
-            connection, ["g"], limit_s=1, only={"t": frozenset({0, 2})}, logs=logs,
+            connection,
+            ["g"],
+            limit_s=1,
+            only={"t": frozenset({0, 2})},
+            logs=logs,
             kafka=lambda brokers, group, which: {},
-        )  # fmt: skip
+        )
     assert asked == [TopicPartition("t", 0), TopicPartition("t", 2)]
 
 
@@ -175,5 +186,7 @@ def test_topics(scene: Scene) -> None:
     assert "int32" in bad.fault
     assert (good.name, good.partitions, good.replicas) == ("t", 3, (2, 2))
     assert [(one.leader, one.isr, one.out_of_sync) for one in found] == [
-        (1, (1,), (2,)), (None, (1,), (2,)), ("the brokers have not said yet", (), (1, 2)),
+        (1, (1,), (2,)),
+        (None, (1,), (2,)),
+        ("the brokers have not said yet", (), (1, 2)),
     ]

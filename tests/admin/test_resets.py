@@ -75,19 +75,40 @@ def test_what_is_not_known(reset: Reset, known: Known, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("PT1H", 3600), ("P1D", 86400), ("P7D", 604800), ("P2W", 1209600), ("PT90M", 5400),
-        ("P1DT2H3M4S", 93784), ("PT0.5S", 0.5), ("PT0S", 0),
+        ("PT1H", 3600),
+        ("P1D", 86400),
+        ("P7D", 604800),
+        ("P2W", 1209600),
+        ("PT90M", 5400),
+        ("P1DT2H3M4S", 93784),
+        ("PT0.5S", 0.5),
+        ("PT0S", 0),
     ],
-)  # fmt: skip
+)
 def test_durations(text: str, seconds: float) -> None:
     """ISO 8601 durations of fixed length."""
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["", "P", "PT", "1H", "PT1", "P1M", "P1Y", "-PT1H", "PT-1H", "P1DT", "pt1h", "PT1H ",
-             "PT" + "9" * 99 + "S", "P\u0661D"],
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "P",
+        "PT",
+        "1H",
+        "PT1",
+        "P1M",
+        "P1Y",
+        "-PT1H",
+        "PT-1H",
+        "P1DT",
+        "pt1h",
+        "PT1H ",
+        "PT" + "9" * 99 + "S",
+        "P\u0661D",
+    ],
+)
 def test_no_durations(text: str) -> None:
     """Anything else is one clear error."""
     with pytest.raises(ConfigError, match="is no duration"):

@@ -13,9 +13,12 @@ def _judge(
     commits: list[tuple[float, int, int]], *, lag: int, now_s: float, is_owned: bool = True
 ) -> Status | None:
     return evaluate(
-        [Commit(*one) for one in commits], lag=lag, is_owned=is_owned, now_s=now_s,
+        [Commit(*one) for one in commits],
+        lag=lag,
+        is_owned=is_owned,
+        now_s=now_s,
         patience_s=PATIENCE_S,
-    )  # fmt: skip
+    )
 
 
 MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
@@ -37,7 +40,7 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
         ([(0.0, 10, 5)], 5, 1, True, None),  # one commit says nothing yet
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
-)  # fmt: skip
+)
 def test_the_rules(
     commits: list[tuple[float, int, int]],
     lag: int,

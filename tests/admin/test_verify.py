@@ -36,9 +36,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
         scene.session.delete(paths.owner("g", TopicPartition("orders", number)))
     scene.session.delete(paths.owners_of("g", "logs"), recursive=True)
     logs, orders = findings(scene)
-    assert (logs.code, logs.subject, logs.what) == (
-        "no-owner", "logs", "no partition has an owner"
-    )  # fmt: skip
+    assert (logs.code, logs.subject, logs.what) == ("no-owner", "logs", "no partition has an owner")
     assert (orders.partitions, orders.what) == ((1, 2, 5), "partitions 1-2, 5 without owner")
 
 
@@ -70,8 +68,9 @@ def test_what_cannot_be_read(scene: Scene) -> None:
     scene.hold(paths.member("g", "g_x"), b"hello")
     scene.put(paths.topic("logs"), b'{"partitions":{"x":[0]}}')
     assert [(one.code, one.subject) for one in findings(scene)] == [
-        ("malformed-registration", "g_x"), ("malformed-topic", "logs")
-    ]  # fmt: skip
+        ("malformed-registration", "g_x"),
+        ("malformed-topic", "logs"),
+    ]
 
 
 def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:

@@ -26,18 +26,24 @@ def group(*registrations: Registration, **sizes: int) -> Group:
     """Members g_a, g_b, ... and topics of these sizes."""
     return Group(
         Strategy.RANGE,
-        {f"g_{letter}": encode_registration(one)
-         for letter, one in zip("abc", registrations, strict=False)},
-        {topic: json.dumps({"partitions": {str(n): [0] for n in range(size)}}).encode()
-         for topic, size in sizes.items()},
-    )  # fmt: skip
+        {
+            f"g_{letter}": encode_registration(one)
+            for letter, one in zip("abc", registrations, strict=False)
+        },
+        {
+            topic: json.dumps({"partitions": {str(n): [0] for n in range(size)}}).encode()
+            for topic, size in sizes.items()
+        },
+    )
 
 
 def owned(one: Group) -> Counter[str]:
     """How many partitions each thread would own."""
     parts = compute(one, DEFAULT)
     return Counter(
-        thread for part in parts.values() if not isinstance(part, Failure)
+        thread
+        for part in parts.values()
+        if not isinstance(part, Failure)
         for thread in part.values()
     )
 
@@ -71,9 +77,27 @@ def test_a_topic_grows_behind_its_last_partition() -> None:
 
 @pytest.mark.parametrize(
     "wish",
-    ["", "x", "+", "+x", "+x:", "+x:0", "+x:-1", "+x:t=x", "+:2", "-", "-nobody", "t=8", "t=+0",
-     "t=+", "a/b=+1", "t=+999999", "+a/b:1", "+x:999999999"],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "+",
+        "+x",
+        "+x:",
+        "+x:0",
+        "+x:-1",
+        "+x:t=x",
+        "+:2",
+        "-",
+        "-nobody",
+        "t=8",
+        "t=+0",
+        "t=+",
+        "a/b=+1",
+        "t=+999999",
+        "+a/b:1",
+        "+x:999999999",
+    ],
+)
 def test_wishes_that_cannot_be(wish: str) -> None:
     """Each is a ConfigError."""
     with pytest.raises(ConfigError):

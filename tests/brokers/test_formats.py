@@ -76,9 +76,15 @@ def test_the_release_s_own_producer(
     release, topic = cluster.broker.release, unique("own")
     cluster.create_topic(topic)
     with tool(
-        release, "kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap,
-        "--topic", topic, "--compression-codec", codec,
-    ) as process:  # fmt: skip
+        release,
+        "kafka.tools.ConsoleProducer",
+        "--broker-list",
+        cluster.bootstrap,
+        "--topic",
+        topic,
+        "--compression-codec",
+        codec,
+    ) as process:
         assert process.stdin is not None
         process.stdin.writelines(f"{n}\n" for n in range(500))
         process.stdin.flush()

@@ -42,11 +42,14 @@ def test_every_codec(
     for partition, codec in enumerate(CODECS):
         write(cluster, topic, many, partition=partition, codec=codec)
     expected = [
-        (n, None if key is None else key.encode(),
-         value.encode() if isinstance(value, str) else value)
+        (
+            n,
+            None if key is None else key.encode(),
+            value.encode() if isinstance(value, str) else value,
+        )
         for n, (key, value) in enumerate(many)
         if isinstance(key, str) or key is None
-    ]  # fmt: skip
+    ]
     has_times = cluster.broker.release not in ("0.8.2.2", "0.9.0.1")
     for partition in range(len(CODECS)):
         found = rows(settings, OffsetRange(topic, partition, 2, len(many)))

@@ -80,12 +80,26 @@ def test_moving_by_time(
     """Brokers before 0.10 know segments: refused, or by --approximate a beginning, and said."""
     group, tp = unique("group"), TopicPartition(aged, 0)
     is_exact = not cluster.broker.release.startswith(("0.8", "0.9"))
-    reset = ("offsets", "reset", "-z", cluster.zookeeper_connect, "-g", group, "-t", aged,
-             "--timeout", "30", "--backup-dir", str(tmp_path))  # fmt: skip
+    reset = (
+        "offsets",
+        "reset",
+        "-z",
+        cluster.zookeeper_connect,
+        "-g",
+        group,
+        "-t",
+        aged,
+        "--timeout",
+        "30",
+        "--backup-dir",
+        str(tmp_path),
+    )
     with hands_on(cluster.zookeeper_connect) as hands:
         for aim, segment, message in (
-            ("--by-duration=PT1H", 2, 0), ("--by-duration=P1D", 0, 0),
-            ("--to-datetime=2015-01-01", 0, 0), ("--to-datetime=2099-01-01", 6, 6),
+            ("--by-duration=PT1H", 2, 0),
+            ("--by-duration=P1D", 0, 0),
+            ("--to-datetime=2015-01-01", 0, 0),
+            ("--to-datetime=2099-01-01", 6, 6),
         ):
             hands.offsets(group, {tp: 3})
             plain = CliRunner().invoke(app, [*reset, aim])

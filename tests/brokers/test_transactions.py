@@ -64,9 +64,16 @@ def test_it_sees_what_the_jvm_sees(group: Group, cluster: Sandbox) -> None:
     _transact(cluster, group.topic, COMMITTED, ABORTED)
     kept = [message.value().decode() for message in contents(cluster, group.topic)]
     with tool(
-        "1.1.1", "kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper_connect,
-        "--topic", group.topic, "--from-beginning", "--max-messages", "10",
-    ) as process:  # fmt: skip
+        "1.1.1",
+        "kafka.tools.ConsoleConsumer",
+        "--zookeeper",
+        cluster.zookeeper_connect,
+        "--topic",
+        group.topic,
+        "--from-beginning",
+        "--max-messages",
+        "10",
+    ) as process:
         assert process.stdout is not None
         said = process.stdout.read()
     one = group.join()

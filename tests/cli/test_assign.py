@@ -35,15 +35,14 @@ def documents(text: str) -> list[dict[str, Any]]:
 def test_captured_cases(run: Run, release: str) -> None:
     """The captures' own format, gzipped, gives the captured results, errors included, in order."""
     path = GOLDEN / "documented_and_failures.jsonl.gz"
-    code, out, err = run(
-        "assign", "--cases", str(path), "--release", release, "--output", "jsonl"
-    )
+    code, out, err = run("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
     assert (code, err) == (0, "")
     cases = documents(gzip.decompress(path.read_bytes()).decode())
     for case, found in zip(cases, documents(out), strict=True):
         (result,) = (r for r in case["results"] if release in r["releases"])
         expected = {
-            one: error["class"] for one, error in (result.get("errors") or {}).items()
+            one: error["class"]
+            for one, error in (result.get("errors") or {}).items()
             if one in case["registrations"]
         }
         assert found.keys() == {"case", "name", "release", "assignment", "errors"}
@@ -82,8 +81,14 @@ def test_a_table_of_cases(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", case(strategy="sticky"), case(registrations=[]), case(topics={"t": 1}),
-     case(ids_child_order="g_a")],
+    [
+        "{",
+        "[]",
+        case(strategy="sticky"),
+        case(registrations=[]),
+        case(topics={"t": 1}),
+        case(ids_child_order="g_a"),
+    ],
 )
 def test_a_bad_case(run: Run, tmp_path: Path, line: str) -> None:
     """A line that is no case is a named error, with file and line, and exit code 2."""
@@ -194,8 +199,14 @@ def test_the_owner_nodes_say_which_release(ask: Run, group: str, topic: str) -> 
 def test_what_if(ask: Run, group: str, topic: str) -> None:
     """Members that would leave and join are counted; the result is one object."""
     code, out, _ = ask(
-        "--leave", f"{group}_b", "--join", f"{group}_c:{topic}=2", "--release", "0.11",
-        "--output", "jsonl",
+        "--leave",
+        f"{group}_b",
+        "--join",
+        f"{group}_c:{topic}=2",
+        "--release",
+        "0.11",
+        "--output",
+        "jsonl",
     )
     assert code == 0
     (found,) = documents(out)
@@ -207,8 +218,9 @@ def test_what_if(ask: Run, group: str, topic: str) -> None:
 def test_what_moves(ask: Run, group: str, topic: str) -> None:
     """Wishes in one option or in several; each move is shown, counted, and told to programs."""
     wishes = f"+{group}_c:1 -{group}_b"
-    code, out, err = ask("--strategy", "roundrobin", "--what-if", wishes, "--what-if",
-                         f"{topic}=+1")
+    code, out, err = ask(
+        "--strategy", "roundrobin", "--what-if", wishes, "--what-if", f"{topic}=+1"
+    )
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == ["TOPIC", "PARTITION", "THREAD", "OWNER", "MOVE"]
@@ -220,8 +232,9 @@ def test_what_moves(ask: Run, group: str, topic: str) -> None:
     document = json.loads(out)
     assert document["moves"]
     assert all(one["from"] != one["to"] for one in document["moves"])
-    assert {f"{group}_c-0"} == {one["to"] for one in document["moves"]
-                                if one["from"].startswith(f"{group}_b")}
+    assert {f"{group}_c-0"} == {
+        one["to"] for one in document["moves"] if one["from"].startswith(f"{group}_b")
+    }
 
 
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:

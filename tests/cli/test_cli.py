@@ -63,12 +63,19 @@ def test_unreachable(run: Run) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [
-    ("offsets", "import"), ("apply",), ("undo",), ("trace", "check"), ("owners", "-g", "g", "-z"),
-    ("owners", "-z", "127.0.0.1:1", "-g"),
-    ("offsets", "delete", "-z", "127.0.0.1:1", "-g", "g", "-t"),
-    ("offsets", "set", "-z", "127.0.0.1:1", "-g", "g"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("offsets", "import"),
+        ("apply",),
+        ("undo",),
+        ("trace", "check"),
+        ("owners", "-g", "g", "-z"),
+        ("owners", "-z", "127.0.0.1:1", "-g"),
+        ("offsets", "delete", "-z", "127.0.0.1:1", "-g", "g", "-t"),
+        ("offsets", "set", "-z", "127.0.0.1:1", "-g", "g"),
+    ],
+)
 def test_a_hostile_name(command: tuple[str, ...]) -> None:
     """What is wrong is one line, in which a terminal finds nothing to act upon."""
     result = CliRunner().invoke(app, [*command, "x\x1b[31m\n\u202e/../x"], color=True)

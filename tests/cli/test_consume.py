@@ -81,9 +81,7 @@ def test_a_stream_without_messages_takes_nothing_from_the_others(
     assert len(out.splitlines()) == committed(sandbox, topic) == 321
 
 
-def test_by_a_pattern(
-    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
-) -> None:
+def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
     """--whitelist consumes every topic that matches; exactly one of the three must be given."""
     sandbox.create_topic(f"{topic}.more", partitions=1)
     for name in (topic, f"{topic}.more"):

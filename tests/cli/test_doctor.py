@@ -101,8 +101,16 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
 def test_doctor_refuses_offsets_of_a_live_group(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     """Exit code 4, and nothing is written; spelled out, it is."""
     path = scene.offset("orders", 1, "12\n")
-    asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--execute", "--backup-dir",
-             str(tmp_path))
+    asked = (
+        "doctor",
+        "--no-logs",
+        "--group",
+        "g",
+        "--fix",
+        "--execute",
+        "--backup-dir",
+        str(tmp_path),
+    )
     code, _, err = ask(*asked)
     assert (code, scene.session.get(path)[0]) == (4, b"12\n")
     assert "live members" in err
@@ -146,8 +154,14 @@ def test_explain(ask: Ask, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("verify",), ("explain",), ("doctor", "--group", "a/b"),
-                  ("doctor", "--patience", "-1"), ("doctor", "--execute")]
+    "arguments",
+    [
+        ("verify",),
+        ("explain",),
+        ("doctor", "--group", "a/b"),
+        ("doctor", "--patience", "-1"),
+        ("doctor", "--execute"),
+    ],
 )
 def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
     """No group where one is needed, or a wrong value: 2."""
@@ -158,17 +172,24 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
     """None of them writes anything: no znode changes, whatever they find."""
     break_it(scene)
     before = _stats(scene)
-    for command in (("verify", "--group", "g"), ("doctor", "--no-logs"), ("explain", "g"),
-                    ("doctor", "--no-logs", "--fix")):
+    for command in (
+        ("verify", "--group", "g"),
+        ("doctor", "--no-logs"),
+        ("explain", "g"),
+        ("doctor", "--no-logs", "--fix"),
+    ):
         ask(*command)
     assert _stats(scene) == before
 
 
 def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
     """They do as well where ZooKeeper lets nobody write; that members are locked out is said."""
-    for path in (paths.owners("g"), paths.offsets("g"), *map(
-        lambda topic: paths.offsets_of("g", topic), SIZES
-    ), *map(lambda topic: paths.owners_of("g", topic), SIZES)):
+    for path in (
+        paths.owners("g"),
+        paths.offsets("g"),
+        *map(lambda topic: paths.offsets_of("g", topic), SIZES),
+        *map(lambda topic: paths.owners_of("g", topic), SIZES),
+    ):
         scene.session.set_acls(path, [make_acl("world", "anyone", read=True)])
     assert ask("verify", "--group", "g")[0] == ask("explain", "g")[0] == 0
     code, out, _ = ask("doctor", "--no-logs", "--group", "g")

@@ -152,8 +152,7 @@ def compare(world: World, line: dict[str, Any]) -> str:
 
 
 def shape(text: str) -> tuple[int, bool]:
-    """How many messages, with keys or without; each partition's are in their order, from its first.
-    """
+    """The console consumer writes each partition's messages in order, with keys or without."""
     partitions: dict[str, list[int]] = {}
     lines = text.splitlines()
     for line in lines:

@@ -39,7 +39,10 @@ class Old(World):
         classes = ":".join(str(jar) for jar in jars.resolve("kafka-1.1.1"))
         done = subprocess.run(
             [str(JAVA), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes, java, *arguments],
-            capture_output=True, text=True, timeout=JVM_LIMIT_S, check=False,
+            capture_output=True,
+            text=True,
+            timeout=JVM_LIMIT_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -68,17 +71,17 @@ def test_ours_then_theirs(old: Old, topic: str, unique: Unique) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
     where = ("--zkconnect", old.connect)
     assert old.run("ImportZkOffsets", *where, "--input-file", str(file)) == (0, "", "")
-    old.jvm(
-        "kafka.tools.ExportZkOffsets", *where, "--group", group, "--output-file", str(back)
-    )
+    old.jvm("kafka.tools.ExportZkOffsets", *where, "--group", group, "--output-file", str(back))
     assert sorted(back.read_text().splitlines()) == lines
     thread = f"{group}_a-0"
     asks = f'"subscription":{{"{topic}":1}}'
     member = f'{{"version":1,{asks},"pattern":"static","timestamp":"1"}}'
-    old.put([
-        {"path": f"/consumers/{group}/ids/{group}_a", "data": member},
-        {"path": f"/consumers/{group}/owners/{topic}/0", "data": thread},
-    ])
+    old.put(
+        [
+            {"path": f"/consumers/{group}/ids/{group}_a", "data": member},
+            {"path": f"/consumers/{group}/owners/{topic}/0", "data": thread},
+        ]
+    )
     asked = ("--zookeeper", old.connect, "--describe", "--group", group)
     theirs = old.jvm("kafka.admin.ConsumerGroupCommand", *asked)
     code, ours, _ = old.run("ConsumerGroupCommand", *asked)
@@ -94,9 +97,7 @@ def test_theirs_then_ours(old: Old, topic: str, unique: Unique) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
     where = ("--zkconnect", old.connect)
     old.jvm("kafka.tools.ImportZkOffsets", *where, "--input-file", str(file))
-    code, _, _ = old.run(
-        "ExportZkOffsets", *where, "--group", group, "--output-file", str(back)
-    )
+    code, _, _ = old.run("ExportZkOffsets", *where, "--group", group, "--output-file", str(back))
     assert code == 0
     assert sorted(back.read_text().splitlines()) == sorted(lines)
 
@@ -108,16 +109,26 @@ def test_the_way_back(old: Old, topic: str, unique: Unique) -> None:
     old.put([{"path": path, "data": data} for path, data in before.items()])
     old.put([{"path": f"/consumers/{group}/ids", "data": None}])
     whole = old.below(f"/consumers/{group}")
-    code, out, _ = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, "--delete",
-                           "--group", group)
+    code, out, _ = old.run(
+        "ConsumerGroupCommand", "--zookeeper", old.connect, "--delete", "--group", group
+    )
     assert (code, out) == (
-        0, f"Deleted all consumer group information for group '{group}' in zookeeper.\n"
+        0,
+        f"Deleted all consumer group information for group '{group}' in zookeeper.\n",
     )
     assert old.below(f"/consumers/{group}") == {}
     (backup,) = (old.directory / "backups").iterdir()
     undone = CliRunner().invoke(
-        app, ["undo", str(backup), "--zookeeper", old.connect, "--execute",
-              "--backup-dir", str(old.directory)],
+        app,
+        [
+            "undo",
+            str(backup),
+            "--zookeeper",
+            old.connect,
+            "--execute",
+            "--backup-dir",
+            str(old.directory),
+        ],
     )
     assert undone.exit_code == 0, undone.output
     assert old.below(f"/consumers/{group}") == whole
@@ -127,9 +138,7 @@ def test_nothing_beside_the_group(old: Old, unique: Unique) -> None:
     """A name that would lead out of /consumers is refused before anything is asked for."""
     for name in ("..", "a/b", "", "a\nb"):
         for arguments in (("--delete", "--group", name), ("--describe", "--group", name)):
-            code, out, err = old.run(
-                "ConsumerGroupCommand", "--zookeeper", old.connect, *arguments
-            )
+            code, out, err = old.run("ConsumerGroupCommand", "--zookeeper", old.connect, *arguments)
             assert code == 1 and out == "", (name, out)
             assert "is no legal group name" in err or "requires an argument" in err
     assert not (old.directory / "backups").exists() or not list(
@@ -155,9 +164,7 @@ def test_what_is_said_beside(old: Old, topic: str, unique: Unique) -> None:
         assert (code, out) == (1, "")
         assert "kafka-consumer-groups.sh" in err
     asked = ("--broker-list", old.sandbox.bootstrap, "--topic", topic)
-    assert old.run("GetOffsetShell", *asked, "--time", "0")[:2] == (
-        0, f"{topic}:0:\n{topic}:1:\n"
-    )
+    assert old.run("GetOffsetShell", *asked, "--time", "0")[:2] == (0, f"{topic}:0:\n{topic}:1:\n")
     code, out, err = old.run("GetOffsetShell", *asked, "--offsets", "2")
     assert (code, out) == (1, "") and "--offsets" in err
 
@@ -167,8 +174,15 @@ def test_a_group_made_up_goes(old: Old, topic: str) -> None:
     properties = ("print.key=true", "key.separator= | ", "print.timestamp=true")
     told = [word for one in properties for word in ("--property", one)]
     code, out, _ = old.run(
-        "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic, "--from-beginning",
-        "--max-messages", "2", *told,
+        "ConsoleConsumer",
+        "--zookeeper",
+        old.connect,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        "2",
+        *told,
     )
     assert code == 0
     assert len(re.findall(r"^CreateTime:\d{13} \| null \| .*$", out, re.MULTILINE)) == 2
@@ -182,8 +196,15 @@ def test_interrupted(old: Old, topic: str, unique: Unique, spawn: Spawn) -> None
     properties = old.directory / "consumer.properties"
     properties.write_text(f"group.id={group}\n")
     process = spawn(
-        "legacy", "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic,
-        "--from-beginning", "--consumer.config", str(properties),
+        "legacy",
+        "ConsoleConsumer",
+        "--zookeeper",
+        old.connect,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--consumer.config",
+        str(properties),
     )
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(5)][-1].endswith(b"\n")
@@ -200,7 +221,12 @@ def test_nobody_reads(old: Old, topic: str, unique: Unique, spawn: Spawn) -> Non
     """ConsoleConsumerTest.shouldStopWhenOutputCheckErrorFails: it ends in the old words."""
     old.sandbox.produce(topic, ["x" * 100_000 for _ in range(20)], partition=1)
     process = spawn(
-        "legacy", "ConsoleConsumer", "--zookeeper", old.connect, "--topic", topic,
+        "legacy",
+        "ConsoleConsumer",
+        "--zookeeper",
+        old.connect,
+        "--topic",
+        topic,
         "--from-beginning",
     )
     assert process.stdout is not None and process.stderr is not None

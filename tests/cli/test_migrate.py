@@ -33,10 +33,23 @@ def ask(group: Group, tmp_path: Path) -> Ask:
     """Runs `migrate` of that group and topic, in this process."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, [
-            "migrate", *arguments, "--zookeeper", group.sandbox.zookeeper_connect, "--group",
-            group.name, "--topic", group.topic, "--timeout", "30", "--backup-dir", str(tmp_path),
-        ])  # fmt: skip
+        result = CliRunner().invoke(
+            app,
+            [
+                "migrate",
+                *arguments,
+                "--zookeeper",
+                group.sandbox.zookeeper_connect,
+                "--group",
+                group.name,
+                "--topic",
+                group.topic,
+                "--timeout",
+                "30",
+                "--backup-dir",
+                str(tmp_path),
+            ],
+        )
         assert result.exception is None or isinstance(result.exception, SystemExit), result
         return result.exit_code, result.stdout, result.stderr
 
@@ -48,8 +61,9 @@ def test_there_and_back(ask: Ask, group: Group) -> None:
     code, out, err = ask("zookeeper-to-kafka", "-o", "json")
     assert code == 0
     assert [(row["zookeeper"], row["kafka"], row["action"]) for row in json.loads(out)] == [
-        (7, None, "create"), (8, None, "create")
-    ]  # fmt: skip
+        (7, None, "create"),
+        (8, None, "create"),
+    ]
     assert "dry run, nothing was written" in err
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as kafka:
         assert kafka.offsets(0, 1) == {}

@@ -75,8 +75,9 @@ def test_a_dry_run(hands: Hands, command: Command) -> None:
     done = command("offsets", "set", "-g", "g", "t:0=7", "t:1=8", "-o", "json")
     assert done.exit_code == 0
     assert [(row["partition"], row["old"], row["new"]) for row in rows(done)] == [
-        (0, 100, 7), (1, 101, 8),
-    ]  # fmt: skip
+        (0, 100, 7),
+        (1, 101, 8),
+    ]
     assert "dry run, nothing was written" in done.stderr
     assert hands.tree("g") == before
     assert not list(Path().iterdir())
@@ -102,8 +103,11 @@ def test_set_and_undo(hands: Hands, command: Command) -> None:
 def test_other_znodes_than_offsets(hands: Hands, command: Command) -> None:
     """For programs they have a path and no topic; in the table the path stands in its place."""
     room = paths.offsets_of("g", "t")
-    others = [row for row in rows(command("groups", "delete", "g", "-o", "json"))
-              if row["path"].startswith(room) and row["partition"] is None]
+    others = [
+        row
+        for row in rows(command("groups", "delete", "g", "-o", "json"))
+        if row["path"].startswith(room) and row["partition"] is None
+    ]
     assert [(row["path"], row["topic"]) for row in others] == [(room, None)]
     assert room in command("groups", "delete", "g").stdout
 
@@ -227,8 +231,10 @@ def test_groups(hands: Hands, command: Command) -> None:
     assert "whether Kafka has offsets of group g, too, is not known: no broker" in copied.stderr
     assert command("groups", "rename", "h", "i", "--execute").exit_code == 0
     assert (hands.stored("i"), hands.tree("h")) == (before, {})
-    assert command("offsets", "copy", "--from", "g", "-g", "k", "-t", "t:1", "--execute") \
-        .exit_code == 0
+    assert (
+        command("offsets", "copy", "--from", "g", "-g", "k", "-t", "t:1", "--execute").exit_code
+        == 0
+    )
     assert hands.stored("k") == {TopicPartition("t", 1): "101"}
     assert command("topics", "forget", "t", "--execute").exit_code == 0
     assert (hands.stored("g"), hands.stored("i"), hands.stored("k")) == ({}, {}, {})

@@ -68,19 +68,25 @@ def test_every_kind(group: Group, command: Command) -> None:
     assert group.stored(1) == "5"
     shown = command("offsets", "shift", "-t", group.topic, "--by", "99", "-o", "json")
     assert [(row["new"], row["lag"], row["new_lag"]) for row in json.loads(shown.stdout)] == [
-        (10, 6, 0), (10, 5, 0),
-    ]  # fmt: skip
+        (10, 6, 0),
+        (10, 5, 0),
+    ]
     assert f"{group.topic}-0: 103 is behind the log, which ends at 10" in shown.stderr
-    assert command("offsets", "reset", "--topic-regex", "topic.*", "--to-latest", "--execute") \
-        .exit_code == 0
+    assert (
+        command(
+            "offsets", "reset", "--topic-regex", "topic.*", "--to-latest", "--execute"
+        ).exit_code
+        == 0
+    )
     assert (group.stored(0), group.stored(1)) == ("10", "10")
 
 
 def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
     """In Kafka's storage, or in both; and undone as far as Kafka can."""
     topic = ("-t", group.topic)
-    done = command("offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka",
-                   "--execute")
+    done = command(
+        "offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka", "--execute"
+    )
     assert (done.exit_code, kafka.offsets(0, 1), group.stored(0)) == (0, {0: 7, 1: 7}, "5")
     (first,) = Path().glob("zkconsumer-backup-*")
     word = command("offsets", "reset", *topic, "--to-latest")

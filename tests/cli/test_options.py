@@ -82,9 +82,10 @@ def _commands(family: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]
 
 
 ALL = [
-    found for name in COMMANDS
+    found
+    for name in COMMANDS
     for found in _commands(typer.main.get_command(app).get_command(None, name), name)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("words", [words for words, _ in ALL], ids=" ".join)
@@ -120,9 +121,11 @@ def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "_ZKCONSUMER_COMPLETE" in script.stdout
     monkeypatch.setenv("_ZKCONSUMER_COMPLETE", "complete_bash")
     for typed, found in {
-        "zkconsumer gro": "groups", "zkconsumer offsets re": "reset", "zkconsumer lag --fail":
-        "--fail-above", "zkconsumer lag -o j": "json jsonl", "zkconsumer legacy Get":
-        "GetOffsetShell",
+        "zkconsumer gro": "groups",
+        "zkconsumer offsets re": "reset",
+        "zkconsumer lag --fail": "--fail-above",
+        "zkconsumer lag -o j": "json jsonl",
+        "zkconsumer legacy Get": "GetOffsetShell",
     }.items():
         monkeypatch.setenv("COMP_WORDS", typed)
         monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))

@@ -45,11 +45,14 @@ def _lines(width: int | None, output: Output = Output.TABLE) -> tuple[list[str],
 
 def test_a_table_without_a_terminal() -> None:
     """Figures stand right, text left, and nothing is left out; `wide` has more columns."""
-    assert _lines(None) == ([
-        "TOPIC       LAG  START  OWNER",
-        "orders        7      0  group_host-1-0",
-        "b       unknown      -  -",
-    ], [])
+    assert _lines(None) == (
+        [
+            "TOPIC       LAG  START  OWNER",
+            "orders        7      0  group_host-1-0",
+            "b       unknown      -  -",
+        ],
+        [],
+    )
     assert _lines(20, Output.WIDE)[0][0].split() == ["TOPIC", "LAG", "START", "OWNER", "SESSION"]
 
 
@@ -100,7 +103,11 @@ def test_formats_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     documents = json.loads(found[Output.JSON])
     assert documents[0] == ROWS[0]
     assert documents[1] == {
-        "topic": "b", "lag": None, "start": None, "owner": None, "session": None,
+        "topic": "b",
+        "lag": None,
+        "start": None,
+        "owner": None,
+        "session": None,
         "unknown": {"lag": "no leader"},
     }
     assert [json.loads(line) for line in found[Output.JSONL].splitlines()] == documents

@@ -124,7 +124,9 @@ def test_lag(world: World) -> None:
     """Offset, log end and their difference; the owner; and where the offset is kept."""
     rows = world.rows("lag", "--group", "g")
     assert [(row["partition"], row["owner"]) for row in rows] == [
-        (0, "g_a-0"), (1, "g_a-1"), (2, "g_b-0"),
+        (0, "g_a-0"),
+        (1, "g_a-1"),
+        (2, "g_b-0"),
     ]
     assert sum(row["log_end"] for row in rows) == 15
     assert all(row["lag"] == row["log_end"] - 1 for row in rows)
@@ -179,8 +181,17 @@ def test_unknown_names(world: World) -> None:
 
 def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
     """`| head` is quiet: nothing on standard error, and no complaint at exit."""
-    command = [sys.executable, "-m", "zkconsumer", "topics", "show", "-z", world.scene.connect,
-               "-o", "jsonl"]
+    command = [
+        sys.executable,
+        "-m",
+        "zkconsumer",
+        "topics",
+        "show",
+        "-z",
+        world.scene.connect,
+        "-o",
+        "jsonl",
+    ]
     with (tmp_path / "err").open("wb") as words:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words)
         try:

@@ -43,8 +43,23 @@ def test_a_story_of_jvm_members(run: Run) -> None:
 def test_a_seed_is_a_trace(run: Run, tmp_path: Path, peers: str) -> None:
     """A run from a seed is the same each time, and what our members did is replayed as a trace."""
     arguments = (
-        "simulate", "--seed", "7", "--members", "4", "--partitions", "6", "--strategy",
-        "roundrobin", "--peers", peers, "--fault", "kill", "--fault", "expire", "--output", "jsonl",
+        "simulate",
+        "--seed",
+        "7",
+        "--members",
+        "4",
+        "--partitions",
+        "6",
+        "--strategy",
+        "roundrobin",
+        "--peers",
+        peers,
+        "--fault",
+        "kill",
+        "--fault",
+        "expire",
+        "--output",
+        "jsonl",
     )
     code, first, err = run(*arguments)
     assert code == 0 and "virtual seconds" in err

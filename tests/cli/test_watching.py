@@ -45,9 +45,12 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "zkconsumer", *arguments],
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
             env={**os.environ, "TERM": "xterm", **environment},
-        )  # fmt: skip
+        )
         os.close(theirs)
         self.written = b""
 
@@ -84,8 +87,18 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, code: int) -> None:
     """A picture is written over the last one, within the page; the first page comes back."""
-    watched = ("lag", "-g", "g", "-z", scene.connect, "--watch", "--interval", "0.2", "--timeout",
-               "0.3")
+    watched = (
+        "lag",
+        "-g",
+        "g",
+        "-z",
+        scene.connect,
+        "--watch",
+        "--interval",
+        "0.2",
+        "--timeout",
+        "0.3",
+    )
     with terminal(*watched) as one:
         one.read_until(lambda written: written.count(HOME) >= 3)
         one.process.send_signal(number)
@@ -106,8 +119,9 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
 
 def test_groups_watch(scene: Scene) -> None:
     """`groups watch` follows who owns what."""
-    with terminal("groups", "watch", "g", "-z", scene.connect, "--timeout", "0.3",
-                  "--interval", "0.2") as one:
+    with terminal(
+        "groups", "watch", "g", "-z", scene.connect, "--timeout", "0.3", "--interval", "0.2"
+    ) as one:
         one.read_until(lambda written: b"1 members, 1 threads" in written)
         scene.member("g_second")
         one.read_until(lambda written: b"2 members" in written)
@@ -135,10 +149,25 @@ def test_prometheus(scene: Scene) -> None:
     """`--prometheus` serves what is known; what is not has no sample."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "zkconsumer", "lag", "-g", "g", "-z", scene.connect,
-         "--prometheus", str(port), "--interval", "0.2", "--timeout", "0.3"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "zkconsumer",
+            "lag",
+            "-g",
+            "g",
+            "-z",
+            scene.connect,
+            "--prometheus",
+            str(port),
+            "--interval",
+            "0.2",
+            "--timeout",
+            "0.3",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         page = ""
         deadline = time.monotonic() + LIMIT_S
@@ -162,10 +191,26 @@ def test_prometheus(scene: Scene) -> None:
 def test_watch_in_a_pipe(scene: Scene) -> None:
     """Rows for programs come one reading after the other, and say when they were read."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "zkconsumer", "lag", "-g", "g", "-z", scene.connect, "--watch",
-         "--interval", "0.1", "--timeout", "0.3", "-o", "jsonl"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "zkconsumer",
+            "lag",
+            "-g",
+            "g",
+            "-z",
+            scene.connect,
+            "--watch",
+            "--interval",
+            "0.1",
+            "--timeout",
+            "0.3",
+            "-o",
+            "jsonl",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         assert process.stdout is not None
         rows = [json.loads(process.stdout.readline()) for _ in range(80)]

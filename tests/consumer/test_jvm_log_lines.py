@@ -20,8 +20,13 @@ from zkconsumer.sandbox.process import until
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 READ_ONLY = [make_acl("world", "anyone", read=True, admin=True)]
 VALUES = {
-    "consumer": r"[\w.-]+", "thread": r"[\w.-]+-\d+", "topic": r"[\w.-]+", "n": r"-?\d+",
-    "path": r"/[\w./-]+", "list": r"[\w., -]*", "reason": r"\S.*",
+    "consumer": r"[\w.-]+",
+    "thread": r"[\w.-]+-\d+",
+    "topic": r"[\w.-]+",
+    "n": r"-?\d+",
+    "path": r"/[\w./-]+",
+    "list": r"[\w., -]*",
+    "reason": r"\S.*",
 }
 
 
@@ -67,21 +72,37 @@ def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
 
 
 JOINING = (
-    "begin registering", "end registering", "begin rebalancing", "end rebalancing",
-    "Consumer <consumer> rebalancing", "<thread> attempting", "<thread> successfully",
-    "Consumer <consumer> selected", "reset fetch offset",
-    "Invoking rebalance listener before relasing", "Invoking rebalance listener before starting",
+    "begin registering",
+    "end registering",
+    "begin rebalancing",
+    "end rebalancing",
+    "Consumer <consumer> rebalancing",
+    "<thread> attempting",
+    "<thread> successfully",
+    "Consumer <consumer> selected",
+    "reset fetch offset",
+    "Invoking rebalance listener before relasing",
+    "Invoking rebalance listener before starting",
 )
 GIVING_UP = (
-    "Cleared all", "Cleared the data", "Committing all", "Releasing partition",
+    "Cleared all",
+    "Cleared the data",
+    "Committing all",
+    "Releasing partition",
     "Consumer <consumer> releasing",
 )
 LEAVING = ("ZKConsumerConnector shutting", "ZKConsumerConnector shutdown")
 CONFLICT = ("conflict in", "waiting for the partition", "Rebalancing attempt failed")
 OTHERS = (
-    "No broker partitions consumed", "exception during rebalance", "exception during autoCommit",
-    "Topic info for path", "Topic for path", "Topic event: added", "Topic event: deleted",
-    "no brokers found", "ZK expired",
+    "No broker partitions consumed",
+    "exception during rebalance",
+    "exception during autoCommit",
+    "Topic info for path",
+    "Topic for path",
+    "Topic event: added",
+    "Topic event: deleted",
+    "no brokers found",
+    "ZK expired",
 )
 
 

@@ -24,18 +24,24 @@ MAPPING = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding
 # Of a consumer, 0.8.2 to 1.1.1, by their types.
 MBEANS = {
     "kafka.consumer:type=ZookeeperConsumerConnector": (
-        "FetchQueueSize", "OwnedPartitionsCount", "RebalanceRateAndTime", "KafkaCommitsPerSec",
-        "ZooKeeperCommitsPerSec", "yammer-metrics-count",
+        "FetchQueueSize",
+        "OwnedPartitionsCount",
+        "RebalanceRateAndTime",
+        "KafkaCommitsPerSec",
+        "ZooKeeperCommitsPerSec",
+        "yammer-metrics-count",
     ),
     "kafka.consumer:type=ConsumerFetcherManager": ("MaxLag", "MinFetchRate"),
     "kafka.server:type=FetcherLagMetrics": ("ConsumerLag",),
     "kafka.server:type=FetcherStats": ("RequestsPerSec", "BytesPerSec"),
     "kafka.consumer:type=ConsumerTopicMetrics": ("MessagesPerSec", "BytesPerSec"),
     "kafka.consumer:type=FetchRequestAndResponseMetrics": (
-        "FetchRequestRateAndTimeMs", "FetchResponseSize", "FetchRequestThrottleRateAndTimeMs",
+        "FetchRequestRateAndTimeMs",
+        "FetchResponseSize",
+        "FetchRequestThrottleRateAndTimeMs",
     ),
     "kafka.producer:type=ProducerRequestMetrics": (),
-}  # fmt: skip
+}
 
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """By a sample's name and its labels, ours and the connector's left out."""
@@ -94,8 +100,9 @@ def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
 def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
     """A reader that holds its first message of forty is behind; when it has read all it is not."""
     one = group.member("a")
-    one.readers.extend(Reader(s) for s in one.connector.create_message_streams(
-        {group.topic: 1})[group.topic])
+    one.readers.extend(
+        Reader(s) for s in one.connector.create_message_streams({group.topic: 1})[group.topic]
+    )
     one.readers[0].free.clear()
     one.readers[0].start()
     one.read(1)
@@ -182,7 +189,9 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     for _ in range(6):
         for group_id, suffix in (("group0", "consumer0"), ("group1", "consumer1")):
             config = ConsumerConfig(
-                group_id=f"{topic}-{group_id}", consumer_id=suffix, metrics_port=port,
+                group_id=f"{topic}-{group_id}",
+                consumer_id=suffix,
+                metrics_port=port,
                 zookeeper_connect=sandbox.zookeeper_connect,
             )
             with ConsumerConnector(config) as connector:
@@ -214,7 +223,8 @@ def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         config = ConsumerConfig(
-            group_id="g", zookeeper_connect=sandbox.zookeeper_connect,
+            group_id="g",
+            zookeeper_connect=sandbox.zookeeper_connect,
             metrics_port=taken.getsockname()[1],
         )
         with pytest.raises(ConfigError, match="metrics cannot be served"):
@@ -242,8 +252,9 @@ def test_every_metric_has_its_row() -> None:
     table = MAPPING.split("\n## Metrics\n")[1].split("\nNot reproduced")[0]
     listed = [
         name
-        for line in table.splitlines() if line.startswith("| ")
+        for line in table.splitlines()
+        if line.startswith("| ")
         for name in re.findall(r"`(zkconsumer_\w+)`", line.split("|")[2])
-    ]  # fmt: skip
+    ]
     gauges = [row[0] for row in GAUGES] + ["zkconsumer_phase", "zkconsumer_rebalance_seconds"]
     assert sorted(listed) == sorted(gauges + [f"{row[0]}_total" for row in COUNTERS])

@@ -202,10 +202,16 @@ def loop_of(member: Member, streams: Streams) -> MemberLoop:
     )
     gate = SimpleNamespace(open=ignore, shut=ignore)
     executor = Executor(
-        session, member.state.settings, post=ignore, clock=host.clock  # type: ignore[arg-type]
+        session,
+        member.state.settings,
+        post=ignore,
+        clock=host.clock,  # type: ignore[arg-type]
     )
     loop = MemberLoop(
-        member.state.settings, host=host, gate=gate, executor=executor,  # type: ignore[arg-type]
+        member.state.settings,
+        host=host,
+        gate=gate,
+        executor=executor,  # type: ignore[arg-type]
         streams=streams,
     )
     loop.state = member.state
@@ -258,9 +264,7 @@ def test_counting_many_resets_is_linear() -> None:
     tally = Tally(positions)
     member = Member()
     member.settle(view(topics={"t": MANY}))
-    state = replace(
-        member.state, owned=dict.fromkeys(partitions, Ownership(THREAD, 7))
-    )
+    state = replace(member.state, owned=dict.fromkeys(partitions, Ownership(THREAD, 7)))
     for tp in partitions:
         event = ev.PositionReset(now=1.0, partition=tp, offset=0)
         tally.observe(state, event, state, ())

@@ -74,9 +74,13 @@ class Scene:
 
     def member(self, suffix: str, topic: str, release: str, strategy: str = "range") -> One:
         config = ConsumerConfig(
-            group_id="g", zookeeper_connect=self.connect, consumer_id=suffix,
-            peers_release=release, partition_assignment_strategy=strategy, **SETTINGS,
-        )  # fmt: skip
+            group_id="g",
+            zookeeper_connect=self.connect,
+            consumer_id=suffix,
+            peers_release=release,
+            partition_assignment_strategy=strategy,
+            **SETTINGS,
+        )
         one = One(config)
         self._stack.callback(one.close)
         one.subscribe(topic)

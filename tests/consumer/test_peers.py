@@ -51,9 +51,7 @@ def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
         assert until(lambda: connector.status().idle_peers == expected, limit_s=LIMIT_S)
         rounds = connector.metrics()["zookeeper_requests"]
         more = rounds + 3
-        assert until(
-            lambda: connector.metrics()["zookeeper_requests"] >= more, limit_s=LIMIT_S
-        )
+        assert until(lambda: connector.metrics()["zookeeper_requests"] >= more, limit_s=LIMIT_S)
         assert connector.metrics()["idle_peer"] == 1
 
 

@@ -85,17 +85,23 @@ with ConsumerConnector(config) as connector:
 """
 
 
-def test_a_lack_of_file_descriptors_is_named(
-    group: Group, unique: Callable[[str], str]
-) -> None:
+def test_a_lack_of_file_descriptors_is_named(group: Group, unique: Callable[[str], str]) -> None:
     """Streams with a client each, and streams that share, raise an error that says it."""
     for streams in (1, 5):
         ended = subprocess.run(
             [
-                sys.executable, "-c", OUT_OF_DESCRIPTORS, group.sandbox.zookeeper_connect,
-                unique("few"), group.topic, str(streams),
+                sys.executable,
+                "-c",
+                OUT_OF_DESCRIPTORS,
+                group.sandbox.zookeeper_connect,
+                unique("few"),
+                group.topic,
+                str(streams),
             ],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
         assert not ended.returncode, ended.stderr

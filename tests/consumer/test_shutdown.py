@@ -73,12 +73,11 @@ def test_the_group_is_left_before_the_clients_are_closed(
     eventually(lambda: not [t for t in threading.enumerate() if "-close-" in t.name])
 
 
-def test_a_silent_zookeeper(
-    group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """ZooKeeper says nothing: a shutdown without a commit does not wait for a session timeout."""
     one = group.join(
-        zookeeper_connect=proxy.address, zookeeper_session_timeout_s=SESSION_S,
+        zookeeper_connect=proxy.address,
+        zookeeper_session_timeout_s=SESSION_S,
         auto_commit_enable=False,
     )
     one.settled(0, 1, 2, 3)
@@ -104,7 +103,8 @@ def test_a_host_name_that_is_being_resolved(
 
     monkeypatch.setattr(socket, "getaddrinfo", slowly)
     one = group.join(
-        zookeeper_connect=f"{proxy.address},slow.invalid:2181", auto_commit_enable=False,
+        zookeeper_connect=f"{proxy.address},slow.invalid:2181",
+        auto_commit_enable=False,
         zookeeper_session_timeout_s=SESSION_S,
     )
     try:
@@ -142,7 +142,9 @@ def test_a_join_that_fails_leaves_nothing_open(
     """Neither the trace's file nor the listener's thread outlives a join that raised."""
     trace = tmp_path / "trace"
     one: One = group.member(
-        zookeeper_connect=proxy.address, zookeeper_session_timeout_s=4.0, trace_file=str(trace),
+        zookeeper_connect=proxy.address,
+        zookeeper_session_timeout_s=4.0,
+        trace_file=str(trace),
         peers_release="auto" if fails == "the settings" else "0.9",
     )
     one.connector.set_consumer_rebalance_listener(Listener())

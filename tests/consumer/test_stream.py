@@ -136,7 +136,9 @@ def test_without_a_usable_offset_the_policy_decides(
     eventually(reset_reported)
     report = reader.news[0]
     assert (report.kind, report.tp, report.epoch) == (
-        ReportKind.POSITION_RESET, reader.tp(0), epoch,
+        ReportKind.POSITION_RESET,
+        reader.tp(0),
+        epoch,
     )
     assert report.offset == first
     # The position can be committed although nothing may have been consumed yet (KAFKA-2759).
@@ -147,9 +149,11 @@ def test_without_a_usable_offset_the_policy_decides(
 
 
 def test_largest_of_many_partitions_at_once(
-    sandbox: Sandbox, unique: Callable[[str], str], readers: list[Reader],
+    sandbox: Sandbox,
+    unique: Callable[[str], str],
+    readers: list[Reader],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """The positions of 64 partitions are looked up together, not one after the other."""
     topic = unique("wide")
     sandbox.create_topic(topic, partitions=64)
@@ -199,9 +203,7 @@ def test_the_time_out_can_be_repeated_and_survived(log: Log, readers: list[Reade
     eventually(arrived)
 
 
-def test_a_time_out_of_zero_still_delivers_what_is_there(
-    log: Log, readers: list[Reader]
-) -> None:
+def test_a_time_out_of_zero_still_delivers_what_is_there(log: Log, readers: list[Reader]) -> None:
     """`consumer.timeout.ms=0` returns at once, with the message or the exception."""
     reader = Reader(log, timeout_s=0)
     readers.append(reader)

@@ -66,9 +66,7 @@ def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("again_at", [0, 5, 2500])
-def test_granted_again_it_starts_exactly_there(
-    log: Log, reader: Reader, again_at: int
-) -> None:
+def test_granted_again_it_starts_exactly_there(log: Log, reader: Reader, again_at: int) -> None:
     """A new grant, within the same buffer, delivers from its own offset under its own token."""
     first = reader.grant(0, 0)
     reader.grant(1, 0)

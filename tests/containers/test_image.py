@@ -34,9 +34,12 @@ def server(image: str, network: Network, name: str, command: list[str]) -> Docke
 @pytest.fixture(scope="module")
 def network(image: str) -> Iterator[Network]:
     """A network of containers with a ZooKeeper in it that is called `zookeeper`."""
-    with Network() as network, server(
-        image, network, "zookeeper", ["@/conf/zookeeper.args"]
-    ).waiting_for(_log("PrepRequestProcessor.*started")):
+    with (
+        Network() as network,
+        server(image, network, "zookeeper", ["@/conf/zookeeper.args"]).waiting_for(
+            _log("PrepRequestProcessor.*started")
+        ),
+    ):
         yield network
 
 

@@ -35,7 +35,9 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 def _running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(EXAMPLES / example), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process

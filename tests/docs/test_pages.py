@@ -23,9 +23,22 @@ LIBRARY = (DOCS / "library.md").read_text(encoding="utf-8")
 TRACE = (DOCS / "trace.md").read_text(encoding="utf-8")
 # Kept by the coordinator itself, beside what the machine and the streams report.
 OWN_METRICS = [
-    "rebalances", "commits", "rebalance_seconds", "zookeeper_commits", "kafka_commits", "messages",
-    "fetched_bytes", "queued_messages", "max_lag", "zookeeper_requests", "owned_partitions",
-    "blocked_partitions", "listener_merged", "trace_failed", "journal_failed", "tally_failed",
+    "rebalances",
+    "commits",
+    "rebalance_seconds",
+    "zookeeper_commits",
+    "kafka_commits",
+    "messages",
+    "fetched_bytes",
+    "queued_messages",
+    "max_lag",
+    "zookeeper_requests",
+    "owned_partitions",
+    "blocked_partitions",
+    "listener_merged",
+    "trace_failed",
+    "journal_failed",
+    "tally_failed",
 ]
 
 

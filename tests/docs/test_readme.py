@@ -82,9 +82,7 @@ def test_every_command_is_shown() -> None:
     assert set(COMMANDS) <= shown
 
 
-def test_the_session_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_session_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's commands do what it says, one after the other, on other ports."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     ports = {"2181": str(free_port()), "9092": str(free_port())}
@@ -93,7 +91,11 @@ def test_the_session_on_the_command_line(
         words = shlex.split(re.sub("2181|9092", lambda port: ports[port.group()], line))
         done = subprocess.run(
             [sys.executable, "-m", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_LIMIT_S,
+            check=False,
         )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return done.stdout
@@ -192,7 +194,11 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
     program = program.replace('"orders"', f'"{orders}"').replace('"payments"', f'"{payments}"')
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

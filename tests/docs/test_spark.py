@@ -64,9 +64,11 @@ def test_the_defaults() -> None:
     assert told["offsets.on.restart"] == f"`{group.on_restart}`"
     assert told["startingOffsetsByTimestampStrategy"] == f"`{direct.without_match}`"
     for name, flag in (
-        ("failOnDataLoss", direct.fail_on_data_loss), ("mirrorOffsets", direct.mirror_offsets),
-        ("pushFilters", direct.push_filters), ("failOnMissingShare", group.fail_on_missing_share),
-    ):  # fmt: skip
+        ("failOnDataLoss", direct.fail_on_data_loss),
+        ("mirrorOffsets", direct.mirror_offsets),
+        ("pushFilters", direct.push_filters),
+        ("failOnMissingShare", group.fail_on_missing_share),
+    ):
         assert told[name] == f"`{str(flag).lower()}`"
     starts = [plain.for_stream(), direct.for_stream(), plain.for_batch()]
     words = [getattr(one.starting, "value", None) for one in starts]

@@ -31,8 +31,11 @@ def test_the_reading_calls(
     page = (DOCS / "library.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (example,) = [block for block in blocks if "group_lags" in block]
-    names = {"zk1:2181/kafka": sandbox.zookeeper_connect, '"orders"': f'"{topic}"',
-             '"billing"': f'"{group}"'}
+    names = {
+        "zk1:2181/kafka": sandbox.zookeeper_connect,
+        '"orders"': f'"{topic}"',
+        '"billing"': f'"{group}"',
+    }
     for name, real in names.items():
         example = example.replace(name, real)
     exec(compile(example, "library.md", "exec"), {})  # our own page

@@ -82,9 +82,7 @@ class Guarded:
         )
 
     def config(self, group: str, connect: str, **more: Any) -> ConsumerConfig:
-        sasl = {
-            "zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": f"{USER}:{PASSWORD}"
-        }
+        sasl = {"zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": f"{USER}:{PASSWORD}"}
         return ConsumerConfig(
             group_id=group, zookeeper_connect=connect, **{**SETTINGS, **sasl, **more}
         )

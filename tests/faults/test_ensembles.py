@@ -40,11 +40,15 @@ def trio(
     behind = Peer(int(line.address.rpartition(":")[2]), peers[3].election_port)
     servers = tuple(
         ZooKeeperServer(
-            tmp_path / f"zookeeper-{number}", server_id=number, tick_time_s=0.1, heap_mb=128,
-            release=zookeeper_release, ensemble={**peers, 3: behind} if number == 1 else peers,
+            tmp_path / f"zookeeper-{number}",
+            server_id=number,
+            tick_time_s=0.1,
+            heap_mb=128,
+            release=zookeeper_release,
+            ensemble={**peers, 3: behind} if number == 1 else peers,
         )
         for number in peers
-    )  # fmt: skip
+    )
     # The first comes when the others stand: of two that vote the third leads, never the second.
     for voters in (servers[1:], servers[:1]):
         for server in voters:

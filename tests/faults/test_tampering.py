@@ -134,9 +134,9 @@ def _fill(server: ZooKeeperServer) -> None:
 
 
 @pytest.fixture
-def lonely(tmp_path: Path, stack: ExitStack, unique: Callable[[str], str]) -> Iterator[
-    tuple[ZooKeeperServer, Crew]
-]:  # fmt: skip
+def lonely(
+    tmp_path: Path, stack: ExitStack, unique: Callable[[str], str]
+) -> Iterator[tuple[ZooKeeperServer, Crew]]:
     """A group on a ZooKeeper of its own."""
     server = ZooKeeperServer(tmp_path / "zookeeper", tick_time_s=0.1)
     stack.callback(server.stop)

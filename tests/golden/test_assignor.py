@@ -100,12 +100,17 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
         assert failed == {one for one, part in theirs.items() if isinstance(part, str)}
         theirs_dealt = {
             (topic, number)
-            for part in theirs.values() if isinstance(part, dict)
+            for part in theirs.values()
+            if isinstance(part, dict)
             for topic, numbers in part.items()
             for number in numbers
         }
-        ours = [(tp.topic, str(tp.partition)) for part in parts.values()
-                if isinstance(part, dict) for tp in part]
+        ours = [
+            (tp.topic, str(tp.partition))
+            for part in parts.values()
+            if isinstance(part, dict)
+            for tp in part
+        ]
         assert len(ours) == len(set(ours))
         if profile(release).variant.value == "skipping":
             assert set(ours) == theirs_dealt

@@ -29,8 +29,12 @@ from zkconsumer.sim.world import Watcher, World
 
 FILE = Path(__file__).parent / "sequences.jsonl.gz"
 OPS = {
-    rq.Get: "getData", rq.Exists: "exists", rq.Children: "getChildren", rq.Create: "create",
-    rq.SetData: "setData", rq.Delete: "delete",
+    rq.Get: "getData",
+    rq.Exists: "exists",
+    rq.Children: "getChildren",
+    rq.Create: "create",
+    rq.SetData: "setData",
+    rq.Delete: "delete",
 }
 CODES = {Code.OK: "ok", Code.NO_NODE: "NONODE", Code.NODE_EXISTS: "NODEEXISTS"}
 WRITES = {"create", "setData", "delete"}
@@ -76,8 +80,11 @@ def captured(scenario: str, *, until: str) -> dict[int, list[Op]]:
                 break
         elif entry["op"] != "closeSession":
             op = Op(
-                entry["op"], _named(entry["path"]), _named(entry.get("data") or ""),
-                entry.get("watch", False), entry["reply"],
+                entry["op"],
+                _named(entry["path"]),
+                _named(entry.get("data") or ""),
+                entry.get("watch", False),
+                entry["reply"],
             )
             found["ABC".index(entry["member"])].append(op)
     return found
@@ -101,7 +108,8 @@ def masked(ops: Iterable[Op]) -> list[Op]:
     siblings = re.compile(r"/(owners/t|offsets/t|ids)/\w+$")
     in_order = ("setData", "delete")
     return [
-        op if op.op in in_order or (op.op == "create" and "/offsets/" in op.path)
+        op
+        if op.op in in_order or (op.op == "create" and "/offsets/" in op.path)
         else op._replace(path=siblings.sub(r"/\1/#", op.path))
         for op in normal(ops)
     ]
@@ -130,7 +138,10 @@ class Driver(Stage):
     ) -> None:
         self.sniffer = Sniffer()
         plan = Plan(
-            members=3, partitions=4, messages=0, session_s=session_s,
+            members=3,
+            partitions=4,
+            messages=0,
+            session_s=session_s,
             settings=lambda one: replace(
                 one, auto_commit_s=auto_commit_s, retries=retries, backoff_s=0.7
             ),

@@ -51,9 +51,7 @@ def captured(scenario: str, release: str) -> dict[str, Nodes]:
 class Scene:
     """A group on the shared servers, and its nodes; `topic` is how its topics' names begin."""
 
-    def __init__(
-        self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack) -> None:
         self.sandbox, self._stack = sandbox, stack
         self.group, self.topic = unique("group"), unique("topic")
         self._client = KazooClient(sandbox.zookeeper_connect)
@@ -76,11 +74,24 @@ class Scene:
     def program(self, suffix: str, topic: str) -> subprocess.Popen[bytes]:
         """A member in a process of its own, to be killed."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer", "consume", "--topic", topic,
-             "--zookeeper", self.sandbox.zookeeper_connect, "--group", self.group,
-             "--property", f"consumer.id={suffix}",
-             "--property", "zookeeper.session.timeout.ms=3000"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [
+                sys.executable,
+                "-m",
+                "zkconsumer",
+                "consume",
+                "--topic",
+                topic,
+                "--zookeeper",
+                self.sandbox.zookeeper_connect,
+                "--group",
+                self.group,
+                "--property",
+                f"consumer.id={suffix}",
+                "--property",
+                "zookeeper.session.timeout.ms=3000",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)

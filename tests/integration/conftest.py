@@ -22,9 +22,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def crew(
-    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: ExitStack
-) -> Crew:
+def crew(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, stack: ExitStack) -> Crew:
     """A group of its own on the shared servers, with no member yet."""
     return Crew(sandbox.zookeeper_connect, sandbox.bootstrap, unique("group"), tmp_path, stack)
 

@@ -121,8 +121,11 @@ class Program(Observed):
         with self._log.open("wb") as out, self._log.with_suffix(".err").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), json.dumps(request)],
-                stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         self._read, self._events = 0, list[dict[str, Any]]()
         self.frozen: list[tuple[float, float]] = []
 
@@ -247,15 +250,23 @@ class Crew:
     # ---- members ---------------------------------------------------------------------------------
 
     def request(
-        self, *, threads: int = 1, take: Any = "iterate", work_s: float = 0.0,
-        zookeeper: str = "", **settings: Any,
-    ) -> Request:  # fmt: skip
+        self,
+        *,
+        threads: int = 1,
+        take: Any = "iterate",
+        work_s: float = 0.0,
+        zookeeper: str = "",
+        **settings: Any,
+    ) -> Request:
         trace = {"trace_file": str(self._trace(self._name()))}
         return Request(
-            zookeeper=zookeeper or self.zookeeper, group=self.group,
-            topics=dict.fromkeys(self.counts, threads), take=take, work_s=work_s,
+            zookeeper=zookeeper or self.zookeeper,
+            group=self.group,
+            topics=dict.fromkeys(self.counts, threads),
+            take=take,
+            work_s=work_s,
             settings={**SETTINGS, **trace, **settings},
-        )  # fmt: skip
+        )
 
     def start(self, **how: Any) -> MemberProcess:
         """A member in a process of its own, which need not have joined yet."""
@@ -330,8 +341,7 @@ class Crew:
         counts = [len(member.delivered) for member in members]
         wait_for(
             lambda: all(
-                len(member.delivered) > count
-                for member, count in zip(members, counts, strict=True)
+                len(member.delivered) > count for member, count in zip(members, counts, strict=True)
             ),
             lambda: f"messages for all: {[(m.name, len(m.delivered)) for m in members]}, {counts}",
         )
@@ -366,19 +376,23 @@ class Crew:
         # Who could not join has no trace, or one without a step.
         traces = {one.name: self._trace(one.name) for one in self.members}
         began = [
-            one for one in self.members
+            one
+            for one in self.members
             if traces[one.name].exists() and traces[one.name].read_bytes().count(b"\n") > 1
         ]
         return Replay(
-            [Record(one.name, traces[one.name], one.events, one.frozen, one.gone_at)
-             for one in began],
+            [
+                Record(one.name, traces[one.name], one.events, one.frozen, one.gone_at)
+                for one in began
+            ],
             history(self._logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
             ahead_s=self._ahead_s,
             log_end={
                 TopicPartition(topic, n): 1 + max(self.traffic.produced[topic, n], default=-1)
-                for topic, count in self.counts.items() for n in range(count)
+                for topic, count in self.counts.items()
+                for n in range(count)
             },
-        )  # fmt: skip
+        )
 
 
 def _log_of(server: str) -> Path:

@@ -246,9 +246,13 @@ class Replay:
     """
 
     def __init__(
-        self, records: Sequence[Record], writes: Sequence[Written], *, ahead_s: float,
+        self,
+        records: Sequence[Record],
+        writes: Sequence[Written],
+        *,
+        ahead_s: float,
         log_end: Mapping[TopicPartition, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.now = 0.0
         self.log_end = log_end
         self.zookeeper = Server()
@@ -379,9 +383,7 @@ class Replay:
             self._doubt(tp, "I3", f"{record.name} was given {tp} {late_s:.3f} s after its end")
         return overlap_s > 0
 
-    def _excuse(
-        self, record: Record, overlapping: Counter[tuple[float, float]], who: int
-    ) -> None:
+    def _excuse(self, record: Record, overlapping: Counter[tuple[float, float]], who: int) -> None:
         """What comes after the next owner's was in hand while the process stood still."""
         late = self.late[-1]
         freeze = max((one for one in record.frozen if one[1] <= late.t), default=None)
@@ -399,9 +401,10 @@ class Replay:
     def _forced_ends(self, who: int, record: Record) -> dict[int, float]:
         """When another client ended the session that made an owner znode, by the znode's czxid."""
         own = {
-            one.event.session.id for one in self._steps[who]
+            one.event.session.id
+            for one in self._steps[who]
             if isinstance(one.event, events.Connected)
-        }  # fmt: skip
+        }
         left = [one.t for one in self._steps[who] if _has(one.commands, cmd.CloseSession)]
         ended: dict[int, float] = {}
         for _, changes in self._writes:
@@ -411,10 +414,12 @@ class Replay:
                     ended[written.session] = t
         return {
             written.change.zxid: ended[written.session]
-            for _, changes in self._writes for written in changes
-            if written.change is not None and written.change.new is not None
+            for _, changes in self._writes
+            for written in changes
+            if written.change is not None
+            and written.change.new is not None
             and written.session in ended
-        }  # fmt: skip
+        }
 
     # ---- ZooKeeper -------------------------------------------------------------------------------
 

@@ -50,9 +50,7 @@ class Ambush:
         self._trace = coordinator._trace
         coordinator._observers["trace"] = self.write
 
-    def write(
-        self, before: State, event: Event, after: State, commands: Iterable[Command]
-    ) -> None:
+    def write(self, before: State, event: Event, after: State, commands: Iterable[Command]) -> None:
         self._trace.write(before, event, after, commands)
         entered = after.phase is self._phase and before.phase is not self._phase
         if not entered or self.sprung.is_set():

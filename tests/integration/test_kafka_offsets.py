@@ -78,8 +78,11 @@ def wire(cluster: Sandbox) -> Iterator[Wire]:
 
 def first_offsets(one: One) -> dict[int, int]:
     """The first message that was delivered of each partition."""
-    return {number: one.readers[0].offsets(number)[0] for number in range(3)
-            if one.readers[0].offsets(number)}  # fmt: skip
+    return {
+        number: one.readers[0].offsets(number)[0]
+        for number in range(3)
+        if one.readers[0].offsets(number)
+    }
 
 
 def test_kafka_keeps_of_us_what_it_keeps_of_the_jvm(
@@ -154,8 +157,9 @@ def test_metadata(group: Group, somebody: Foreign, wire: Wire) -> None:
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (4, "x")}
     # confluent-kafka ends them with a NUL, which it takes away again, and other clients see.
     assert kept(wire, group.name, group.topic, 2) == {
-        0: (20, "done é\0".encode(), 0), 1: (4, b"x\0", 0)
-    }  # fmt: skip
+        0: (20, "done é\0".encode(), 0),
+        1: (4, b"x\0", 0),
+    }
     one.connector.commit_offsets()
     assert somebody.committed(0, 1, 2) == {0: (20, "done é"), 1: (20, ""), 2: (20, "")}
 
@@ -176,9 +180,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
     assert somebody.offsets(0, 1) == {1: 4}
 
 
-def test_dual_commit_writes_both_and_begins_at_the_larger(
-    group: Group, somebody: Foreign
-) -> None:
+def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody: Foreign) -> None:
     """Kafka has 6, 6, none; ZooKeeper 3, 9, 18: reading begins at 6, 9, 18, both get the end."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):

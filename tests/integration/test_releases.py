@@ -103,5 +103,3 @@ def test_a_registration_that_would_be_misread_is_refused(sandbox: Sandbox) -> No
         pytest.raises(ConfigError, match=r"Kafka 1\.1\.1 writes"),
     ):
         connector.create_message_streams_by_filter(white_list(r"test\d+"))
-
-

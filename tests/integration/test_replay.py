@@ -58,9 +58,11 @@ def _moved(run: Replay) -> tuple[str, int, int]:
     topic, number = taken[:2]
     return next(
         (topic, number, one[2])
-        for e in run.records[0].logged if e["event"] == "delivered"
-        for one in e["runs"] if one[:2] == [topic, number]
-    )  # fmt: skip
+        for e in run.records[0].logged
+        if e["event"] == "delivered"
+        for one in e["runs"]
+        if one[:2] == [topic, number]
+    )
 
 
 def _a_message_is_lost(run: Replay) -> Replay:
@@ -85,9 +87,12 @@ def _the_old_owner_goes_on(run: Replay) -> Replay:
     topic, number, token = _moved(run)
     last = max(entry["t"] for entry in run.records[1].logged if entry["event"] == "delivered")
     offset = max(
-        one[3][-1] for e in run.records[0].logged if e["event"] == "delivered"
-        for one in e["runs"] if one[:2] == [topic, number]
-    )  # fmt: skip
+        one[3][-1]
+        for e in run.records[0].logged
+        if e["event"] == "delivered"
+        for one in e["runs"]
+        if one[:2] == [topic, number]
+    )
     more = {"event": "delivered", "t": last, "runs": [[topic, number, token, [offset + 1]]]}
     records = [replace(one) for one in run.records]
     records[0].logged = [*records[0].logged, more]
@@ -109,11 +114,13 @@ def _owned_under_another_s_name(run: Replay) -> Replay:
 def _written(run: Replay, room: str, data: Callable[[bytes], bytes], *, last: bool) -> Replay:
     """ZooKeeper's log with another payload in one of the writes to a room of the group."""
     found = [
-        number for number, one in enumerate(run.writes)
-        if one.change and f"/{room}/" in one.change.path
+        number
+        for number, one in enumerate(run.writes)
+        if one.change
+        and f"/{room}/" in one.change.path
         and isinstance(one.change.write, rq.SetData if room == "offsets" else rq.Create)
         and one.change.path.rpartition("/")[2].isdigit()
-    ]  # fmt: skip
+    ]
     writes, at = list(run.writes), found[-1 if last else 0]
     change = writes[at].change
     assert change is not None
@@ -190,17 +197,22 @@ def test_a_freeze_that_nobody_noted(crew: Crew, topic: str) -> None:
     run = crew.replay()
     frozen_at, thawed_at = second.frozen[0]
     own = next(
-        one for entry in reversed(second.of("delivered")) for one in entry["runs"]
+        one
+        for entry in reversed(second.of("delivered"))
+        for one in entry["runs"]
         if entry["t"] < frozen_at
-    )  # fmt: skip
+    )
     topic_, number, token, offsets = own
     tp = TopicPartition(topic_, number)
     newer = min(one.t for one in evidence.deliveries if one.partition == tp and one.token > token)
     more = [
-        {"event": "delivered", "t": max(thawed_at, newer) + 0.001 * n,
-         "runs": [[topic_, number, token, [offsets[-1] + n]]]}
+        {
+            "event": "delivered",
+            "t": max(thawed_at, newer) + 0.001 * n,
+            "runs": [[topic_, number, token, [offsets[-1] + n]]],
+        }
         for n in (1, 2)
-    ]  # fmt: skip
+    ]
     records = [replace(one) for one in run.records]
     records[1].logged = sorted([*records[1].logged, *more], key=lambda one: one["t"])
     with pytest.raises(InvariantViolation, match=r"I2|I4"):

@@ -147,9 +147,12 @@ def ensemble_bootstrap(
 
 @pytest.fixture
 def ensemble_crew(
-    ensemble: ZooKeeperEnsemble, ensemble_bootstrap: str, unique: Callable[[str], str],
-    tmp_path: Path, stack: ExitStack,
-) -> Crew:  # fmt: skip
+    ensemble: ZooKeeperEnsemble,
+    ensemble_bootstrap: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    stack: ExitStack,
+) -> Crew:
     """Three members at the ensemble that have settled and are given messages."""
     topic = unique("topic")
     create_topic(ensemble.connect, topic, partitions=8)

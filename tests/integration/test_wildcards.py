@@ -135,9 +135,10 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
         wanted = white_list(f"{prefix}none|__consumer_off.*")
         member.create_message_streams_by_filter(wanted)
         wait_for(
-            lambda member=member, expected=expected: {
-                tp.topic for held in member.status().owned.values() for tp in held
-            } == expected and member.status().phase in ("settled", "waiting"),
+            lambda member=member, expected=expected: (
+                {tp.topic for held in member.status().owned.values() for tp in held} == expected
+                and member.status().phase in ("settled", "waiting")
+            ),
             "its partitions",
         )
         member.shutdown()
@@ -158,4 +159,3 @@ def test_round_robin_with_patterns(
     wait_for(lambda: len(owners()) == 6, "the new topic's partitions")
     bars = {TopicPartition(bar, n) for n in range(3)}
     assert bars <= set(two.status().owned[f"{prefix.rstrip('.')}_b-0"])
-

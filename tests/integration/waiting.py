@@ -13,9 +13,12 @@ LOOK_S = 0.05
 
 
 def wait_for(
-    condition: Callable[[], object], what: str | Callable[[], str], limit_s: float = LIMIT_S,
-    *, look_s: float = LOOK_S,
-) -> None:  # fmt: skip
+    condition: Callable[[], object],
+    what: str | Callable[[], str],
+    limit_s: float = LIMIT_S,
+    *,
+    look_s: float = LOOK_S,
+) -> None:
     """Wait until `condition()` is true; fail with `what` after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition():

@@ -121,9 +121,7 @@ def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
 
 
 @pytest.mark.parametrize("offset", [50, 7])
-def test_out_of_range_is_a_fault_of_that_partition(
-    log: Log, fetcher: Fetcher, offset: int
-) -> None:
+def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, offset: int) -> None:
     """An offset behind the end or before the start: a fault; the partition can be assigned anew."""
     log.append(0, map(str, range(30)))
     log.append(1, map(str, range(30)))
@@ -167,9 +165,7 @@ def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) 
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_no_more_messages_come_than_were_asked_for(
-    log: Log, fetcher: Fetcher, most: int
-) -> None:
+def test_no_more_messages_come_than_were_asked_for(log: Log, fetcher: Fetcher, most: int) -> None:
     """`max_messages` bounds the messages of all partitions together, and nothing is lost by it."""
     for partition in (0, 1):
         log.append(partition, map(str, range(10)))
@@ -213,9 +209,7 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
     fetcher.close()
 
 
-def test_an_unknown_partition_is_waited_for(
-    sandbox: Sandbox, unique: Callable[[str], str]
-) -> None:
+def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """A partition without a leader is a passing fault that names it; it is served when it comes."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)

@@ -39,7 +39,9 @@ def brokers(sandbox: Sandbox) -> Sequence[Broker]:
 
 
 def test_log_ends(
-    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str],
+    sandbox: Sandbox,
+    brokers: Sequence[Broker],
+    unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Begin and end of each log, also asked in several parts; unknown partitions say so."""
@@ -59,9 +61,7 @@ def test_log_ends(
         assert not client.exists(paths.topic(missing))
 
 
-def test_by_time(
-    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]
-) -> None:
+def test_by_time(sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]) -> None:
     """The first message of that time or later; none after the last."""
     topic = unique("times")
     sandbox.create_topic(topic)
@@ -90,7 +90,8 @@ def test_committed(
     kept = LogClient(brokers, limit_s=LIMIT_S)
     assert kept.committed(group, wanted) == expected
     assert kept.committed("nobody", [*wanted, TopicPartition("no.such", 0)]) == {
-        **dict.fromkeys(wanted), TopicPartition("no.such", 0): None,
+        **dict.fromkeys(wanted),
+        TopicPartition("no.such", 0): None,
     }
     assert kept.committed(group, []) == {}
 

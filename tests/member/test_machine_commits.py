@@ -475,7 +475,10 @@ def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> 
     epochs = {tp: member.state.owned[tp].epoch for tp in (T0, T1)}
     positions = {T0: Position(epochs[T0], 5), T1: Position(epochs[T1], 30)}
     done = member.send(
-        ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=2,
+        ev.PositionsCollected,
+        purpose=Purpose.GIVEN,
+        positions=positions,
+        request=2,
         metadata={T1: "note"},
     )
     plan = one(done, cmd.CommitOffsets).plan
@@ -490,9 +493,7 @@ def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
     """Before its stored offset is known, nothing is written over it."""
     member = member_in(Phase.LOADING)
     positions = {T0: Position(member.state.owned[T0].epoch, 5)}
-    done = member.send(
-        ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1
-    )
+    done = member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1)
     assert "just claimed" in one(done, cmd.AnswerCommit).failures[T0]
 
 

@@ -67,7 +67,8 @@ def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
     assert one(member.listened(), cmd.Claim)
     call = one(member.claim(), cmd.CallListener)
     assert (call.callback, call.partitions) == (
-        STARTING, dict.fromkeys(tps(0, 1), THREAD) | dict.fromkeys(tps(2, 3), f"{PEER}-0")
+        STARTING,
+        dict.fromkeys(tps(0, 1), THREAD) | dict.fromkeys(tps(2, 3), f"{PEER}-0"),
     )
     assert not of(member.log, cmd.LoadOffsets)
     assert one(member.listened(), cmd.LoadOffsets)
@@ -81,12 +82,20 @@ def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
     joined(member)
     member.drive(TWO)
     order = (
-        cmd.AskRelease, cmd.CollectPositions, cmd.CommitOffsets, cmd.CallListener, cmd.Withdraw,
+        cmd.AskRelease,
+        cmd.CollectPositions,
+        cmd.CommitOffsets,
+        cmd.CallListener,
+        cmd.Withdraw,
         cmd.Release,
     )
     done = [type(c) for c in member.log[before:] if isinstance(c, order)]
     assert [kind for kind in done if kind is not cmd.CommitOffsets] == [
-        cmd.AskRelease, cmd.CollectPositions, cmd.CallListener, cmd.Withdraw, cmd.Release,
+        cmd.AskRelease,
+        cmd.CollectPositions,
+        cmd.CallListener,
+        cmd.Withdraw,
+        cmd.Release,
         cmd.CallListener,
     ]
     assert calls(member, before) == [

@@ -60,8 +60,14 @@ def test_stop_commit_release_claim_start_in_this_order() -> None:
     joined(member, view([ME, PEER]))
     member.drive(TWO)
     order = (
-        cmd.AskRelease, cmd.CollectPositions, cmd.Withdraw, cmd.CommitOffsets, cmd.Release,
-        cmd.Claim, cmd.LoadOffsets, cmd.StartFetching,
+        cmd.AskRelease,
+        cmd.CollectPositions,
+        cmd.Withdraw,
+        cmd.CommitOffsets,
+        cmd.Release,
+        cmd.Claim,
+        cmd.LoadOffsets,
+        cmd.StartFetching,
     )
     done = [type(c) for c in member.log[before:] if isinstance(c, order)]
     assert sorted(done, key=order.index) == list(order)

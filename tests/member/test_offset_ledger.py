@@ -44,7 +44,10 @@ def met(
 ) -> tuple[Ledger, object]:
     """A commit to `offset` that meets what somebody else wrote."""
     return absorb(
-        before, plan(before, at(offset)), versions={}, foreign={TP: theirs},
+        before,
+        plan(before, at(offset)),
+        versions={},
+        foreign={TP: theirs},
         marked=frozenset(marked),
     )
 
@@ -409,14 +412,20 @@ def test_what_may_go_back_in_kafka() -> None:
     """After a reset, an operator's marked edit, or when the user names a lower offset."""
     before = in_kafka(10, value=10)
     edited, _ = absorb(
-        before, plan(before, at(12), Storage.DUAL), versions={},
-        foreign={TP: StoredOffset(2, 4)}, marked=frozenset({TP}),
+        before,
+        plan(before, at(12), Storage.DUAL),
+        versions={},
+        foreign={TP: StoredOffset(2, 4)},
+        marked=frozenset({TP}),
     )
     for ledger_then in (reset(before, TP), edited, allow(before, at(3))):
         assert plan(ledger_then, at(3), Storage.DUAL).kafka == {TP: (3, "")}
     foreign, _ = absorb(
-        before, plan(before, at(12), Storage.DUAL), versions={},
-        foreign={TP: StoredOffset(2, 4)}, marked=frozenset(),
+        before,
+        plan(before, at(12), Storage.DUAL),
+        versions={},
+        foreign={TP: StoredOffset(2, 4)},
+        marked=frozenset(),
     )
     assert plan(foreign, at(3), Storage.DUAL).kafka == {TP: (10, "")}
     assert allow(before, at(10)) == allow(before, at(11)) == before

@@ -45,15 +45,15 @@ ZOOKEEPERS = tuple(
     if release != DEFAULT_ZOOKEEPER
 )
 OLD_BROKER = tuple(
-    replace(cast, broker="0.8.2.2")
-    for cast in RANGE + ROUND_ROBIN
-    if cast.releases == ("0.8.2.2",)
+    replace(cast, broker="0.8.2.2") for cast in RANGE + ROUND_ROBIN if cast.releases == ("0.8.2.2",)
 )
 ALL = RANGE + ROUND_ROBIN + WILDCARD + PATTERN_AND_NAME + TWO + OLD_BROKER
 # Of the newest release each strategy by name and by pattern; range by both at once.
 NEWEST = (
-    ROUND_ROBIN[-1], replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST), PATTERN_AND_NAME[-1]
-)  # fmt: skip
+    ROUND_ROBIN[-1],
+    replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST),
+    PATTERN_AND_NAME[-1],
+)
 # The oldest JVM on the oldest ZooKeeper, and the newest JVM on the newest.
 CASTS = {"some": (ZOOKEEPERS[0], *RANGE[1:-1], ZOOKEEPERS[-1], *NEWEST), "all": ALL}
 
@@ -82,11 +82,12 @@ def pytest_terminal_summary(
         for name, outcome in sorted(played.items()):
             pair = outcome.mixed, outcome.jvm
             cells = [
-                name, f"{outcome.messages:,}",
+                name,
+                f"{outcome.messages:,}",
                 " / ".join(str(one.repeated.total()) for one in pair),
                 " / ".join(str(one.zombie.total()) for one in pair),
                 " / ".join(str(len(one.moves_back)) for one in pair),
-            ]  # fmt: skip
+            ]
             terminalreporter.line(f"| {' | '.join(cells)} |")
 
 
@@ -111,9 +112,10 @@ def sandbox_of(
 
 @pytest.fixture(scope="module")
 def plays(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
-) -> Iterator[Callable[[Cast], Outcome]]:  # fmt: skip
+) -> Iterator[Callable[[Cast], Outcome]]:
     """Plays the scenarios of the tests that were chosen, in their order; each is waited for."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("cast") for spec in specs if spec is not None]

@@ -119,9 +119,15 @@ class Group:
     """One group; `ours` are the names of those of its members that are ours."""
 
     def __init__(
-        self, stage: Stage, cast: Cast, name: str, *, ours: Iterable[str], directory: Path,
+        self,
+        stage: Stage,
+        cast: Cast,
+        name: str,
+        *,
+        ours: Iterable[str],
+        directory: Path,
         stack: ExitStack,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stage, self.cast, self.name = stage, cast, name
         self.ours = frozenset(ours)
         self.members: dict[str, Someone] = {}
@@ -226,9 +232,10 @@ class Group:
         self.settled[after] = boottime() - since
         produced = {tp: len(known) for tp, known in self.stage.flow.produced.items()}
         wait_for(
-            lambda: self._has_committed(produced), lambda: f"all consumed, {what}{self._stacks()}",
+            lambda: self._has_committed(produced),
+            lambda: f"all consumed, {what}{self._stacks()}",
             look_s=LOOK_S,
-        )  # fmt: skip
+        )
 
     def _stacks(self) -> str:
         """Where the threads of ours are, who live."""

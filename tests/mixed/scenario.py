@@ -97,9 +97,7 @@ class Scenario:
         self.mixed = Group(
             self.stage, cast, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
         )
-        self.jvm = Group(
-            self.stage, cast, f"{name}-jvm", ours=(), directory=directory, stack=stack
-        )
+        self.jvm = Group(self.stage, cast, f"{name}-jvm", ours=(), directory=directory, stack=stack)
         # In seconds of `boottime`: when THIRD may have had no session, and the end of OURS_TOO.
         self._without_session: list[tuple[float, float]] = []
         self._killed_at = 0.0

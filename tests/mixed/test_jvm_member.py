@@ -34,9 +34,15 @@ def test_a_member_of_each_release(
     with ExitStack() as stack:
         client = stack.enter_context(session(sandbox.zookeeper_connect))
         member = JvmMember(
-            release, sandbox.zookeeper_connect, group, name="m", directory=tmp_path,
-            topics=[topic], consume=3, properties={"auto.commit.interval.ms": 60_000},
-        )  # fmt: skip
+            release,
+            sandbox.zookeeper_connect,
+            group,
+            name="m",
+            directory=tmp_path,
+            topics=[topic],
+            consume=3,
+            properties={"auto.commit.interval.ms": 60_000},
+        )
         stack.callback(member.end)
         wait_for(lambda: len(member.delivered) == 3, "three messages")
         assert offset(client, group, topic) in (None, 0)

@@ -73,10 +73,15 @@ class Jvm:
         self._number += 1
         name = f"j{self._number}"
         member = JvmMember(
-            self._release, self._group.sandbox.zookeeper_connect, self._group.name,
-            name=name, directory=directory, topics=[self._group.topic], consume=count,
+            self._release,
+            self._group.sandbox.zookeeper_connect,
+            self._group.name,
+            name=name,
+            directory=directory,
+            topics=[self._group.topic],
+            consume=count,
             properties={**self._settings, "auto.commit.enable": "false"},
-        )  # fmt: skip
+        )
         try:
             member.wait("joined")
             wait_for(lambda: len(member.delivered) == count, f"{count} messages")
@@ -90,9 +95,7 @@ class Jvm:
             member.end()
 
 
-def ours(
-    group: Group, settings: Mapping[str, Any], count: int, metadata: str = ""
-) -> list[int]:
+def ours(group: Group, settings: Mapping[str, Any], count: int, metadata: str = "") -> list[int]:
     """What a member of ours is given first; it commits `count` of them by number, and leaves."""
     one: One = group.join("ours", auto_commit_enable=False, **settings)
     one.read(count)
@@ -103,9 +106,7 @@ def ours(
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize(
-    ("release", "cluster"), ON_THE_NEWEST + ON_THEIR_OWN, indirect=["cluster"]
-)
+@pytest.mark.parametrize(("release", "cluster"), ON_THE_NEWEST + ON_THEIR_OWN, indirect=["cluster"])
 def test_we_take_turns_with_a_jvm_consumer(
     release: str, storage: str, group: Group, somebody: Foreign, tmp_path: Path
 ) -> None:

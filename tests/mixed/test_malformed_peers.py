@@ -17,18 +17,25 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
 def test_it_stalls_the_jvm_and_is_named_by_ours(
-    release: str, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path,
+    release: str,
+    sandbox: Sandbox,
+    unique: Callable[[str], str],
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """The JVM member fails each rebalance, ours serves on and names the culprit."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=2)
     with ExitStack() as stack:
         group = Group(sandbox, unique("group"), topic, stack)
         jvm = JvmMember(
-            release, sandbox.zookeeper_connect, group.name, name="j", directory=tmp_path,
+            release,
+            sandbox.zookeeper_connect,
+            group.name,
+            name="j",
+            directory=tmp_path,
             topics=[topic],
-        )  # fmt: skip
+        )
         stack.callback(jvm.end)
         jvm.wait("joined")
         ours = group.join("o")

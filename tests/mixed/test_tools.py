@@ -24,9 +24,14 @@ RELEASE = "1.1.1"
 def _theirs(sandbox: Sandbox, group: str) -> str:
     """What `ConsumerGroupCommand --describe` writes to standard output."""
     with tool(
-        RELEASE, "kafka.admin.ConsumerGroupCommand", "--zookeeper", sandbox.zookeeper_connect,
-        "--describe", "--group", group,
-    ) as process:  # fmt: skip
+        RELEASE,
+        "kafka.admin.ConsumerGroupCommand",
+        "--zookeeper",
+        sandbox.zookeeper_connect,
+        "--describe",
+        "--group",
+        group,
+    ) as process:
         return process.communicate(timeout=TOOL_S)[0]
 
 
@@ -36,22 +41,26 @@ def _ours(sandbox: Sandbox, *arguments: str) -> str:
     return str(result.stdout)
 
 
-def test_the_same_figures(
-    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
     """lag, groups show, owners and offsets get, of two JVM members of which one owns nothing."""
     topic, group = unique("topic"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     sandbox.produce(topic, 20)
     members = [
         JvmMember(
-            RELEASE, sandbox.zookeeper_connect, group, name=name, directory=tmp_path,
-            topics=[topic], streams=2, consume=count,
+            RELEASE,
+            sandbox.zookeeper_connect,
+            group,
+            name=name,
+            directory=tmp_path,
+            topics=[topic],
+            streams=2,
+            consume=count,
             # One thread fetches both partitions: it must not wait for a stream that takes no more.
             properties={"auto.commit.interval.ms": 60_000, "queued.max.message.chunks": 100},
         )
         for name, count in (("a", 7), ("b", 0))
-    ]  # fmt: skip
+    ]
     try:
         wait_for(lambda: len(members[0].delivered) == 7, "seven messages")
         with session(sandbox.zookeeper_connect) as client:
@@ -79,10 +88,16 @@ def _compare(theirs: str, sandbox: Sandbox, group: str) -> None:
     lag: Any = json.loads(_ours(sandbox, "lag", "--group", group, "--output", "json"))
     assert shown["partitions"] == lag
     assert [
-        [row["topic"], str(row["partition"]), str(row["offset"]), str(row["log_end"]),
-         str(row["lag"]), row["owner"].rpartition("-")[0]]
+        [
+            row["topic"],
+            str(row["partition"]),
+            str(row["offset"]),
+            str(row["log_end"]),
+            str(row["lag"]),
+            row["owner"].rpartition("-")[0],
+        ]
         for row in lag
-    ] == owned  # fmt: skip
+    ] == owned
     idle = [one["member"] for one in shown["members"] if not one["owned"]]
     assert idle == [row[5] for row in rows if row[0] == "-"]
     stored: Any = json.loads(_ours(sandbox, "offsets", "get", "--group", group, "-o", "json"))

@@ -106,7 +106,8 @@ RANGE_VECTORS: list[tuple[Subscriptions, dict[str, int], Owned]] = [
         {"g_c1": {"t": 12}},
         {"t": 13},
         {"g_c1-0": {"t": [0, 1]}, "g_c1-1": {"t": [2]}, "g_c1-10": {"t": [3]}}
-        | {"g_c1-11": {"t": [4]}} | {f"g_c1-{n}": {"t": [n + 3]} for n in range(2, 10)},
+        | {"g_c1-11": {"t": [4]}}
+        | {f"g_c1-{n}": {"t": [n + 3]} for n in range(2, 10)},
     ),
     (
         {"c1": {"t": 2}, "c2": {"t": 2}},
@@ -199,7 +200,8 @@ BY_FORM: list[tuple[KeyForm, Subscriptions, dict[str, int], Owned]] = [
         {"c1": {"t": 12}},
         {"t": 14},
         {"c1-0": {"t": [8, 10]}, "c1-1": {"t": [9, 11]}, "c1-10": {"t": [12]}}
-        | {"c1-11": {"t": [13]}} | {f"c1-{n}": {"t": [n - 2]} for n in range(2, 10)},
+        | {"c1-11": {"t": [13]}}
+        | {f"c1-{n}": {"t": [n - 2]} for n in range(2, 10)},
     ),
     (
         DASH,

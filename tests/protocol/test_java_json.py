@@ -81,15 +81,21 @@ def test_numbers_that_scala_would_not_convert(number: str) -> None:
 def test_int32_is_what_scala_converts() -> None:
     """Numbers of 32 bits are read, with whatever blanks."""
     assert json.parse_scala_int32('{"a": - 2147483648, "b":\x012147483647}') == {
-        "a": -(2**31), "b": 2**31 - 1,
+        "a": -(2**31),
+        "b": 2**31 - 1,
     }
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("{}", {}), (" \n[1]", [1]), ("5", 5), ('"x"', "x"), ('{"a":1} x', {"a": 1}),
-        ("{}{", {}), ('{"a":"\\u0001","a":2}', {"a": 2}),
+        ("{}", {}),
+        (" \n[1]", [1]),
+        ("5", 5),
+        ('"x"', "x"),
+        ('{"a":1} x', {"a": 1}),
+        ("{}{", {}),
+        ('{"a":"\\u0001","a":2}', {"a": 2}),
     ],
 )
 def test_what_jackson_takes(text: str, value: object) -> None:

@@ -35,7 +35,7 @@ def _registration(**fields: object) -> bytes:
 
 
 @given(
-    st.text("abé.\\\"/\t\x7f|* ", min_size=1),
+    st.text('abé.\\"/\t\x7f|* ', min_size=1),
     st.integers(1, 9),
     st.sampled_from([Pattern.WHITE_LIST, Pattern.BLACK_LIST]),
 )

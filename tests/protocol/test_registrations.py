@@ -23,18 +23,26 @@ TIME = '"timestamp":"1384000000000"'
 @pytest.mark.parametrize(
     ("release", "static", "regex"),
     [
-        ("0.8.0",
-         f'{{ "pattern":"static", "subscription":{{ "t1": 4,"t2": 4 }}, {TIME}, "version":1 }}',
-         r' "t\d/." : 4 '),
-        ("0.8.1",
-         f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
-         r'"t\d/.":4'),
-        ("1.0.0",
-         f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
-         r'"t\\d\/.":4'),
-        ("1.0.1",
-         f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
-         r'"t\\\\d\\/.":4'),
+        (
+            "0.8.0",
+            f'{{ "pattern":"static", "subscription":{{ "t1": 4,"t2": 4 }}, {TIME}, "version":1 }}',
+            r' "t\d/." : 4 ',
+        ),
+        (
+            "0.8.1",
+            f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
+            r'"t\d/.":4',
+        ),
+        (
+            "1.0.0",
+            f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
+            r'"t\\d\/.":4',
+        ),
+        (
+            "1.0.1",
+            f'{{"version":1,"subscription":{{"t1":4,"t2":4}},"pattern":"static",{TIME}}}',
+            r'"t\\\\d\\/.":4',
+        ),
     ],
 )
 def test_how_each_release_writes(release: str, static: str, regex: str) -> None:

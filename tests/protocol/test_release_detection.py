@@ -83,8 +83,11 @@ def test_what_is_found_is_written_and_read_as_by_default() -> None:
 
 DEFAULTS: list[tuple[str, Group, Part]] = [
     ("nobody owns", TWO, {}),
-    ("all releases", group(RANGE, {"g_a": static(t=1)}, {"t": 2}),
-     {TopicPartition("t", n): "g_a-0" for n in range(2)}),
+    (
+        "all releases",
+        group(RANGE, {"g_a": static(t=1)}, {"t": 2}),
+        {TopicPartition("t", n): "g_a-0" for n in range(2)},
+    ),
     ("not registered", TWO, {TopicPartition("logs", 0): "g_gone-0"}),
     ("no release explains", TWO, {TopicPartition("logs", 0): "g_a-0"}),
     ("cannot be read", Group(RANGE, {"g_a": b"x"}, {}), {TopicPartition("t", 0): "g_a-0"}),
@@ -179,8 +182,10 @@ def test_groups_of_real_members(case: dict[str, Any]) -> None:
         for name, _, number in [key.rpartition("-")]
     }
     sizes = {"goldmix": 7, "goldmixb": 12, "goldrr-t": 11}
-    members = {name: Registration(dict(one["subscription"]), timestamp_ms=1)
-               for name, one in case["members"].items()}
+    members = {
+        name: Registration(dict(one["subscription"]), timestamp_ms=1)
+        for name, one in case["members"].items()
+    }
     found = detect(group(Strategy(case["strategy"]), members, sizes), owners)
     last = list(members)[-1]
     unlike_us = [name for name, one in case["members"].items() if one["release"] == "1.1.1"]

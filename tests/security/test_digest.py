@@ -118,8 +118,10 @@ def test_a_hidden_hash_is_compared_no_further(group: Group) -> None:
 def test_a_password_in_clear_text_is_refused(connect: str) -> None:
     """Digest without TLS goes to this machine only, unless that is asked for by name."""
     how: dict[str, Any] = {
-        "group_id": "g", "zookeeper_connect": connect,
-        "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": ALICE,
+        "group_id": "g",
+        "zookeeper_connect": connect,
+        "zookeeper_auth_scheme": "digest",
+        "zookeeper_auth_credential": ALICE,
     }
     with pytest.raises(ConfigError, match="clear text"):
         ConsumerConfig(**how)

@@ -123,9 +123,7 @@ def test_the_page_of_a_trace_is_harmless(text: str) -> None:
     assert len(found) < LARGE
 
 
-def test_hostile_znodes_reach_no_terminal(
-    group: Group, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hostile_znodes_reach_no_terminal(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     """A member and the tools meet hostile znodes on a real server: every line is harmless."""
     caplog.set_level(logging.DEBUG, "zkconsumer")
     admin, name = group.admin, group.name

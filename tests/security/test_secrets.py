@@ -49,26 +49,31 @@ def test_nothing_shows_a_digest_password(
         assert CANARY not in shown
 
 
-@pytest.mark.parametrize("change", [
-    {"zookeeper.connect": "somewhere:2181"},
-    {"zookeeper.auth.scheme": "none"},
-    {"zookeeper.auth.credential": CANARY},
-    {"zookeeper.auth.scheme": "sasl", "zookeeper.sasl.mechanism": "GSSAPI"},
-    {"zookeeper.ssl.key.password": CANARY},
-    {"zookeeper.ssl.enable": "true", "zookeeper.ssl.key.password": CANARY},
-    {"zookeeper.ssl.enable": "true", "zookeeper.ssl.key.password": ""},
-    {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"},
-    {"zookeeper.auth.credentials": CANARY},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"zookeeper.connect": "somewhere:2181"},
+        {"zookeeper.auth.scheme": "none"},
+        {"zookeeper.auth.credential": CANARY},
+        {"zookeeper.auth.scheme": "sasl", "zookeeper.sasl.mechanism": "GSSAPI"},
+        {"zookeeper.ssl.key.password": CANARY},
+        {"zookeeper.ssl.enable": "true", "zookeeper.ssl.key.password": CANARY},
+        {"zookeeper.ssl.enable": "true", "zookeeper.ssl.key.password": ""},
+        {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"},
+        {"zookeeper.auth.credentials": CANARY},
+    ],
+)
 def test_no_error_shows_a_password(
     change: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever is wrong, neither the error, nor what it came from, nor a warning has it."""
     settings = {
-        "group.id": "g", "zookeeper.connect": "127.0.0.1:1",
+        "group.id": "g",
+        "zookeeper.connect": "127.0.0.1:1",
         "zookeeper.connection.timeout.ms": "300",
-        "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": f"user:{CANARY}",
-    }  # fmt: skip
+        "zookeeper.auth.scheme": "digest",
+        "zookeeper.auth.credential": f"user:{CANARY}",
+    }
     with caplog.at_level(EVERYTHING), pytest.raises(ZkConsumerError) as caught:
         ConsumerConnector(ConsumerConfig.from_properties(settings | change))
     error: BaseException | None = caught.value
@@ -84,9 +89,11 @@ def test_nothing_shows_a_key_or_a_sasl_password(
 ) -> None:
     """A session over TLS with SASL, and one that is refused."""
     config = ConsumerConfig(
-        group_id="g", zookeeper_auth_scheme="sasl",
-        zookeeper_auth_credential=f"{USER}:{password}", **{**SETTINGS, **secure.settings},
-    )  # fmt: skip
+        group_id="g",
+        zookeeper_auth_scheme="sasl",
+        zookeeper_auth_credential=f"{USER}:{password}",
+        **{**SETTINGS, **secure.settings},
+    )
     shown = repr(config)
     with caplog.at_level(EVERYTHING):
         try:
@@ -111,9 +118,19 @@ def test_no_output_of_the_command_line_shows_a_password(
         "auto.offset.reset=smallest\n"
     )
     command = [
-        sys.executable, "-m", "zkconsumer", "consume", "--config", str(file),
-        "--topic", group.topic, "--max-messages", "5", "--trace", str(trace),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "zkconsumer",
+        "consume",
+        "--config",
+        str(file),
+        "--topic",
+        group.topic,
+        "--max-messages",
+        "5",
+        "--trace",
+        str(trace),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == (0 if credential != CANARY else 2), done.stderr
     assert CANARY not in done.stdout + done.stderr

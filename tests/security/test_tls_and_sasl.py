@@ -79,7 +79,8 @@ def test_a_server_of_another_name_is_refused(secure: SecureZooKeeper) -> None:
 def test_verification_can_be_switched_off_by_name(secure: SecureZooKeeper) -> None:
     """`insecure.skip.verify` takes any certificate."""
     skip = {
-        "zookeeper_ssl_ca": str(secure.stranger.file), "zookeeper_ssl_insecure_skip_verify": True
+        "zookeeper_ssl_ca": str(secure.stranger.file),
+        "zookeeper_ssl_insecure_skip_verify": True,
     }
     ConsumerConnector(_config(secure, "g", **skip)).shutdown()
 
@@ -113,9 +114,11 @@ def test_tls_to_a_plain_port_names_the_server_s_release(
 ) -> None:
     """TLS against ZooKeeper 3.4 or a plain port is a ConfigError that says so, in every client."""
     config = ConsumerConfig(
-        group_id="g", zookeeper_connect=zookeeper_of(release).connect, zookeeper_ssl_enable=True,
+        group_id="g",
+        zookeeper_connect=zookeeper_of(release).connect,
+        zookeeper_ssl_enable=True,
         zookeeper_connection_timeout_s=1.0,
-    )  # fmt: skip
+    )
     with pytest.raises(ConfigError, match=said):
         ConsumerConnector(config)
     with pytest.raises(ConfigError, match=said):
@@ -142,13 +145,16 @@ def test_digest_md5_to_a_server_in_fips_mode_names_the_mode(tmp_path: Path) -> N
         ConsumerConnector(_config(secure, "g", **SASL, zookeeper_connection_timeout_s=20.0))
 
 
-@pytest.mark.parametrize("change", [
-    {"zookeeper_ssl_ca": "/nowhere/ca.pem"},
-    {"zookeeper_ssl_ca": __file__},
-    {"zookeeper_ssl_key": "/nowhere/key.pem"},
-    {"zookeeper_ssl_key_password": "canary-wrong"},
-    {"zookeeper_ssl_key_password": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"zookeeper_ssl_ca": "/nowhere/ca.pem"},
+        {"zookeeper_ssl_ca": __file__},
+        {"zookeeper_ssl_key": "/nowhere/key.pem"},
+        {"zookeeper_ssl_key_password": "canary-wrong"},
+        {"zookeeper_ssl_key_password": None},
+    ],
+)
 def test_files_that_cannot_be_used_are_named(
     secure: SecureZooKeeper, change: dict[str, Any]
 ) -> None:
@@ -159,15 +165,21 @@ def test_files_that_cannot_be_used_are_named(
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [
-    {"zookeeper_ssl_ca": "ca.pem"},
-    {"zookeeper_ssl_insecure_skip_verify": True},
-    {"zookeeper_ssl_enable": True, "zookeeper_ssl_key": "k.pem"},
-    {"zookeeper_ssl_enable": True, "zookeeper_ssl_key_password": "canary-x"},
-    {"zookeeper_auth_scheme": "sasl"},
-    {"zookeeper_auth_scheme": "sasl", "zookeeper_sasl_mechanism": "GSSAPI",
-     "zookeeper_auth_credential": "a:canary-x"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"zookeeper_ssl_ca": "ca.pem"},
+        {"zookeeper_ssl_insecure_skip_verify": True},
+        {"zookeeper_ssl_enable": True, "zookeeper_ssl_key": "k.pem"},
+        {"zookeeper_ssl_enable": True, "zookeeper_ssl_key_password": "canary-x"},
+        {"zookeeper_auth_scheme": "sasl"},
+        {
+            "zookeeper_auth_scheme": "sasl",
+            "zookeeper_sasl_mechanism": "GSSAPI",
+            "zookeeper_auth_credential": "a:canary-x",
+        },
+    ],
+)
 def test_settings_that_do_not_go_together(bad: dict[str, Any]) -> None:
     """TLS settings without TLS, halves of pairs: refused, without a secret in the error."""
     with pytest.raises(ConfigError) as caught:

@@ -23,20 +23,32 @@ from zkconsumer.sandbox.topics import create_topic, produce
 from zkconsumer.zk.client import Connection
 
 DIGEST = {
-    "zookeeper_auth_scheme": "digest", "zookeeper_auth_credential": "alice:canary-one",
+    "zookeeper_auth_scheme": "digest",
+    "zookeeper_auth_credential": "alice:canary-one",
     "zookeeper_acl": "creator",
-}  # fmt: skip
+}
 SASL = {
-    "zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": f"{USER}:{PASSWORD}",
+    "zookeeper_auth_scheme": "sasl",
+    "zookeeper_auth_credential": f"{USER}:{PASSWORD}",
     "zookeeper_acl": "creator",
-}  # fmt: skip
+}
 
 # G, T, Z: group, topic, and where ZooKeeper is. `-o json`, where it can be had, is added.
 READING = (
-    "topics list", "topics show T", "groups list", "groups list -t T", "groups show G",
-    "members -g G", "owners -g G", "offsets get -g G", "lag -g G", "assign -g G", "verify -g G",
-    "doctor -g G", "explain G",
-)  # fmt: skip
+    "topics list",
+    "topics show T",
+    "groups list",
+    "groups list -t T",
+    "groups show G",
+    "members -g G",
+    "owners -g G",
+    "offsets get -g G",
+    "lag -g G",
+    "assign -g G",
+    "verify -g G",
+    "doctor -g G",
+    "explain G",
+)
 OLD_READING = (
     "ConsumerGroupCommand --zookeeper Z --list",
     "ConsumerGroupCommand --zookeeper Z --describe --group G",
@@ -45,17 +57,24 @@ OLD_READING = (
     "VerifyConsumerRebalance --zookeeper.connect Z --group G",
 )
 CHANGING = (
-    "offsets set -g G T:0=3 --plan-out plan.json", "apply plan.json",
-    "offsets reset -g G -t T --to-earliest --execute", "offsets shift -g G -t T --by 2 --execute",
-    "offsets export kept.json -g G", "offsets copy --from G -g G-2 -t T --execute",
-    "offsets delete -g G -t T:1 --execute", "offsets import kept.json --execute",
-    "groups rename G-2 G-3 --execute", "topics forget T -g G-3 --execute",
-    "groups delete G-3 --execute", "migrate zookeeper-to-kafka -g G --execute",
-    "migrate kafka-to-zookeeper -g G --execute", "groups copy G G-4 --execute",
+    "offsets set -g G T:0=3 --plan-out plan.json",
+    "apply plan.json",
+    "offsets reset -g G -t T --to-earliest --execute",
+    "offsets shift -g G -t T --by 2 --execute",
+    "offsets export kept.json -g G",
+    "offsets copy --from G -g G-2 -t T --execute",
+    "offsets delete -g G -t T:1 --execute",
+    "offsets import kept.json --execute",
+    "groups rename G-2 G-3 --execute",
+    "topics forget T -g G-3 --execute",
+    "groups delete G-3 --execute",
+    "migrate zookeeper-to-kafka -g G --execute",
+    "migrate kafka-to-zookeeper -g G --execute",
+    "groups copy G G-4 --execute",
     "legacy --config C ExportZkOffsets --zkconnect Z --group G --output-file exported.txt",
     "legacy --config C ImportZkOffsets --zkconnect Z --input-file exported.txt",
     "legacy UpdateOffsetsInZK earliest C T",
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -110,15 +129,18 @@ class World:
 
 def _file(settings: dict[str, Any], at: Path) -> Path:
     words = {True: "true"}
-    lines = [f"{name.replace('_', '.')}={words.get(value, value)}\n"
-             for name, value in settings.items()]
+    lines = [
+        f"{name.replace('_', '.')}={words.get(value, value)}\n" for name, value in settings.items()
+    ]
     at.write_text("".join(lines))
     return at
 
 
 @pytest.fixture(params=["digest", "certificate", "sasl"])
 def world(
-    request: pytest.FixtureRequest, unique: Callable[[str], str], tmp_path: Path,
+    request: pytest.FixtureRequest,
+    unique: Callable[[str], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> World:
     """Two partitions with ten messages each; nobody was in the group yet."""
@@ -136,8 +158,10 @@ def world(
     if request.param == "sasl":  # who comes with the same certificate is no stranger: `creator`
         settings = {**settings, **SASL}
         other = secure.authority.issue(unique("other"))
-        stranger |= {"zookeeper_ssl_certificate": str(other),
-                     "zookeeper_ssl_key": str(other.with_suffix(".key"))}
+        stranger |= {
+            "zookeeper_ssl_certificate": str(other),
+            "zookeeper_ssl_key": str(other.with_suffix(".key")),
+        }
     group, topic = unique("group"), unique("topic")
     create_topic(plain, topic, partitions=2)
     for partition in range(2):
@@ -216,8 +240,15 @@ def test_a_stranger(idle: World, tmp_path: Path) -> None:
             assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
         return
     for command in (
-        "groups show G", "lag -g G", "owners -g G", "verify -g G", "explain G", "doctor -g G",
-        "members", "offsets set -g G T:0=3 --execute", "groups delete G --execute",
+        "groups show G",
+        "lag -g G",
+        "owners -g G",
+        "verify -g G",
+        "explain G",
+        "doctor -g G",
+        "members",
+        "offsets set -g G T:0=3 --execute",
+        "groups delete G --execute",
     ):
         result = idle.run(command, config=file)
         assert result.exit_code == Exit.PROBLEM, (command, result.output)

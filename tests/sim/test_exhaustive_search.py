@@ -107,8 +107,15 @@ def test_every_moment_counts_from_now() -> None:
     kinds = [
         kind
         for module in (
-            commands, events, state, model, offset_ledger, group_snapshot, core_state,
-            member, plan,
+            commands,
+            events,
+            state,
+            model,
+            offset_ledger,
+            group_snapshot,
+            core_state,
+            member,
+            plan,
         )
         for kind in vars(module).values()
         if is_dataclass(kind) and kind not in told.values()
@@ -131,46 +138,94 @@ def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
 TP, OWNED = TopicPartition("t", 0), 12
 ME = Member.of(core_state.Settings("g", "g_0", {}), 1)
 OF_A_WORLD: dict[str, Any] = {
-    "now": 1.0, "zookeeper": SimZooKeeper(), "faults_left": {}, "log_end": {TP: 9},
-    "wrong": Wrong(topic_gone=True), "members": [], "links": [Link(dead=True)],
-}  # fmt: skip
+    "now": 1.0,
+    "zookeeper": SimZooKeeper(),
+    "faults_left": {},
+    "log_end": {TP: 9},
+    "wrong": Wrong(topic_gone=True),
+    "members": [],
+    "links": [Link(dead=True)],
+}
 OF_A_MEMBER: dict[str, Any] = {"gate": 9.0}
 OF_A_LOOP: dict[str, Any] = {"state": State(core_state.Settings("g", "g_0", {}))}
 OF_AN_EXECUTOR: dict[str, Any] = {
     "running": {1: Running(1, 1, Replayed(commands.ReadView(1), ME, 0.0, (), None))},
 }
 OF_A_SESSION: dict[str, Any] = {
-    "session_id": 9, "wire": deque([(1, SyncLeader("/"))]), "inbox": deque([WatchFired("", "")]),
-    "partial": {1: (Reply(Code.OK),)}, "read": 1, "changes": 1,
+    "session_id": 9,
+    "wire": deque([(1, SyncLeader("/"))]),
+    "inbox": deque([WatchFired("", "")]),
+    "partial": {1: (Reply(Code.OK),)},
+    "read": 1,
+    "changes": 1,
 }
 OF_STREAMS: dict[str, Any] = {"feeds": {TP: Feed(1, 0)}, "releases": (frozenset({TP}),)}
 OF_A_MONITOR: dict[str, Any] = {
-    "by_hand": {TP}, "prefix": {TP: 1}, "done": {TP: 1}, "committable": {TP: 1}, "stored": {TP: 1},
-    "newest": {TP: 0}, "lowered": {TP}, "edited": {TP: 0}, "harmed": True, "asked": {0: 1},
-    "next_offset": {(TP, OWNED): 1}, "excused": {TP}, "finished_in": {TP: (OWNED, 1)},
-}  # fmt: skip
+    "by_hand": {TP},
+    "prefix": {TP: 1},
+    "done": {TP: 1},
+    "committable": {TP: 1},
+    "stored": {TP: 1},
+    "newest": {TP: 0},
+    "lowered": {TP},
+    "edited": {TP: 0},
+    "harmed": True,
+    "asked": {0: 1},
+    "next_offset": {(TP, OWNED): 1},
+    "excused": {TP},
+    "finished_in": {TP: (OWNED, 1)},
+}
 OF_NO_MATTER = {
-    "plan": "the same in all", "settings": "the same in all", "flow": "the same in all",
-    "step_s": "the same in all", "watcher": "the monitor", "_on_transition": "the world",
-    "due": "follows from the state", "edits": "names the next mark",
-    "ticket": "only while a request is served", "kafka": "not in this scope",
-    "handed": "for a fault that is not in this scope", "_stranger": "not in this scope",
-    "ghosts": "no member starts again in this scope", "tool": "not in this scope",
-    "unmarked": "only within one transaction", "seen": "what is judged", "deliveries": "a count",
-    "duplicates": "a count", "rebalances": "a count", "simulated": "the same in all",
-    "deleted": "not in this scope", "able": "as owed",
+    "plan": "the same in all",
+    "settings": "the same in all",
+    "flow": "the same in all",
+    "step_s": "the same in all",
+    "watcher": "the monitor",
+    "_on_transition": "the world",
+    "due": "follows from the state",
+    "edits": "names the next mark",
+    "ticket": "only while a request is served",
+    "kafka": "not in this scope",
+    "handed": "for a fault that is not in this scope",
+    "_stranger": "not in this scope",
+    "ghosts": "no member starts again in this scope",
+    "tool": "not in this scope",
+    "unmarked": "only within one transaction",
+    "seen": "what is judged",
+    "deliveries": "a count",
+    "duplicates": "a count",
+    "rebalances": "a count",
+    "simulated": "the same in all",
+    "deleted": "not in this scope",
+    "able": "as owed",
     "owed": "of automatic commits, which do not happen in this scope",
-    "able_s": "as owed", "looked_at": "as owed",
-    "session": "below", "streams": "below", "loop": "below", "executor": "below",
-    "_session": "the same in all", "_post": "the same in all", "_clock": "the same in all",
-    "_ask_kafka": "the same in all", "_begin": "the same in all", "last_ticket": "a count",
-    "requests": "a count", "_host": "the member", "_gate": "the member", "_streams": "below",
-    "_settings": "the same in all", "_goes_first": "the same in all", "missing": "below",
-    "_answers": "explicit commits are not in this scope", "_last_request": "as _answers",
-    "_refused": "no stream reads errors here", "_refused_with": "as _refused",
-    "_known": "follows from the state", "turn_at": "set at each turn",
+    "able_s": "as owed",
+    "looked_at": "as owed",
+    "session": "below",
+    "streams": "below",
+    "loop": "below",
+    "executor": "below",
+    "_session": "the same in all",
+    "_post": "the same in all",
+    "_clock": "the same in all",
+    "_ask_kafka": "the same in all",
+    "_begin": "the same in all",
+    "last_ticket": "a count",
+    "requests": "a count",
+    "_host": "the member",
+    "_gate": "the member",
+    "_streams": "below",
+    "_settings": "the same in all",
+    "_goes_first": "the same in all",
+    "missing": "below",
+    "_answers": "explicit commits are not in this scope",
+    "_last_request": "as _answers",
+    "_refused": "no stream reads errors here",
+    "_refused_with": "as _refused",
+    "_known": "follows from the state",
+    "turn_at": "set at each turn",
     "_wall_ms": "only written",
-}  # fmt: skip
+}
 
 
 def under_way(world: SmallWorld) -> None:
@@ -192,9 +247,13 @@ def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
     under_way(world)
     one = world.members[0]
     subject, others = {
-        "world": (world, OF_A_WORLD), "member": (one, OF_A_MEMBER), "loop": (one.loop, OF_A_LOOP),
-        "executor": (one.loop.executor, OF_AN_EXECUTOR), "session": (one.session, OF_A_SESSION),
-        "streams": (one.streams, OF_STREAMS), "monitor": (monitor, OF_A_MONITOR),
+        "world": (world, OF_A_WORLD),
+        "member": (one, OF_A_MEMBER),
+        "loop": (one.loop, OF_A_LOOP),
+        "executor": (one.loop.executor, OF_AN_EXECUTOR),
+        "session": (one.session, OF_A_SESSION),
+        "streams": (one.streams, OF_STREAMS),
+        "monitor": (monitor, OF_A_MONITOR),
     }[whose]
     names = getattr(subject, "__slots__", None) or vars(subject)
     assert set(names) - OF_NO_MATTER.keys() == others.keys()

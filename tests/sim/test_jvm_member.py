@@ -30,7 +30,9 @@ SEEDS = range(40)
 def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
     """A mixed group on a stage, watched by its monitor."""
     plan = Plan(
-        members=members, partitions=4, messages=3,
+        members=members,
+        partitions=4,
+        messages=3,
         settings=lambda one: replace(one, backoff_s=backoff_s),
     )
     recorder = Recorder(lambda entry: None)
@@ -102,7 +104,9 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
     """A nudge wakes an idle JVM peer and reports no loss, and a foreign deletion still counts."""
     nudges = Nudges()
     plan = Plan(
-        members=2, partitions=4, messages=3,
+        members=2,
+        partitions=4,
+        messages=3,
         settings=lambda one: replace(one, backoff_s=0.5, nudge_s=5.0),
     )
     recorder, jvm = Recorder(lambda entry: None), frozenset({1})

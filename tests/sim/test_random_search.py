@@ -43,7 +43,7 @@ FRESH_S = 30.0
 
 
 def test_no_invariant_is_broken_by_fresh_seeds(
-    record_property: Callable[[str, object], None]
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Each run of the suite explores other seeds for 30 s, and prints them."""
     first = random.SystemRandom().randrange(10**9, 10**12)
@@ -72,7 +72,9 @@ def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=20, deadline=None, derandomize=True,
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
@@ -103,7 +105,10 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
     done = subprocess.run(
         [sys.executable, __file__, *map(str, seeds)],
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.split() == [fingerprint(seed) for seed in seeds]
 

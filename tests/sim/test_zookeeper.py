@@ -327,6 +327,8 @@ requests = st.one_of(
     st.builds(rq.SyncLeader, names),
     st.builds(lambda *it: rq.Multi(it), st.builds(rq.Delete, names), st.builds(claim, names)),
 )
+
+
 def _connect(sim: SimZooKeeper, session: int, now: float) -> Any:
     try:
         return sim.connect(

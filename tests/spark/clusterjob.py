@@ -54,10 +54,15 @@ def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any
             return {"error": str(error)}
     batch = rows.rdd.mapPartitions(where).collect()
     query = (
-        spark.readStream.format("zkconsumer").options(**options).load()
-        .writeStream.format("memory").queryName("streamed")
-        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("zkconsumer")
+        .options(**options)
+        .load()
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     import zkconsumer  # noqa: PLC0415 - on the driver
 

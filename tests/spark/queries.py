@@ -34,7 +34,10 @@ class Query:
     """A query in group mode; its batches wait while `free` is not set."""
 
     def __init__(
-        self, spark: SparkSession, directory: Path, options: Mapping[str, str],
+        self,
+        spark: SparkSession,
+        directory: Path,
+        options: Mapping[str, str],
         trigger_s: float = 0.0,
     ) -> None:
         self._spark, self._directory, self._options = spark, directory, dict(options)

@@ -38,9 +38,12 @@ def topic(sandbox: Sandbox) -> str:
     for partition in range(3):
         for n in range(MESSAGES):
             one.produce(
-                name, f"{partition}/{n}", None if n % 2 else f"k{n}", partition=partition,
+                name,
+                f"{partition}/{n}",
+                None if n % 2 else f"k{n}",
+                partition=partition,
                 timestamp=BEGIN_MS + 1000 * n,
-            )  # fmt: skip
+            )
     assert one.flush(REQUEST_S) == 0
     return name
 
@@ -88,33 +91,58 @@ def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> Non
     assert 6 <= frame.rdd.getNumPartitions() <= 8
     rows = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
     assert [tuple(row) for row in rows] == [
-        (None if n % 2 else bytearray(b"k%d" % n), bytearray(b"%d/%d" % (partition, n)), topic,
-         partition, n, datetime.fromtimestamp(BEGIN_MS / 1000 + n), 0)
+        (
+            None if n % 2 else bytearray(b"k%d" % n),
+            bytearray(b"%d/%d" % (partition, n)),
+            topic,
+            partition,
+            n,
+            datetime.fromtimestamp(BEGIN_MS / 1000 + n),
+            0,
+        )
         for partition, n in span(0, MESSAGES)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"subscribe": "batch-reads",
-          "startingOffsets": '{"batch-reads":{"0":58,"1":-2,"2":-2}}',
-          "endingOffsets": '{"batch-reads":{"0":-1,"1":2,"2":0}}'},
-         [(0, 58), (0, 59), (1, 0), (1, 1)]),
-        ({"subscribe": "batch-reads",
-          "startingTimestamp": BEGIN_MS + 56_500, "endingTimestamp": BEGIN_MS + 58_000},
-         span(57, 58)),
-        ({"subscribe": "batch-reads", "startingTimestamp": BEGIN_MS + 10**9,
-          "startingOffsetsByTimestampStrategy": "latest"}, []),
+        (
+            {
+                "subscribe": "batch-reads",
+                "startingOffsets": '{"batch-reads":{"0":58,"1":-2,"2":-2}}',
+                "endingOffsets": '{"batch-reads":{"0":-1,"1":2,"2":0}}',
+            },
+            [(0, 58), (0, 59), (1, 0), (1, 1)],
+        ),
+        (
+            {
+                "subscribe": "batch-reads",
+                "startingTimestamp": BEGIN_MS + 56_500,
+                "endingTimestamp": BEGIN_MS + 58_000,
+            },
+            span(57, 58),
+        ),
+        (
+            {
+                "subscribe": "batch-reads",
+                "startingTimestamp": BEGIN_MS + 10**9,
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            [],
+        ),
         ({"subscribePattern": "batch-r.*"}, span(0, MESSAGES)),
-        ({"assign": '{"batch-reads":[2]}'}, span(0, MESSAGES)[2 * MESSAGES:]),
+        ({"assign": '{"batch-reads":[2]}'}, span(0, MESSAGES)[2 * MESSAGES :]),
     ],
     ids=["json", "times", "behind all", "pattern", "assign"],
-)  # fmt: skip
+)
 def test_where_it_begins_and_ends(
-    spark: SparkSession, sandbox: Sandbox, topic: str, options: dict[str, object],
+    spark: SparkSession,
+    sandbox: Sandbox,
+    topic: str,
+    options: dict[str, object],
     expected: list[Place],
-) -> None:  # fmt: skip
+) -> None:
     """From here to there of each partition; nothing at all is a DataFrame without rows."""
     assert places(load(spark, sandbox, options)) == expected
 

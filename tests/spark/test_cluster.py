@@ -102,9 +102,14 @@ def run(
         command += ["--py-files", ship]
     command += [str(JOB), json.dumps(request)]
     done = subprocess.run(
-        command, cwd=directory, env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        command,
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told

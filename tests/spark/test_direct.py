@@ -81,7 +81,9 @@ class Driven:
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         return sorted(
             (row["topic"], row["partition"], row["offset"])
-            for task in tasks for batch in copy.read(task) for row in batch.to_pylist()
+            for task in tasks
+            for batch in copy.read(task)
+            for row in batch.to_pylist()
         )
 
 
@@ -122,16 +124,24 @@ def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
 # ---- the reader by itself -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "starts"), [
-    ({"startingOffsets": "earliest"}, [0, 0]),
-    ({"startingOffsets": "latest"}, [6, 4]),
-    ({}, [6, 4]),
-    ({"startingOffsets": '{"TOPIC":{"0":3,"1":-1}}'}, [3, 4]),
-    ({"startingOffsets": '{"TOPIC":{"0":-2,"1":1}}'}, [0, 1]),
-    ({"startingTimestamp": "1"}, [0, 0]),
-    ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":1,"1":99999999999999}}',
-      "startingOffsetsByTimestampStrategy": "latest"}, [0, 4]),
-])
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({"startingOffsets": "earliest"}, [0, 0]),
+        ({"startingOffsets": "latest"}, [6, 4]),
+        ({}, [6, 4]),
+        ({"startingOffsets": '{"TOPIC":{"0":3,"1":-1}}'}, [3, 4]),
+        ({"startingOffsets": '{"TOPIC":{"0":-2,"1":1}}'}, [0, 1]),
+        ({"startingTimestamp": "1"}, [0, 0]),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"TOPIC":{"0":1,"1":99999999999999}}',
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            [0, 4],
+        ),
+    ],
+)
 def test_where_a_query_begins(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
 ) -> None:
@@ -175,12 +185,15 @@ def test_a_query_begins_where_the_group_stands_in_kafka(
     assert kafka.first() == {topic: {"0": [2, 6], "1": [3, 4]}}
 
 
-@pytest.mark.parametrize(("options", "error"), [
-    ({"startingOffsets": '{"TOPIC":{"0":3}}'}, ConfigError),
-    ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"2":0}}'}, ConfigError),
-    ({"startingOffsets": '{"TOPIC":{"0":0,"1":5}}'}, SparkSourceError),
-    ({"startingTimestamp": "99999999999999"}, SparkSourceError),
-])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"startingOffsets": '{"TOPIC":{"0":3}}'}, ConfigError),
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":0,"2":0}}'}, ConfigError),
+        ({"startingOffsets": '{"TOPIC":{"0":0,"1":5}}'}, SparkSourceError),
+        ({"startingTimestamp": "99999999999999"}, SparkSourceError),
+    ],
+)
 def test_a_beginning_that_is_none(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], error: type[Exception]
 ) -> None:
@@ -217,7 +230,8 @@ def test_batches_are_limited_and_read_exactly(
     assert ends[1] == {topic: {"0": [3, 6], "1": [2, 4]}}
     read = [one.read({}, end) for end in ends]
     assert sorted(read[0] + read[1]) == [
-        *((topic, 0, n) for n in range(6)), *((topic, 1, n) for n in range(4))
+        *((topic, 0, n) for n in range(6)),
+        *((topic, 1, n) for n in range(4)),
     ]
     assert one.is_quiet(ends[1])
     sandbox.produce(topic, 1, partition=1)
@@ -226,9 +240,7 @@ def test_batches_are_limited_and_read_exactly(
     assert one.read(ends[1], last) == [(topic, 1, 4)]
 
 
-def test_a_replay_needs_nothing_but_its_offset(
-    driven: Callable[..., Driven], topic: str
-) -> None:
+def test_a_replay_needs_nothing_but_its_offset(driven: Callable[..., Driven], topic: str) -> None:
     """A new reader plans a batch of the checkpoint before it was asked for anything else."""
     one = driven(subscribe=topic, startingOffsets="latest")
     assert one.read({}, {topic: {"0": [1, 3], "1": [4, 4]}}) == [(topic, 0, 1), (topic, 0, 2)]
@@ -270,7 +282,8 @@ def test_patterns_new_topics_and_added_partitions(
     sandbox.add_partitions(f"{stem}.a", partitions=2)
     sandbox.produce(f"{stem}.a", 1, partition=1)
     assert one.after(second) == {
-        f"{stem}.a": {"0": [2, 2], "1": [0, 1]}, f"{stem}.b": {"0": [3, 3]}
+        f"{stem}.a": {"0": [2, 2], "1": [0, 1]},
+        f"{stem}.b": {"0": [3, 3]},
     }
 
 
@@ -291,7 +304,9 @@ def test_assigned_partitions_and_no_others(driven: Callable[..., Driven], topic:
 
 
 def test_a_topic_that_does_not_exist_yet_is_waited_for(
-    sandbox: Sandbox, driven: Callable[..., Driven], unique: Unique,
+    sandbox: Sandbox,
+    driven: Callable[..., Driven],
+    unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log names it, no batch is made, and it is read when it comes."""
@@ -307,7 +322,10 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
 
 
 def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
-    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique,
+    sandbox: Sandbox,
+    driven: Callable[..., Driven],
+    topic: str,
+    unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """failOnDataLoss decides; one that comes back under its name is read from its beginning."""
@@ -324,8 +342,10 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
         until(lambda: strict.reader.latestOffset(start, ALL) is not start, limit_s=LIMIT_S)
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         assert until(
-            lambda: loose.reader.latestOffset(start, ALL) is start
-            and any(doomed in line for line in caplog.messages),
+            lambda: (
+                loose.reader.latestOffset(start, ALL) is start
+                and any(doomed in line for line in caplog.messages)
+            ),
             limit_s=LIMIT_S,
         )
     sandbox.produce(topic, 1, partition=0)
@@ -404,9 +424,13 @@ def test_finished_batches_are_mirrored(
 def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Unique) -> None:
     """What others have written stays where it is further, and a malformed znode as it is."""
     group = unique("group")
-    config = SourceOptions.parse({
-        "zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "group.id": group,
-    }).config
+    config = SourceOptions.parse(
+        {
+            "zookeeper": sandbox.zookeeper_connect,
+            "subscribe": topic,
+            "group.id": group,
+        }
+    ).config
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     mirror = Mirror(config)
     mirror.commit({zero: 5, one: 5})
@@ -436,9 +460,13 @@ def test_a_group_with_members_is_told_of(
 ) -> None:
     """Its members would skip what the query has read; the offsets are written all the same."""
     group = unique("group")
-    config = SourceOptions.parse({
-        "zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "group.id": group,
-    }).config
+    config = SourceOptions.parse(
+        {
+            "zookeeper": sandbox.zookeeper_connect,
+            "subscribe": topic,
+            "group.id": group,
+        }
+    ).config
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.member(group, f"{group}_other"), b"{}", makepath=True)
     mirror = Mirror(config)
@@ -450,7 +478,10 @@ def test_a_group_with_members_is_told_of(
 
 
 def test_a_mirror_that_is_refused_stops_no_query(
-    sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique,
+    sandbox: Sandbox,
+    driven: Callable[..., Driven],
+    topic: str,
+    unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """ZooKeeper's access control forbids the commit: the log says so once, batches go on."""
@@ -536,9 +567,8 @@ def ignored(batch: DataFrame, number: int) -> None:
 def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
     """A stream without any registration of the format."""
     given = {name.replace("__", "."): text for name, text in options.items()}
-    return (
-        spark.readStream.format("zkconsumer")
-        .options(zookeeper=sandbox.zookeeper_connect, startingOffsets="earliest", **given)
+    return spark.readStream.format("zkconsumer").options(
+        zookeeper=sandbox.zookeeper_connect, startingOffsets="earliest", **given
     )
 
 
@@ -548,7 +578,11 @@ def test_a_query_is_replayed_and_goes_on(
     """A batch that failed is the same again from the checkpoint; then what came meanwhile."""
     group = unique("group")
     rows = stream(
-        spark, sandbox, subscribe=topic, group__id=group, mirrorOffsets="true",
+        spark,
+        sandbox,
+        subscribe=topic,
+        group__id=group,
+        mirrorOffsets="true",
         maxOffsetsPerTrigger="5",
     ).load()
     seen: list[tuple[int, list[tuple[int, int, str]]]] = []

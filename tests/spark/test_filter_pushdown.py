@@ -44,16 +44,20 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
         ([In(TOPIC, ("a", None, "c")), EqualTo(PART, 1)], [("a", 1, 50, 60)]),
         ([In(PART, (1, None))], [("a", 1, 50, 60)]),
         ([In(PART, (0, 1)), In(PART, (1, 2)), GreaterThan(PART, 0)], [("a", 1, 50, 60)]),
-        ([IsNotNull(OFF), GreaterThanOrEqual(OFF, 55), LessThan(OFF, 58)],
-         [("a", 0, 55, 58), ("a", 1, 55, 58)]),
+        (
+            [IsNotNull(OFF), GreaterThanOrEqual(OFF, 55), LessThan(OFF, 58)],
+            [("a", 0, 55, 58), ("a", 1, 55, 58)],
+        ),
         ([GreaterThan(OFF, 55), LessThanOrEqual(OFF, 57)], [("a", 0, 56, 58), ("a", 1, 56, 58)]),
         ([EqualTo(OFF, 7)], [("a", 0, 7, 8), ("b", 0, 7, 8)]),
         ([LessThan(PART, 0)], []),
         ([GreaterThan(OFF, 9), LessThan(OFF, 9)], []),
-        ([LessThan(OFF, 2**63 - 1), GreaterThan(OFF, -(2**63))],
-         [("a", 0, 0, 100), ("a", 1, 50, 60), ("b", 0, 7, 8)]),
+        (
+            [LessThan(OFF, 2**63 - 1), GreaterThan(OFF, -(2**63))],
+            [("a", 0, 0, 100), ("a", 1, 50, 60), ("b", 0, 7, 8)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_kept_to_exactly(
     filters: list[Filter], expected: list[tuple[str, int, int, int]]
 ) -> None:
@@ -64,14 +68,24 @@ def test_what_is_kept_to_exactly(
 @pytest.mark.parametrize(
     "one",
     [
-        IsNotNull(AT), IsNotNull(("key",)), IsNull(OFF), EqualNullSafe(PART, 1),
+        IsNotNull(AT),
+        IsNotNull(("key",)),
+        IsNull(OFF),
+        EqualNullSafe(PART, 1),
         Not(EqualTo(PART, 1)),
-        StringStartsWith(TOPIC, "a"), EqualTo(("value",), b"x"), EqualTo(("timestampType",), 0),
-        GreaterThan(OFF, 1.5), EqualTo(PART, True), EqualTo(OFF, None), LessThan(AT, MOMENT),
-        LessThanOrEqual(AT, MOMENT), EqualTo(("value", "offset"), 1), In(OFF, (None,)),
+        StringStartsWith(TOPIC, "a"),
+        EqualTo(("value",), b"x"),
+        EqualTo(("timestampType",), 0),
+        GreaterThan(OFF, 1.5),
+        EqualTo(PART, True),
+        EqualTo(OFF, None),
+        LessThan(AT, MOMENT),
+        LessThanOrEqual(AT, MOMENT),
+        EqualTo(("value", "offset"), 1),
+        In(OFF, (None,)),
         GreaterThan(AT, MOMENT.replace(tzinfo=None)),
     ],
-)  # fmt: skip
+)
 def test_what_is_left_to_spark(one: Filter) -> None:
     """Nothing is read less for it, and Spark looks at it."""
     assert left(one) == ([tuple(each) for each in WHOLE], [one])

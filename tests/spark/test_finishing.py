@@ -76,8 +76,11 @@ def test_the_connectors_own_progress(
     first, second = events()
     listener.onQueryProgress(first)
     assert stored(client, group) == {
-        "orders-0": 12, "orders-1": 12, "orders-2": 13, "payments-0": 1,
-    }  # fmt: skip
+        "orders-0": 12,
+        "orders-1": 12,
+        "orders-2": 13,
+        "payments-0": 1,
+    }
     listener.onQueryProgress(second)
     ends = {"orders-0": 20, "orders-1": 21, "orders-2": 22, "payments-0": 2}
     assert stored(client, group) == ends
@@ -92,9 +95,11 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
     """Without ZooKeeper the listener warns in one line, and the next batch makes up for it."""
     group, server = "group", ZooKeeperServer(tmp_path, port=free_port())
     listener = CommitListener(
-        query="orders", zookeeper=server.connect, group=group,
+        query="orders",
+        zookeeper=server.connect,
+        group=group,
         properties={"zookeeper.connection.timeout.ms": "300"},
-    )  # fmt: skip
+    )
     first, second = events()
     listener.onQueryProgress(first)
     (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
@@ -110,9 +115,11 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_only_what_is_finished_is_committed(
-    spark: SparkSession, zookeeper: ZooKeeperServer, client: KazooClient,
+    spark: SparkSession,
+    zookeeper: ZooKeeperServer,
+    client: KazooClient,
     unique: Callable[[str], str],
-) -> None:  # fmt: skip
+) -> None:
     """Nothing is stored if the function raises; if it returns, the ends; and never backwards."""
     group, seen = unique("group"), []
 
@@ -146,9 +153,7 @@ def test_a_batch_is_read_once(
         counted.add(1)
         return row
 
-    batch = spark.createDataFrame(
-        rows(spark, ("a", 0, 1), ("a", 0, 2)).rdd.map(count), SCHEMA
-    )
+    batch = spark.createDataFrame(rows(spark, ("a", 0, 1), ("a", 0, 2)).rdd.map(count), SCHEMA)
     function = committing(
         lambda one, _: one.count(), zookeeper=zookeeper.connect, group=unique("group")
     )

@@ -52,8 +52,10 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Groups]:
 def member(group: Groups, suffix: str, threads: int = 1, **settings: Any) -> Membership:
     """One that has joined."""
     config = ConsumerConfig(
-        group_id=group.name, zookeeper_connect=group.sandbox.zookeeper_connect,
-        consumer_id=suffix, **(SETTINGS | {"release_grace_s": 60.0} | settings),
+        group_id=group.name,
+        zookeeper_connect=group.sandbox.zookeeper_connect,
+        consumer_id=suffix,
+        **(SETTINGS | {"release_grace_s": 60.0} | settings),
     )
     one = Membership(config, Registration({group.topic: threads}))
     group.stack.callback(one.leave)
@@ -71,8 +73,9 @@ def plan(one: Membership, size: int) -> list[OffsetRange]:
     for tp, at in one.served().items():
         if at.offset is None:
             one.reset(tp, at, 0, "nothing is stored")
-    begun = [OffsetRange(*tp, at.offset or 0, (at.offset or 0) + size)
-             for tp, at in one.served().items()]
+    begun = [
+        OffsetRange(*tp, at.offset or 0, (at.offset or 0) + size) for tp, at in one.served().items()
+    ]
     return one.begin(begun)
 
 
@@ -186,7 +189,9 @@ def test_what_comes_back_begins_at_the_stored_offset(group: Groups) -> None:
 # ---- the reader, called as Spark calls it --------------------------------------------------------
 
 OPTIONS = {
-    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
+    "mode": "group",
+    "auto.offset.reset": "smallest",
+    "rebalance.backoff.ms": "200",
     "zookeeper.session.timeout.ms": "6000",
 }
 
@@ -221,7 +226,9 @@ class Driven:
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         rows = sorted(
             (row["partition"], row["offset"])
-            for task in tasks for batch in copy.read(task) for row in batch.to_pylist()
+            for task in tasks
+            for batch in copy.read(task)
+            for row in batch.to_pylist()
         )
         self.read += rows
         return rows
@@ -280,8 +287,11 @@ def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
     assert query.is_quiet(end)
     with foreign(group.sandbox.zookeeper_connect, group.name, group.topic) as somebody:
         eventually(lambda: somebody.offsets(*range(4)) == dict.fromkeys(range(4), 10))
-    eventually(lambda: [group.stored(n) for n in range(4)]
-               == (["10"] * 4 if dual == "true" else [None] * 4))
+    eventually(
+        lambda: (
+            [group.stored(n) for n in range(4)] == (["10"] * 4 if dual == "true" else [None] * 4)
+        )
+    )
     query.reader.stop()
     fill(group, 1)
     again = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
@@ -472,9 +482,7 @@ def test_a_pattern_takes_up_what_is_created(group: Groups) -> None:
     assert set(query.read) >= {(4, 0), (4, 1), (4, 2)}
 
 
-def test_an_offset_that_is_gone_is_reset(
-    group: Groups, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_offset_that_is_gone_is_reset(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
     """What the group has stored and the log has not is replaced by auto.offset.reset."""
     fill(group, 5)
     group.admin.ensure_path(group.offset(0))
@@ -496,9 +504,10 @@ def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.Monkey
     for name in ("topics", "starts", "latest", "ends"):
         real = getattr(LogClient, name)
         monkeypatch.setattr(
-            LogClient, name,
+            LogClient,
+            name,
             lambda *given, name=name, real=real: (asked.append(name), real(*given))[1],
-        )  # fmt: skip
+        )
     until_s = time.monotonic() + 2.5
     while time.monotonic() < until_s:
         assert query.reader.latestOffset(end, ALL) is end
@@ -548,9 +557,7 @@ def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
         query.reader.latestOffset({}, ALL)
 
 
-def test_a_run_that_owns_nothing_may_go_on(
-    group: Groups, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_owns_nothing_may_go_on(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
     """failOnMissingShare=false: one batch without messages, whose progress has what is unread."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)

@@ -32,8 +32,11 @@ from zkconsumer.sandbox.topics import client_settings
 
 SESSION_S = 3.0
 OPTIONS: Mapping[str, str] = {
-    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
-    "zookeeper.session.timeout.ms": "3000", "revoke.grace.ms": "30000",
+    "mode": "group",
+    "auto.offset.reset": "smallest",
+    "rebalance.backoff.ms": "200",
+    "zookeeper.session.timeout.ms": "3000",
+    "revoke.grace.ms": "30000",
 }
 log = logging.getLogger(__name__)
 
@@ -65,8 +68,11 @@ class Scene(Group):
     def options(self, **options: str) -> dict[str, str]:
         given = {name.replace("__", "."): text for name, text in options.items()}
         return {
-            "zookeeper": self.sandbox.zookeeper_connect, "group.id": self.name,
-            "subscribe": self.topic, **OPTIONS, **given,
+            "zookeeper": self.sandbox.zookeeper_connect,
+            "group.id": self.name,
+            "subscribe": self.topic,
+            **OPTIONS,
+            **given,
         }
 
     def query(self, name: str, **options: str) -> Query:
@@ -149,7 +155,10 @@ class Driver:
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, program, self.directory, json.dumps(scene.options(**options))],
-                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
             )
         scene.stack.callback(self.end)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -199,8 +208,13 @@ def test_queries_join_and_leave(scene: Scene) -> None:
     wait_until(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()
     scene.all_read()
-    wait(lambda: [scene.stored(n) for n in range(4)]
-         == [str(len(scene.flow.produced[scene.tp(n)])) for n in range(4)], "the last commits")
+    wait(
+        lambda: (
+            [scene.stored(n) for n in range(4)]
+            == [str(len(scene.flow.produced[scene.tp(n)])) for n in range(4)]
+        ),
+        "the last commits",
+    )
     started = time.monotonic()
     other.stop()
     wait_until(lambda: len(scene.members) == 1)
@@ -221,8 +235,12 @@ def test_beside_jvm_and_python_members(scene: Scene) -> None:
     scene.flow.start()
     wait_until(lambda: len(query.read) > 20)
     jvm = JvmMember(
-        "1.1.1", scene.sandbox.zookeeper_connect, scene.name, name="j",
-        directory=scene.directory, topics=[scene.topic],
+        "1.1.1",
+        scene.sandbox.zookeeper_connect,
+        scene.name,
+        name="j",
+        directory=scene.directory,
+        topics=[scene.topic],
     )
     scene.stack.callback(jvm.end)
     one = scene.join("p", zookeeper_session_timeout_s=SESSION_S)
@@ -254,9 +272,7 @@ def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
     log.info("znodes gone %.3f s after the driver was killed", time.monotonic() - started)
     surplus.start()
     scene.all_read()
-    restarted = Query(
-        scene.spark, driver.directory / "checkpoint", scene.options(consumer__id="d")
-    )
+    restarted = Query(scene.spark, driver.directory / "checkpoint", scene.options(consumer__id="d"))
     scene.queries.append(restarted)
     scene.stack.callback(restarted.stop)
     restarted.start()
@@ -284,8 +300,9 @@ def test_a_source_process_freezes(scene: Scene) -> None:
     taken_s = time.monotonic() - started
     count = len(peer.read)
     wait_until(lambda: len(peer.read) > count)
-    log.info("frozen: taken over after %.1f s, served after %.1f s",
-             taken_s, time.monotonic() - started)
+    log.info(
+        "frozen: taken over after %.1f s, served after %.1f s", taken_s, time.monotonic() - started
+    )
     os.kill(query.pid, signal.SIGCONT)
     wait_until(lambda: sorted(scene.parts().values()) == [2, 2])
     count = len(query.read)
@@ -347,8 +364,13 @@ def in_sync(servers: Sandbox, topic: str) -> list[int]:
 def assert_goes_on(scene: Scene, query: Query) -> None:
     """Messages of all partitions that are produced from now on are read."""
     before = {tp: max(all, default=-1) for tp, all in scene.flow.produced.items()}
-    wait(lambda: all(any(at > before.get(scene.tp(n), -1) for _, number, at in [*query.read]
-                         if number == n) for n in range(4)), "the query to go on")
+    wait(
+        lambda: all(
+            any(at > before.get(scene.tp(n), -1) for _, number, at in [*query.read] if number == n)
+            for n in range(4)
+        ),
+        "the query to go on",
+    )
 
 
 def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:

@@ -20,9 +20,11 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.spark.progress_listener import progress_of
 
 OPTIONS = {
-    "mode": "group", "auto.offset.reset": "smallest", "rebalance.backoff.ms": "200",
+    "mode": "group",
+    "auto.offset.reset": "smallest",
+    "rebalance.backoff.ms": "200",
     "zookeeper.session.timeout.ms": "3000",
-}  # fmt: skip
+}
 
 
 class Scene(Group):
@@ -65,8 +67,9 @@ class Scene(Group):
     def _take(self, batch: DataFrame, number: int) -> None:
         ids = paths.ids(self.name)
         self.members.append(self.admin.get_children(ids) if self.admin.exists(ids) else [])
-        self.rows += [(row.partition, row.offset)
-                      for row in batch.select("partition", "offset").collect()]
+        self.rows += [
+            (row.partition, row.offset) for row in batch.select("partition", "offset").collect()
+        ]
 
 
 @pytest.fixture
@@ -147,9 +150,11 @@ def test_a_join_with_itself_is_refused(scene: Scene) -> None:
     frame = scene.frame()
     one, other = frame.alias("one"), frame.alias("other")
     with pytest.raises(StreamingQueryException) as raised:
-        scene.run(one.join(other, sf.expr(
-            "one.partition = other.partition and one.offset = other.offset"
-        )).select("one.partition", "one.offset"))  # fmt: skip
+        scene.run(
+            one.join(
+                other, sf.expr("one.partition = other.partition and one.offset = other.offset")
+            ).select("one.partition", "one.offset")
+        )
     assert "this DataFrame of mode=group has another reader" in str(raised.value)
     assert scene.rows == []
 

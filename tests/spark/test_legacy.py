@@ -53,9 +53,12 @@ def test_create_stream(
 ) -> None:
     """It is a member of the group, with the threads that each topic is given, and decodes."""
     rows = create_stream(
-        spark, sandbox.zookeeper_connect, unique("group"), {topic: 2},
+        spark,
+        sandbox.zookeeper_connect,
+        unique("group"),
+        {topic: 2},
         {"auto.offset.reset": "smallest"},
-    )  # fmt: skip
+    )
     values, ranges = drained(rows, tmp_path)
     assert values == [f"{partition}-{number}" for partition in range(2) for number in range(10)]
     assert ranges == [OffsetRange(topic, 0, 0, 10), OffsetRange(topic, 1, 0, 10)]
@@ -66,17 +69,19 @@ def test_create_direct_stream(
 ) -> None:
     """It begins where auto.offset.reset says, or at given offsets of just these partitions."""
     params = {
-        "zookeeper.connect": sandbox.zookeeper_connect, "metadata.broker.list": "ignored:1",
+        "zookeeper.connect": sandbox.zookeeper_connect,
+        "metadata.broker.list": "ignored:1",
         "auto.offset.reset": "smallest",
-    }  # fmt: skip
+    }
     values, _ = drained(create_direct_stream(spark, [topic], params), tmp_path / "all")
     assert len(values) == 20
     given = {TopicAndPartition(topic, 1): 7}
     decoder = sf.udf(lambda value: value.decode().upper() + "!", "string")
     rows = create_direct_stream(spark, [topic], params, given, value_decoder=decoder)
     assert drained(rows, tmp_path / "some") == (
-        ["1-7!", "1-8!", "1-9!"], [OffsetRange(topic, 1, 7, 10)],
-    )  # fmt: skip
+        ["1-7!", "1-8!", "1-9!"],
+        [OffsetRange(topic, 1, 7, 10)],
+    )
 
 
 def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:

@@ -26,7 +26,8 @@ from zkconsumer.spark.schema import SCHEMA
 
 NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
 SECRET = {
-    "zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "me:hidden",
+    "zookeeper.auth.scheme": "digest",
+    "zookeeper.auth.credential": "me:hidden",
     "zookeeper.auth.insecure.plaintext": "true",
 }
 MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
@@ -71,10 +72,15 @@ def test_case_does_not_matter(name: str) -> None:
 
 def test_old_property_names_reach_the_consumer() -> None:
     """A JVM consumer's properties are options under their own names, and win over defaults."""
-    options = SourceOptions.parse({
-        "zookeeper.connect": "z:1", "subscribe": "a", "group.id": "g",
-        "fetch.message.max.bytes": "4096", "auto.offset.reset": "smallest",
-    })
+    options = SourceOptions.parse(
+        {
+            "zookeeper.connect": "z:1",
+            "subscribe": "a",
+            "group.id": "g",
+            "fetch.message.max.bytes": "4096",
+            "auto.offset.reset": "smallest",
+        }
+    )
     assert options.config.fetch_message_max_bytes == 4096
     assert options.config.auto_offset_reset == "smallest"
     assert options.group == "g"
@@ -117,25 +123,40 @@ def test_forms_of_offsets_and_times() -> None:
     assert parse(startingOffsetsByTimestamp='{"a":{"0":5}}').starting == AtTimes({one: 5})
 
 
-@pytest.mark.parametrize("text", ["first", "{", "{}", "[]", '{"a":{}}', '{"a":{"x":1}}',
-                                  '{"a":{"0":-3}}', '{"a":{"0":true}}', '{"a b":{"0":1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first",
+        "{",
+        "{}",
+        "[]",
+        '{"a":{}}',
+        '{"a":{"x":1}}',
+        '{"a":{"0":-3}}',
+        '{"a":{"0":true}}',
+        '{"a b":{"0":1}}',
+    ],
+)
 def test_a_bad_position_says_what_is_allowed(text: str) -> None:
     """Every malformed `startingOffsets` is one ConfigError at that option."""
     assert refused({**NEEDED, "startingOffsets": text}).where == "startingOffsets"
 
 
-@pytest.mark.parametrize(("name", "hint"), [
-    ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
-    ("startingOffset", "startingOffsets"),
-    ("subscribe.pattern", "subscribePattern"),
-    ("zookeper", "zookeeper"),
-    ("groupId", "group.id"),
-    ("auto.offset.rest", "auto.offset.reset"),
-    ("kafka.bootstrap.servers", "set zookeeper"),
-    ("kafka.fetch.max.bytes", "fetch.max.bytes"),
-    ("kafka.group.id", "group.id"),
-    ("path", "subscribe"),
-])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("startingOffset", "startingOffsets"),
+        ("subscribe.pattern", "subscribePattern"),
+        ("zookeper", "zookeeper"),
+        ("groupId", "group.id"),
+        ("auto.offset.rest", "auto.offset.reset"),
+        ("kafka.bootstrap.servers", "set zookeeper"),
+        ("kafka.fetch.max.bytes", "fetch.max.bytes"),
+        ("kafka.group.id", "group.id"),
+        ("path", "subscribe"),
+    ],
+)
 def test_an_unknown_name_names_the_nearest(name: str, hint: str) -> None:
     """The error's remedy has the right name."""
     error = refused({**NEEDED, name.lower(): "1"})
@@ -150,51 +171,67 @@ def test_all_unknown_names_are_in_one_error() -> None:
     assert "minPartitions" in error.remedy
 
 
-@pytest.mark.parametrize(("options", "where"), [
-    ({"subscribe": "a"}, "zookeeper"),
-    ({"zookeeper": "h"}, "subscribe, subscribePattern, assign"),
-    ({**NEEDED, "assign": '{"a":[0]}'}, "subscribe, assign"),
-    ({**NEEDED, "zookeeper.connect": "other:1"}, "zookeeper, zookeeper.connect"),
-    ({**NEEDED, "startingOffsets": "earliest", "startingTimestamp": "1"},
-     "startingOffsets, startingTimestamp"),
-    ({**NEEDED, "mode": "group"}, "group.id"),
-    ({**MEMBER, "startingOffsets": "earliest"}, "startingOffsets"),
-    ({**MEMBER, "startingTimestamp": "1"}, "startingTimestamp"),
-    ({**MEMBER, "mirrorOffsets": "true"}, "mirrorOffsets"),
-    ({**NEEDED, "mirrorOffsets": "true"}, "mirrorOffsets"),
-    ({**NEEDED, "streams": "2"}, "streams"),
-    ({**NEEDED, "subscribe": "a:2"}, "subscribe"),
-    ({**NEEDED, "subscribe": "a,a"}, "subscribe"),
-    ({**NEEDED, "subscribe": ","}, "subscribe"),
-    ({**NEEDED, "mode": "both"}, "mode"),
-    ({**NEEDED, "includeHeaders": "true"}, "includeHeaders"),
-    ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
-    ({**NEEDED, "failOnDataLoss": "yes"}, "failOnDataLoss"),
-    ({**NEEDED, "fetch.message.max.bytes": "1k"}, "fetch.message.max.bytes"),
-])
-def test_contradictions_and_bad_values_name_the_option(
-    options: dict[str, str], where: str
-) -> None:
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"subscribe": "a"}, "zookeeper"),
+        ({"zookeeper": "h"}, "subscribe, subscribePattern, assign"),
+        ({**NEEDED, "assign": '{"a":[0]}'}, "subscribe, assign"),
+        ({**NEEDED, "zookeeper.connect": "other:1"}, "zookeeper, zookeeper.connect"),
+        (
+            {**NEEDED, "startingOffsets": "earliest", "startingTimestamp": "1"},
+            "startingOffsets, startingTimestamp",
+        ),
+        ({**NEEDED, "mode": "group"}, "group.id"),
+        ({**MEMBER, "startingOffsets": "earliest"}, "startingOffsets"),
+        ({**MEMBER, "startingTimestamp": "1"}, "startingTimestamp"),
+        ({**MEMBER, "mirrorOffsets": "true"}, "mirrorOffsets"),
+        ({**NEEDED, "mirrorOffsets": "true"}, "mirrorOffsets"),
+        ({**NEEDED, "streams": "2"}, "streams"),
+        ({**NEEDED, "subscribe": "a:2"}, "subscribe"),
+        ({**NEEDED, "subscribe": "a,a"}, "subscribe"),
+        ({**NEEDED, "subscribe": ","}, "subscribe"),
+        ({**NEEDED, "mode": "both"}, "mode"),
+        ({**NEEDED, "includeHeaders": "true"}, "includeHeaders"),
+        ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({**NEEDED, "failOnDataLoss": "yes"}, "failOnDataLoss"),
+        ({**NEEDED, "fetch.message.max.bytes": "1k"}, "fetch.message.max.bytes"),
+    ],
+)
+def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], where: str) -> None:
     """One ConfigError, at the option or options that are to be changed."""
     assert refused(options).where == where
 
 
-@pytest.mark.parametrize("options", [
-    {"maxOffsetsPerTrigger": "5"}, {"mirrorOffsets": "true", "group.id": "g"},
-    {"mode": "group", "group.id": "g"}, {"startingOffsets": "latest"},
-    {"startingOffsets": '{"a":{"0":-1}}'}, {"endingOffsets": "earliest"},
-    {"endingOffsets": '{"a":{"0":-2}}'}, {"startingOffsets": "zookeeper"},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxOffsetsPerTrigger": "5"},
+        {"mirrorOffsets": "true", "group.id": "g"},
+        {"mode": "group", "group.id": "g"},
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"a":{"0":-1}}'},
+        {"endingOffsets": "earliest"},
+        {"endingOffsets": '{"a":{"0":-2}}'},
+        {"startingOffsets": "zookeeper"},
+    ],
+)
 def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
     """As Spark's connector, and a batch is no member."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_batch()
 
 
-@pytest.mark.parametrize("options", [
-    {"endingOffsets": "latest"}, {"endingTimestamp": "1"}, {"pushFilters": "true"},
-    {"endingOffsetsByTimestamp": '{"a":{"0":1}}'}, {"startingOffsets": "zookeeper"},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"endingOffsets": "latest"},
+        {"endingTimestamp": "1"},
+        {"pushFilters": "true"},
+        {"endingOffsetsByTimestamp": '{"a":{"0":1}}'},
+        {"startingOffsets": "zookeeper"},
+    ],
+)
 def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
     """A stream has no end, and Spark pushes no filters into it."""
     with pytest.raises(ConfigError):
@@ -223,10 +260,12 @@ def test_options_travel_and_keep_secrets() -> None:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("reader", NEEDED), ("reader", {**NEEDED, "pushFilters": "true"}),
-        ("streamReader", NEEDED), ("streamReader", MEMBER),
+        ("reader", NEEDED),
+        ("reader", {**NEEDED, "pushFilters": "true"}),
+        ("streamReader", NEEDED),
+        ("streamReader", MEMBER),
     ],
-)  # fmt: skip
+)
 def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
     """Spark sends them the source beside its reader; processes of the driver get all of it."""
     packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))

@@ -49,9 +49,12 @@ def stopped(page: Page, beginning: str) -> Iterator[None]:
 
 
 def test_the_programs(
-    spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path,
+    spark: SparkSession,
+    sandbox: Sandbox,
+    unique: Callable[[str], str],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """The queries, the batch read, the listeners and the function do what the page says of them."""
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
@@ -60,12 +63,16 @@ def test_the_programs(
         for znode in znodes:
             client.create(znode, b"0", makepath=True)
     names = {
-        "zk1:2181/kafka": connect, '"billing"': f'"{group}"', '"subscribe", "orders"':
-        f'"subscribe", "{topic}"', '"orders-checkpoint"': f'"{tmp_path}/checkpoint"',
-        '"path", "orders"': f'"path", "{tmp_path}/orders"', "orders/batch=": f"{tmp_path}/batch=",
-        '"moves"': f'"{tmp_path}/moves"', '"moves-checkpoint"': f'"{tmp_path}/moves-checkpoint"',
+        "zk1:2181/kafka": connect,
+        '"billing"': f'"{group}"',
+        '"subscribe", "orders"': f'"subscribe", "{topic}"',
+        '"orders-checkpoint"': f'"{tmp_path}/checkpoint"',
+        '"path", "orders"': f'"path", "{tmp_path}/orders"',
+        "orders/batch=": f"{tmp_path}/batch=",
+        '"moves"': f'"{tmp_path}/moves"',
+        '"moves-checkpoint"': f'"{tmp_path}/moves-checkpoint"',
         "billing.*": f"{group}.*",
-    }  # fmt: skip
+    }
     page = Page(spark, **names)
     page.run("from zkconsumer.spark.progress_listener")
     page.run("from zkconsumer.spark.finishing import CommitListener")

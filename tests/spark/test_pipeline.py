@@ -95,9 +95,16 @@ def test_ctrl_c(home: Path, start: Start) -> None:
 
 LOG = [Row(0, offset, 1000 * offset + 5, str(offset)) for offset in range(6)]
 GOOD = Verdict(
-    produced=6, spark=4, jvm=2, lost=0, wrong=0, duplicates=0, in_flight=0, windows=4,
+    produced=6,
+    spark=4,
+    jvm=2,
+    lost=0,
+    wrong=0,
+    duplicates=0,
+    in_flight=0,
+    windows=4,
     wrong_windows=0,
-)  # fmt: skip
+)
 
 
 def judged(

@@ -43,9 +43,11 @@ def test_the_connectors_progress() -> None:
     told = [list(map(str, progress_of(*event.progress.sources))) for event in recorded()]
     assert told[0][0] == "orders-0 [,12) lag 8"
     assert told[1] == [
-        "orders-0 [12,20) lag 0", "orders-1 [12,21) lag 0", "orders-2 [13,22) lag 0",
+        "orders-0 [12,20) lag 0",
+        "orders-1 [12,21) lag 0",
+        "orders-2 [13,22) lag 0",
         "payments-0 [1,2) lag 0",
-    ]  # fmt: skip
+    ]
 
 
 def test_what_is_no_offset_of_kafka() -> None:

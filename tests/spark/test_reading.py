@@ -94,9 +94,7 @@ def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
     assert one.flush(REQUEST_S) == 0
     found = rows(sandbox, OffsetRange(topic, 2, 0, 5), columns=tuple(SCHEMA.names))
     times = [datetime.fromtimestamp((MOMENT_MS + n) / 1000, UTC) for n in range(5)]
-    assert found == [
-        (key, value, topic, 2, n, times[n], 0) for n, (key, value) in enumerate(sent)
-    ]
+    assert found == [(key, value, topic, 2, n, times[n], 0) for n, (key, value) in enumerate(sent)]
 
 
 def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
@@ -114,9 +112,12 @@ def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
     """From within a compressed batch to within another: not one message more or less."""
     for part in range(3):
         write(
-            sandbox, topic, [("k", f"{part * 1000 + n}") for n in range(1000)],
-            partition=1, codec=codec,
-        )  # fmt: skip
+            sandbox,
+            topic,
+            [("k", f"{part * 1000 + n}") for n in range(1000)],
+            partition=1,
+            codec=codec,
+        )
     found = rows(sandbox, OffsetRange(topic, 1, 123, 2345), columns=("offset", "value"))
     assert found == [(n, b"%d" % n) for n in range(123, 2345)]
 
@@ -127,9 +128,7 @@ def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
         sandbox.produce(topic, 3000, partition=partition)
     ranges = [OffsetRange(topic, n, 10 * n, 2500 + n) for n in range(4)]
     twice, empty = OffsetRange(topic, 0, 2600, 2700), OffsetRange(topic, 3, 5, 5)
-    found = rows(
-        sandbox, *ranges, twice, empty, columns=("partition", "offset", "value", "topic")
-    )
+    found = rows(sandbox, *ranges, twice, empty, columns=("partition", "offset", "value", "topic"))
     assert all((value, name) == (b"%d" % at, topic) for _, at, value, name in found)
     by_partition: dict[int, list[int]] = {}
     for partition, offset, _, _ in found:
@@ -229,8 +228,11 @@ print(os.waitstatus_to_exitcode(status), count())
     arguments = [repr(settings_of(sandbox).client), hundred]
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.split() == ["100", "100"]
 
 
@@ -275,7 +277,8 @@ def test_a_cut_log_is_read_as_far_as_it_goes(
         assert offsets(sandbox, OffsetRange(hundred, 0, 20, 80), **lossy) == [*range(30, 80)]
         assert offsets(sandbox, OffsetRange(hundred, 0, 0, 10), **lossy) == []
     assert [record.getMessage()[:42] for record in caplog.records] == [
-        "10 messages are not in the log any more (r", "10 messages are not in the log any more (r"
+        "10 messages are not in the log any more (r",
+        "10 messages are not in the log any more (r",
     ]
 
 

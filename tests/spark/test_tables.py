@@ -215,10 +215,26 @@ def test_a_marked_edit(
     cluster.offset(topic, 0, 1, group)
     cluster.offset(topic, 1, 1, group)
     subprocess.run(
-        [sys.executable, "-m", "zkconsumer", "offsets", "set", "-z", cluster.connect, "-g", group,
-         f"{topic}:0=7", "--execute", "--timeout", "60", "--backup-dir", str(tmp_path)],
-        capture_output=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "zkconsumer",
+            "offsets",
+            "set",
+            "-z",
+            cluster.connect,
+            "-g",
+            group,
+            f"{topic}:0=7",
+            "--execute",
+            "--timeout",
+            "60",
+            "--backup-dir",
+            str(tmp_path),
+        ],
+        capture_output=True,
+        check=True,
+    )
     found = _by_partition(tables.offsets(spark, zookeeper=cluster.connect, groups=[group]))
     assert [(row.offset, row.marked) for _, row in sorted(found.items())] == [(7, True), (1, False)]
 
@@ -237,22 +253,28 @@ def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluste
     rows = tables.offsets(spark, **asked).collect()
     found = {(row.storage, row.partition): (row.offset, row.metadata) for row in rows}
     assert {key: one for key, one in found.items() if key[0] == "kafka"} == {
-        ("kafka", 0): (9, "a note"), ("kafka", 1): (4, ""),
+        ("kafka", 0): (9, "a note"),
+        ("kafka", 1): (4, ""),
     }
     assert {key[1]: one for key, one in found.items() if key[0] == "zookeeper"} == dict.fromkeys(
         range(PARTITIONS), (4, None)
     )
     lags = _by_partition(tables.lag(spark, **asked))
     assert [(row.storage, row.offset) for _, row in sorted(lags.items())] == [
-        ("kafka", 9), ("both", 4), ("zookeeper", 4), ("zookeeper", 4),
+        ("kafka", 9),
+        ("both", 4),
+        ("zookeeper", 4),
+        ("zookeeper", 4),
     ]
 
 
 def test_only_what_is_needed_is_asked_for(spark: SparkSession, scene: Scene) -> None:
     """Without a column of the logs a dead broker is not missed; with one it is an error."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
-    asked: Any = {"zookeeper": scene.connect, "properties": {
-        "zookeeper.connection.timeout.ms": "1000"}}
+    asked: Any = {
+        "zookeeper": scene.connect,
+        "properties": {"zookeeper.connection.timeout.ms": "1000"},
+    }
     rows = tables.lag(spark, **asked, columns=["offset", "error"]).collect()
     assert [tuple(row) for row in rows] == [(5, None), (5, None)]
     rows = tables.lag(spark, **asked, columns=["lag", "error"]).collect()
@@ -285,9 +307,14 @@ def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
             writes = []
             for number in range(first, first + 250):
                 name = f"g{number}"
-                writes += [Create(path) for path in (
-                    paths.group(name), paths.offsets(name), paths.offsets_of(name, "t"),
-                )]
+                writes += [
+                    Create(path)
+                    for path in (
+                        paths.group(name),
+                        paths.offsets(name),
+                        paths.offsets_of(name, "t"),
+                    )
+                ]
                 offset = paths.offset(name, TopicPartition("t", 0))
                 writes.append(Create(offset, str(number).encode()))
             assert connection.write(writes).value is not None
@@ -331,10 +358,17 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 
 def test_pieces_are_read_together() -> None:
     """A task reads whole groups at once up to a bound, and pieces of one group by themselves."""
-    pieces = [Piece("a", None, 15_000), Piece("b", None, 4_000), Piece("c", None, 4_000),
-              Piece("d", frozenset(["t"]), 10), Piece("e", frozenset(["t"]), 10)]
+    pieces = [
+        Piece("a", None, 15_000),
+        Piece("b", None, 4_000),
+        Piece("c", None, 4_000),
+        Piece("d", frozenset(["t"]), 10),
+        Piece("e", frozenset(["t"]), 10),
+    ]
     assert list(chunks(pieces)) == [
-        (["a", "b"], None), (["c"], None), (["d", "e"], frozenset(["t"])),
+        (["a", "b"], None),
+        (["c"], None),
+        (["d", "e"], frozenset(["t"])),
     ]
 
 
@@ -343,23 +377,29 @@ def test_pieces_are_read_together() -> None:
 GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    ({"tabel": "lag"}, "tabel: did you mean table?"),
-    ({"group": "a"}, "did you mean groups?"),
-    ({"table": "lags"}, "bad value 'lags' of table"),
-    ({"zookeeper.connect": "h:1"}, "ZooKeeper is named twice"),
-    ({"groups": "a", "groupsPattern": "b"}, "they contradict each other (groups, groupsPattern)"),
-    ({"groups": " , "}, "it names nothing (groups)"),
-    ({"groups": "a/b"}, "is no legal group name"),
-    ({"topics": "a/b"}, "is no legal topic name"),
-    ({"table": "members", "topics": "a"}, "no option of the table members (topics)"),
-    ({"startingOffsets": "latest"}, "no option of the table lag (startingOffsets)"),
-    ({"table": "owner_changes", "parallelism": "2"}, "no option of the table owner_changes"),
-    ({"table": "owners", "offsets.storage": "kafka"}, "no option of the table owners"),
-    ({"table": "offset_changes", "offsets.storage": "kafka"}, "so it is not followed"),
-    ({"parallelism": "0"}, "bad value '0' of parallelism"),
-    ({"groupsPattern": "("}, "("),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tabel": "lag"}, "tabel: did you mean table?"),
+        ({"group": "a"}, "did you mean groups?"),
+        ({"table": "lags"}, "bad value 'lags' of table"),
+        ({"zookeeper.connect": "h:1"}, "ZooKeeper is named twice"),
+        (
+            {"groups": "a", "groupsPattern": "b"},
+            "they contradict each other (groups, groupsPattern)",
+        ),
+        ({"groups": " , "}, "it names nothing (groups)"),
+        ({"groups": "a/b"}, "is no legal group name"),
+        ({"topics": "a/b"}, "is no legal topic name"),
+        ({"table": "members", "topics": "a"}, "no option of the table members (topics)"),
+        ({"startingOffsets": "latest"}, "no option of the table lag (startingOffsets)"),
+        ({"table": "owner_changes", "parallelism": "2"}, "no option of the table owner_changes"),
+        ({"table": "owners", "offsets.storage": "kafka"}, "no option of the table owners"),
+        ({"table": "offset_changes", "offsets.storage": "kafka"}, "so it is not followed"),
+        ({"parallelism": "0"}, "bad value '0' of parallelism"),
+        ({"groupsPattern": "("}, "("),
+    ],
+)
 def test_options_are_strict(options: dict[str, str], says: str) -> None:
     """What is unknown, bad or contradictory is one sentence that names it."""
     with pytest.raises((ConfigError, InvalidNameError)) as caught:
@@ -369,8 +409,11 @@ def test_options_are_strict(options: dict[str, str], says: str) -> None:
 
 def test_options() -> None:
     """Names as Spark hands them over, in any case; how ZooKeeper is reached is the properties'."""
-    given = GOOD | {"GROUPSPATTERN": "a.*", "zookeeper.session.timeout.ms": "9000",
-                    "offsets.storage": "KAFKA"}
+    given = GOOD | {
+        "GROUPSPATTERN": "a.*",
+        "zookeeper.session.timeout.ms": "9000",
+        "offsets.storage": "KAFKA",
+    }
     found = parse(given)
     assert found.selected(["a1", "ba", "a"]) == ["a1", "a"] and found.ask_kafka
     assert found.config.zookeeper_session_timeout_s == 9
@@ -384,9 +427,12 @@ def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
         ("lag", {"grups": "a"}, "unknown option (grups): grups: did you mean groups?"),
         ("lag_changes", {}, "bad value 'lag_changes' of table"),
         ("owner_changes", {}, "owner_changes is a stream (table): use spark.readStream"),
-        ("owners", {"zookeeper": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"},
-         "no ZooKeeper session within 0.3 s"),
-    ]  # fmt: skip
+        (
+            "owners",
+            {"zookeeper": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"},
+            "no ZooKeeper session within 0.3 s",
+        ),
+    ]
     for table, options, says in wrong:
         given = {"zookeeper": scene.connect, "table": table} | options
         with pytest.raises(AnalysisException) as caught:
@@ -497,7 +543,8 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
     scene.owner("t", 1, "g_a-0")
     with Follower("owner_changes", scene) as query:
         assert query.told() == [
-            ("g", 0, "claimed", None, "g_a-0"), ("g", 1, "claimed", None, "g_a-0"),
+            ("g", 0, "claimed", None, "g_a-0"),
+            ("g", 1, "claimed", None, "g_a-0"),
         ]
         scene.session.delete(znode)
         assert query.told() == [("g", 0, "released", "g_a-0", None)]
@@ -516,7 +563,8 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
     scene.owner("u", 7, "h_a-0", "h")
     with Follower("owner_changes", scene, query.offset) as again:
         assert again.told() == [
-            ("g", 0, "moved", "g_b-0", "g_c-0"), ("g", 1, "released", "g_a-0", None),
+            ("g", 0, "moved", "g_b-0", "g_c-0"),
+            ("g", 1, "released", "g_a-0", None),
             ("h", 7, "moved", "h_a-0", "h_a-0"),
         ]
         offset = json.loads(again.offset)
@@ -578,15 +626,15 @@ def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> Non
         assert query.awaitTermination(LIMIT_S)
         told.append(log.told())
     assert told == [
-        [("g", 0, "claimed", None, "g_b-0")], [], [("g", 0, "moved", "g_b-0", "g_c-0")],
+        [("g", 0, "claimed", None, "g_b-0")],
+        [],
+        [("g", 0, "moved", "g_b-0", "g_c-0")],
     ]
 
 
 def test_zookeeper_restarts(tmp_path: Path) -> None:
     """A query waits for ZooKeeper, and tells what was committed after it came back."""
-    with (
-        ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene
-    ):  # fmt: skip
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene:
         znode = scene.offset("t", 0, 1)
         patient = {"zookeeper.connection.timeout.ms": "60000"}
         with Follower("offset_changes", scene, **patient) as query:
@@ -597,17 +645,13 @@ def test_zookeeper_restarts(tmp_path: Path) -> None:
             assert query.told() == [("g", 0, "committed", 1, 2)]
 
 
-def test_a_checkpoint_of_another_table(
-    spark: SparkSession, scene: Scene, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
     """It is refused with a sentence, and nothing is told."""
     scene.owner("t", 0, "g_a-0")
     with _following(tables.owner_changes(spark, **_asked(scene)), tmp_path) as log:
         log.wait(1)
     frame = tables.offset_changes(spark, **_asked(scene))
-    query = (
-        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
-    )
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(LIMIT_S)
     assert "the checkpoint is of the table owner_changes" in str(caught.value)
@@ -617,8 +661,11 @@ def test_an_offset_is_bounded_by_what_is_followed() -> None:
     """10,000 partitions are packed into less than 30 bytes each, however often they change."""
     reading = {
         (f"group-{n % 20}", f"topic-{n % 7}", n): State(
-            f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0", 4_000_000 + n,
-            4_000_000 + n, 0, 1_700_000_000_000 + n,
+            f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0",
+            4_000_000 + n,
+            4_000_000 + n,
+            0,
+            1_700_000_000_000 + n,
         )
         for n in range(10_000)
     }

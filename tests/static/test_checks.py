@@ -21,15 +21,24 @@ STRICTLY = ("--strict", "--follow-imports=silent", "--no-namespace-packages")
 
 @pytest.mark.parametrize(
     "command",
-    [("ruff", "check", "."), ("mypy",), ("mypy", *STRICTLY, *PROGRAMS)],
-    ids=["ruff", "mypy", "mypy of programs"],
+    [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+        ("mypy", *STRICTLY, *PROGRAMS),
+    ],
+    ids=["ruff", "ruff format", "mypy", "mypy of programs"],
 )
 def test_nothing_is_found(command: tuple[str, ...]) -> None:
-    """Neither a line against the rules of setup.cfg and ruff.toml, nor a type that does not fit."""
+    """The linter, the formatter and the type checker find nothing."""
     # The soak is made of the tests' helpers.
     environ = {**os.environ, "MYPYPATH": os.pathsep.join(("tests", "tests/integration"))}
     found = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, env=environ, capture_output=True, text=True,
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr

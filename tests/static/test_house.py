@@ -134,6 +134,7 @@ def test_every_package_is_installed() -> None:
     listed.read(ROOT / "setup.cfg")
     lines = listed["options"]["packages"].split()
     folders = [path.parent.relative_to(ROOT) for path in (ROOT / "zkconsumer").rglob("__init__.py")]
-    names = {path.name if path.parent.name == "discovery" else ".".join(path.parts)
-             for path in folders}
+    names = {
+        path.name if path.parent.name == "discovery" else ".".join(path.parts) for path in folders
+    }
     assert sorted(lines) == sorted(names)

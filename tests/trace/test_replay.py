@@ -132,8 +132,18 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "null", "[]", "{", '{"v":2}', '{"v":1,"settings":{}}', '{"v":1,"event":1,"member":[]}',
-     "[" * 100_000, '{"v":1,"settings":{"is":"State"}}', "\ud800"],
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"v":2}',
+        '{"v":1,"settings":{}}',
+        '{"v":1,"event":1,"member":[]}',
+        "[" * 100_000,
+        '{"v":1,"settings":{"is":"State"}}',
+        "\ud800",
+    ],
 )
 def test_what_is_no_trace(line: str) -> None:
     """Lines that are none are refused as such, without another error."""
@@ -172,8 +182,11 @@ def test_a_real_member(
 
     def config(**more: Any) -> ConsumerConfig:
         return ConsumerConfig(
-            group_id=topic, zookeeper_connect=sandbox.zookeeper_connect,
-            auto_offset_reset="smallest", consumer_timeout_s=30.0, **more,
+            group_id=topic,
+            zookeeper_connect=sandbox.zookeeper_connect,
+            auto_offset_reset="smallest",
+            consumer_timeout_s=30.0,
+            **more,
         )
 
     with ConsumerConnector(config(trace_file=str(path))) as connector:
@@ -206,8 +219,10 @@ def test_a_full_disk_ends_the_trace_and_not_the_member(
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=1)
     config = ConsumerConfig(
-        group_id=topic, zookeeper_connect=sandbox.zookeeper_connect,
-        trace_file=str(tmp_path / "trace.jsonl"), auto_offset_reset="smallest",
+        group_id=topic,
+        zookeeper_connect=sandbox.zookeeper_connect,
+        trace_file=str(tmp_path / "trace.jsonl"),
+        auto_offset_reset="smallest",
         consumer_timeout_s=30.0,
     )
     with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:

@@ -58,9 +58,9 @@ def test_decoder(group: Group) -> None:
     """ZookeeperConsumerConnectorTest.testConsumerDecoder: texts, by hasNext and next."""
     _send(group, 2)
     one = group.member("consumer0", consumer_timeout_s=30.0)
-    (stream,) = one.connector.create_message_streams(
-        {group.topic: 1}, value_decoder=bytes.decode
-    )[group.topic]
+    (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
+        group.topic
+    ]
     assert sorted(next(stream).value for _ in range(4)) == ["0-0", "0-1", "1-0", "1-1"]
 
 

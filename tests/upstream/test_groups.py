@@ -62,9 +62,11 @@ class Place(World):
     def member(self, group: str, consumer: str, **settings: Any) -> ConsumerConnector:
         """A member of ours; it leaves at the end of the test."""
         config = ConsumerConfig(
-            group_id=group, zookeeper_connect=self.connect, consumer_id=consumer,
+            group_id=group,
+            zookeeper_connect=self.connect,
+            consumer_id=consumer,
             **(SETTINGS | settings),
-        )  # fmt: skip
+        )
         return self._stack.enter_context(ConsumerConnector(config))
 
     def rows(self, group: str) -> list[list[str]]:

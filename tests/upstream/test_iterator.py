@@ -21,9 +21,9 @@ def test_begins_inside_a_compressed_set(group: Group) -> None:
     """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: "5" to "9", the end."""
     _send(group, "gzip")
     one = group.member("consumer1", consumer_timeout_s=30.0)
-    (stream,) = one.connector.create_message_streams(
-        {group.topic: 1}, value_decoder=bytes.decode
-    )[group.topic]
+    (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
+        group.topic
+    ]
     found = [next(stream) for _ in range(5)]
     assert [(m.offset, m.value) for m in found] == [(n, str(n)) for n in range(5, 10)]
     one.connector.shutdown()

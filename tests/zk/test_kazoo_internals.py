@@ -51,10 +51,12 @@ def test_the_list_is_complete() -> None:
     """The modules that import kazoo use no private attribute of others but the listed ones."""
     used = {
         node.attr
-        for module in _modules() if _imports_kazoo(module)
+        for module in _modules()
+        if _imports_kazoo(module)
         for node in ast.walk(module)
         if isinstance(node, ast.Attribute)
-        and node.attr.startswith("_") and not node.attr.startswith("__")
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     }
     assert used == PRIVATE.keys()

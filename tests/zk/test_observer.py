@@ -140,9 +140,7 @@ def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> N
     assert (set(found.owners), set(found.offsets)) == ({T0}, set())
 
 
-def test_changes_from_nothing(
-    zookeeper: ZooKeeperServer, client: KazooClient, group: str
-) -> None:
+def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
     """A group that comes into being while it is followed is seen, part by part, and its end too."""
     with following(zookeeper.connect, group) as (_, followed):
         client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
@@ -227,9 +225,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
         hand.stop()
 
 
-def test_a_session_that_ends(
-    zookeeper: ZooKeeperServer, client: KazooClient, group: str
-) -> None:
+def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
     """After the observer's own session has expired it goes on in a new one."""
     claim(client, group, T0)
     with following(zookeeper.connect, group) as (observer, followed):

@@ -27,9 +27,7 @@ def run_claim(
     """Claim for one thread; asking who holds what is held, unless told otherwise."""
     threads = dict.fromkeys(partitions, thread or client.thread)
     asked = frozenset(partitions) if ask else frozenset()
-    return client.run(
-        claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before
-    )
+    return client.run(claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before)
 
 
 def claimed(outcome: Outcome) -> Claimed:
@@ -87,9 +85,7 @@ def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
 def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
     """Somebody claims between our look and our create: the others are claimed all the same."""
     with_parents(client)
-    outcome = claimed(
-        run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)})
-    )
+    outcome = claimed(run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)}))
     assert outcome.claimed.keys() == {T0, T2}
     assert outcome.blocked == {T1: UNNAMED}
     assert client.owners()[T1][1] == client.peer.client_id[0]

@@ -18,9 +18,11 @@ from zkconsumer.zk.kazoo_transport import AT_ONCE
 
 def _config(server: ZooKeeperServer) -> ConsumerConfig:
     return ConsumerConfig(
-        group_id="g", zookeeper_connect=server.connect, zookeeper_session_timeout_s=6,
+        group_id="g",
+        zookeeper_connect=server.connect,
+        zookeeper_session_timeout_s=6,
         zookeeper_connection_timeout_s=20,
-    )  # fmt: skip
+    )
 
 
 def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique: object) -> None:
@@ -99,8 +101,10 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
     """Gone for longer than the session: a read says so in its time, and a later one succeeds."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         config = ConsumerConfig(
-            group_id="g", zookeeper_connect=server.connect, zookeeper_session_timeout_s=0.6,
-        )  # fmt: skip
+            group_id="g",
+            zookeeper_connect=server.connect,
+            zookeeper_session_timeout_s=0.6,
+        )
         with Connection(config) as connection:
             assert connection.children(["/"])["/"] == ["zookeeper"]
             server.kill()

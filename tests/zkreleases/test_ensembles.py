@@ -33,12 +33,17 @@ class Upgraded:
 
     def _server(self, number: int, release: str) -> ZooKeeperServer:
         server = ZooKeeperServer(
-            self._directory / f"zookeeper-{number}", release=release, server_id=number,
-            ensemble=self._peers, port=self._ports[number], tick_time_s=0.1, heap_mb=128,
+            self._directory / f"zookeeper-{number}",
+            release=release,
+            server_id=number,
+            ensemble=self._peers,
+            port=self._ports[number],
+            tick_time_s=0.1,
+            heap_mb=128,
             # A 3.4 server may have written a log and no snapshot yet. 3.5 refuses such data, unless
             # it is told to trust them during an upgrade (ZOOKEEPER-3056).
             settings={"snapshot.trust.empty": "true"},
-        )  # fmt: skip
+        )
         self._stack.callback(server.stop)
         return server
 
@@ -62,10 +67,12 @@ def test_a_rolling_upgrade(unique: Callable[[str], str], tmp_path: Path, stack: 
     ensemble = Upgraded(tmp_path, UPGRADE[0], stack)
     broker = stack.enter_context(
         BrokerServer(
-            tmp_path / "broker", zookeeper_connect=ensemble.connect, release="1.1.1",
+            tmp_path / "broker",
+            zookeeper_connect=ensemble.connect,
+            release="1.1.1",
             overrides={"zookeeper.session.timeout.ms": round(SESSION_S * 1000)},
         )
-    )  # fmt: skip
+    )
     topic = unique("topic")
     create_topic(ensemble.connect, topic, partitions=8)
     crew = Crew(ensemble.connect, broker.bootstrap, unique("group"), tmp_path, stack)

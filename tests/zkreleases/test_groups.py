@@ -86,12 +86,22 @@ KNOWN_TO_3_4 = {-11, -10, *range(10), 11, 12, 13, 14, 100, 101, 102}
 
 # TOPIC and GROUP stand for their names. All of them, but for those at the end, only read.
 TOOLS = (
-    "topics list", "topics show TOPIC", "groups list", "groups show GROUP", "members --group GROUP",
-    "owners --group GROUP", "offsets get --group GROUP", "lag --group GROUP",
-    "assign --group GROUP", "verify --group GROUP", "doctor --group GROUP", "explain GROUP",
+    "topics list",
+    "topics show TOPIC",
+    "groups list",
+    "groups show GROUP",
+    "members --group GROUP",
+    "owners --group GROUP",
+    "offsets get --group GROUP",
+    "lag --group GROUP",
+    "assign --group GROUP",
+    "verify --group GROUP",
+    "doctor --group GROUP",
+    "explain GROUP",
     "offsets reset --group GROUP --topic TOPIC --to-latest --force-live --execute",
-    "groups copy GROUP GROUP-copy --execute", "groups delete GROUP-copy --execute",
-)  # fmt: skip
+    "groups copy GROUP GROUP-copy --execute",
+    "groups delete GROUP-copy --execute",
+)
 
 
 class Ledger(Trap):

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from zkconsumer.admin.plan import Plan
 
 __all__ = [
-    "Admin", "Reset", "Kind", "Direction", "FileFormat", "Live", "Plan", "Report", "Finding",
-]  # fmt: skip
+    "Admin",
+    "Reset",
+    "Kind",
+    "Direction",
+    "FileFormat",
+    "Live",
+    "Plan",
+    "Report",
+    "Finding",
+]
 
 _HOMES = {
     "Admin": "zkconsumer.admin.api",

@@ -79,7 +79,8 @@ class Admin:
             config = ConnectionConfig(zookeeper_connect=config)
         if broker_limit_s <= 0:
             raise ConfigError(
-                f"bad value {broker_limit_s!r}", where="broker_limit_s",
+                f"bad value {broker_limit_s!r}",
+                where="broker_limit_s",
                 remedy="a positive number of seconds",
             )
         self.config = config
@@ -110,13 +111,9 @@ class Admin:
 
     def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
         """Return group -> its registered members; a group that does not exist is left out."""
-        return {
-            name: reports for name, (_, reports) in members(self._connection, names).items()
-        }
+        return {name: reports for name, (_, reports) in members(self._connection, names).items()}
 
-    def lag(
-        self, names: Iterable[str], *, topics: Topics | None = None
-    ) -> dict[str, GroupLag]:
+    def lag(self, names: Iterable[str], *, topics: Topics | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, ends of the logs, and lag.
 
         An offset or log end that is not known is a text with the reason.
@@ -151,9 +148,7 @@ class Admin:
         A state that may pass by itself is examined again after a second. Raises UnknownGroupError.
         """
         known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
-        return doctor(
-            self._connection, names, settings=known, ask_logs=kafka_logs(self._limit_s)
-        )
+        return doctor(self._connection, names, settings=known, ask_logs=kafka_logs(self._limit_s))
 
     def explain(self, group: str) -> Explanation:
         """Return why each thread of a group owns its partitions. Raises UnknownGroupError."""
@@ -197,9 +192,7 @@ class Admin:
         """Plan to set offsets in ZooKeeper exactly as given; missing groups are created."""
         return offset_plans.plan_import(self._connection, offsets)
 
-    def plan_delete_offsets(
-        self, group: str, topics: Mapping[str, Collection[int] | None]
-    ) -> Plan:
+    def plan_delete_offsets(self, group: str, topics: Mapping[str, Collection[int] | None]) -> Plan:
         """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""
         return group_changes.plan_delete_offsets(self._connection, group, topics=topics)
 
@@ -239,8 +232,12 @@ class Admin:
         both stores, and if Kafka does not return every offset.
         """
         return migrate.plan_migration(
-            self._connection, group, direction, topics=topics,
-            ask_kafka=migrate.kafka_offsets(self._limit_s), ask_logs=kafka_logs(self._limit_s),
+            self._connection,
+            group,
+            direction,
+            topics=topics,
+            ask_kafka=migrate.kafka_offsets(self._limit_s),
+            ask_logs=kafka_logs(self._limit_s),
         )
 
     def plan_undo(self, backup: Path) -> Plan:
@@ -272,7 +269,11 @@ class Admin:
         """
         kafka = BrokerOffsets.of(self._connection) if plan.kafka else None
         return apply(
-            self._connection, plan, backup_dir=self._backup_dir, live=live, kafka=kafka,
+            self._connection,
+            plan,
+            backup_dir=self._backup_dir,
+            live=live,
+            kafka=kafka,
             on_progress=on_progress,
         )
 

@@ -102,8 +102,7 @@ class Guards:
         roots = {paths.group(name): name for name in plan.groups}
         # A group that this plan makes has no member that could have read an older offset.
         self._made = {
-            roots[one.path] for one in plan.changes
-            if one.verb is Verb.CREATE and one.path in roots
+            roots[one.path] for one in plan.changes if one.verb is Verb.CREATE and one.path in roots
         }
         self._root: tuple[Write, ...] = ()
         self._groups: set[str] = set()
@@ -112,8 +111,7 @@ class Guards:
         self._marked: set[str] = set()
 
     def read(self, connection: Connection) -> None:
-        """How it all is now. Raises AccessDeniedError if the guard could not be put back as it was.
-        """
+        """Return the present znodes. Raises AccessDeniedError if the guard could not be restored."""
         groups = self._plan.groups
         roots = {paths.group(name): name for name in groups}
         self._groups = {roots[path] for path in connection.stats(roots)}
@@ -121,7 +119,8 @@ class Guards:
         rights = read_rights(connection, guarded)
         self._ids = {
             guarded[path]: Create(path, node.data, rights=rights[path])
-            for path, node in connection.read(guarded).items() if path in rights
+            for path, node in connection.read(guarded).items()
+            if path in rights
         }
         rooms = {paths.edits(name): name for name in groups}
         self._marks = {
@@ -198,9 +197,7 @@ class Guards:
             elif one.path == paths.ids(one.group):
                 self._ids.pop(one.group, None)
                 if one.after is not None:
-                    self._ids[one.group] = Create(
-                        one.path, one.after.data, rights=one.after.rights
-                    )
+                    self._ids[one.group] = Create(one.path, one.after.data, rights=one.after.rights)
 
     def is_guard(self, write: Write) -> bool:
         """Whether it is refused because of a member."""
@@ -229,9 +226,7 @@ class Guards:
 # ---- access control -----------------------------------------------------------------------------
 
 
-def read_rights(
-    connection: Connection, of: Iterable[str]
-) -> dict[str, tuple[Right, ...]]:
+def read_rights(connection: Connection, of: Iterable[str]) -> dict[str, tuple[Right, ...]]:
     """The access control lists of these znodes, so that they can be written again as they are.
 
     Raises AccessDeniedError for one that is kept from us, in whole or in the hash of a password,
@@ -242,7 +237,8 @@ def read_rights(
         if isinstance(rights, AccessDeniedError) or any(map(_is_hidden, rights)):
             raise AccessDeniedError(
                 "who may do what here is kept from us, so that it could not be put back",
-                where=path, remedy="authenticate as somebody with the right to administer it",
+                where=path,
+                remedy="authenticate as somebody with the right to administer it",
             )
         found[path] = rights
     return found
@@ -344,8 +340,14 @@ class _Run:
     """One application of one plan."""
 
     def __init__(
-        self, connection: Connection, plan: Plan, *, live: Live, max_writes: int,
-        kafka: KafkaStore | None, on_progress: Progress,
+        self,
+        connection: Connection,
+        plan: Plan,
+        *,
+        live: Live,
+        max_writes: int,
+        kafka: KafkaStore | None,
+        on_progress: Progress,
     ) -> None:
         self._connection, self._plan, self._live = connection, plan, live
         self._max_writes, self._kafka, self._on_progress = max_writes, kafka, on_progress
@@ -358,7 +360,8 @@ class _Run:
         plan, connection = self._plan, self._connection
         if plan.chroot != connection.config.zookeeper_chroot:
             raise RefusedError(
-                f"the plan was made below {plan.chroot or '/'}", where=plan.origin or plan.kind,
+                f"the plan was made below {plan.chroot or '/'}",
+                where=plan.origin or plan.kind,
                 remedy="name the same chroot in --zookeeper",
             )
         connection.sync(paths.CONSUMERS)
@@ -411,7 +414,8 @@ class _Run:
         if changed:
             raise RefusedError(
                 f"{count(changed, 'offset')} in Kafka changed since the plan was made",
-                where="; ".join(changed[:_NAMED]), remedy="nothing was written: make the plan anew",
+                where="; ".join(changed[:_NAMED]),
+                remedy="nothing was written: make the plan anew",
             )
         return due
 
@@ -440,7 +444,8 @@ class _Run:
                 shown(name) + (_OF_NOBODY if paths.member(group, name) in left else "")
                 for name in names
             ]
-            for group, names in found.items() if names
+            for group, names in found.items()
+            if names
         }
 
     # ---- writing ---------------------------------------------------------------------------------
@@ -470,20 +475,26 @@ class _Run:
             if reply.code is Code.NO_AUTH or not self._guards.is_extra(refused):
                 self._give_up(piece, reply.code, refused, nodes)
             self._guards.read(connection)
-        self._lost(ZooKeeperUnreachableError(
-            f"{ATTEMPTS} times there was no answer to a transaction",
-            where=connection.config.zookeeper_hosts, remedy="try again when the servers are well",
-        ))
+        self._lost(
+            ZooKeeperUnreachableError(
+                f"{ATTEMPTS} times there was no answer to a transaction",
+                where=connection.config.zookeeper_hosts,
+                remedy="try again when the servers are well",
+            )
+        )
 
     def _give_up(
         self, piece: Piece, code: Code, refused: Write, nodes: Mapping[str, Node]
     ) -> NoReturn:
         """Say why a transaction was refused; none of it was written."""
         if code is Code.NO_AUTH:
-            self._end(AccessDeniedError(
-                "ZooKeeper's access control forbids this change", where=refused.path,
-                remedy="authenticate as somebody who may (zookeeper.auth.*)",
-            ))
+            self._end(
+                AccessDeniedError(
+                    "ZooKeeper's access control forbids this change",
+                    where=refused.path,
+                    remedy="authenticate as somebody who may (zookeeper.auth.*)",
+                )
+            )
         if self._guards.is_guard(refused):
             gone = {refused.path.split("/")[2]: ["one that has gone again"]}
             self._end(_live_error("nothing was written", self._members() or gone, self._plan))
@@ -492,9 +503,11 @@ class _Run:
         why = f"{count(changed, 'znode')} changed meanwhile"
         if not changed:
             why = _REASONS.get(code, f"ZooKeeper refused it: {code.name}")
-        self._end(RefusedError(
-            why, where=told or refused.path, remedy="nothing was written: make the plan anew"
-        ))
+        self._end(
+            RefusedError(
+                why, where=told or refused.path, remedy="nothing was written: make the plan anew"
+            )
+        )
 
     def _lost(self, error: ZooKeeperUnreachableError) -> NoReturn:
         """The connection is gone while a transaction was under way."""
@@ -507,7 +520,8 @@ class _Run:
             raise error
         raise AppliedInPartError(
             f"{self._done} of {len(self._plan)} changes are made; then: {error.what}",
-            where=error.where, remedy=way_on(self._backup),
+            where=error.where,
+            remedy=way_on(self._backup),
         ) from error
 
     def _write_to_kafka(self, due: Sequence[KafkaChange]) -> None:
@@ -523,10 +537,13 @@ class _Run:
             self._advance(len(wanted) - len(failed))
             if failed:
                 told = [f"{tp}: {why}" for tp, why in list(failed.items())[:_NAMED]]
-                self._end(RefusedError(
-                    f"Kafka did not store {count(failed, 'offset')} of group {group}",
-                    where="; ".join(told), remedy="mend that, and apply it again",
-                ))
+                self._end(
+                    RefusedError(
+                        f"Kafka did not store {count(failed, 'offset')} of group {group}",
+                        where="; ".join(told),
+                        remedy="mend that, and apply it again",
+                    )
+                )
 
 
 def way_on(backup: Path | None) -> str:
@@ -568,13 +585,11 @@ _REASONS = {
 
 
 def _live_error(done: str, members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedError:
-    told = "; ".join(
-        f"{group}: {', '.join(names[:_NAMED])}"
-        for group, names in members.items()
-    )
+    told = "; ".join(f"{group}: {', '.join(names[:_NAMED])}" for group, names in members.items())
     one = len(members) == 1
     return RefusedError(
-        f"{'the group has' if one else f'{len(members)} groups have'} live members", where=told,
+        f"{'the group has' if one else f'{len(members)} groups have'} live members",
+        where=told,
         remedy=f"{done}: stop them first; or --force-live: {what_members_do(plan)}",
     )
 

@@ -40,7 +40,8 @@ class BrokerOffsets:
         faults = [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]
         if faults:
             raise RefusedError(
-                "what Kafka has of the group cannot be known", where="; ".join(faults[:5]),
+                "what Kafka has of the group cannot be known",
+                where="; ".join(faults[:5]),
                 remedy="see that the brokers are up, or leave Kafka out (--storage zookeeper)",
             )
         return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}

@@ -42,10 +42,17 @@ AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
 MemberSettings = Callable[[str], ConsumerConfig]
 """Group name -> the settings of its members."""
 
-PASSING = frozenset({
-    MALFORMED, NO_OWNER, UNREGISTERED, owners.STALE, owners.FOREIGN_OWNER,
-    registrations.DISAGREEMENT, registrations.NO_BROKERS,
-})  # fmt: skip
+PASSING = frozenset(
+    {
+        MALFORMED,
+        NO_OWNER,
+        UNREGISTERED,
+        owners.STALE,
+        owners.FOREIGN_OWNER,
+        registrations.DISAGREEMENT,
+        registrations.NO_BROKERS,
+    }
+)
 """Findings that a rebalance, a registration or a restart under way brings about as well."""
 
 PATIENCE_S = 1.0
@@ -58,10 +65,14 @@ ACCESS_DENIED = "access-denied"
 def examine(case: Case) -> list[Finding]:
     """All that is wrong with one group as it was read; the worst first, and pure."""
     found = [
-        *registrations.of_members(case), *registrations.of_settings(case), *owners.of_owners(case),
-        *registrations.of_layouts(case), *registrations.of_agreement(case),
-        *offsets.of_offsets(case), *rights.of_rights(case),
-    ]  # fmt: skip
+        *registrations.of_members(case),
+        *registrations.of_settings(case),
+        *owners.of_owners(case),
+        *registrations.of_layouts(case),
+        *registrations.of_agreement(case),
+        *offsets.of_offsets(case),
+        *rights.of_rights(case),
+    ]
     severities = list(Severity)
     return sorted(found, key=lambda one: severities.index(one.severity))
 
@@ -99,7 +110,8 @@ def doctor(
             if name in second:
                 case = replace(second[name], logs=cases[name].logs)
                 found[name] = [
-                    one for one in examine(case)
+                    one
+                    for one in examine(case)
                     if one.code not in PASSING or (one.code, one.subject) in first
                 ]
     return denied + [one for name in names for one in found.get(name, ())]
@@ -120,7 +132,9 @@ def kafka_logs(limit_s: float) -> AskLogs:
 
 
 def _cases(
-    connection: Connection, names: Sequence[str], settings: MemberSettings | None,
+    connection: Connection,
+    names: Sequence[str],
+    settings: MemberSettings | None,
     denied: list[Finding],
 ) -> dict[str, Case]:
     topics = read_topics(connection, read_topic_names(connection))
@@ -129,7 +143,9 @@ def _cases(
     images = _images(connection, names, denied)
     cases = {
         name: Case(
-            image, payloads, settings=settings(name) if settings else None,
+            image,
+            payloads,
+            settings=settings(name) if settings else None,
             has_brokers=bool(brokers),
         )
         for name, image in images.items()
@@ -140,9 +156,9 @@ def _cases(
     for path, node in nodes.items():
         of_group.setdefault(path.split("/")[2], {})[path] = node
     cases = {
-        name: replace(
-            case, image=replace(case.image, nodes={**case.image.nodes, **of_group[name]})
-        ) if name in of_group else case
+        name: replace(case, image=replace(case.image, nodes={**case.image.nodes, **of_group[name]}))
+        if name in of_group
+        else case
         for name, case in cases.items()
     }
     cases = _with_rights(connection, cases, rights.places)
@@ -167,7 +183,11 @@ def _images(
     images, secret = read_allowed_groups(connection, names)
     denied += (
         Finding(
-            Severity.ERROR, ACCESS_DENIED, name, error.where, "we may not read it",
+            Severity.ERROR,
+            ACCESS_DENIED,
+            name,
+            error.where,
+            "we may not read it",
             "members that authenticate as we do here are locked out of the group",
             "authenticate as the group's members do (zookeeper.auth.*), or have its access control"
             " list changed",
@@ -211,12 +231,14 @@ def plan_mends(connection: Connection, findings: Iterable[Finding]) -> Plan:
     mends = {mend.path: mend for one in findings for mend in one.mends}
     plan = plan_writes(connection, "doctor", {path: one.data for path, one in mends.items()})
     changed = [
-        one.path for one in plan.changes
+        one.path
+        for one in plan.changes
         if one.before is None or one.before.mzxid != mends[one.path].mzxid
     ]
     if changed:
         raise RefusedError(
-            "znodes changed since they were examined", where=", ".join(changed[:5]),
+            "znodes changed since they were examined",
+            where=", ".join(changed[:5]),
             remedy="nothing was written: doctor again",
         )
     return plan
@@ -228,7 +250,5 @@ def live_of(plan: Plan) -> Live:
     What blocks members is taken away under their eyes: that is what it is for, and nothing of it is
     theirs. Offsets of a group with members are refused, as always.
     """
-    of_offsets = any(
-        one.path.startswith(f"{paths.offsets(one.group)}/") for one in plan.changes
-    )
+    of_offsets = any(one.path.startswith(f"{paths.offsets(one.group)}/") for one in plan.changes)
     return Live.REFUSE if of_offsets else Live.FORCE

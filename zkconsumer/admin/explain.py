@@ -85,7 +85,8 @@ def explanation(case: Case) -> Explanation:
     is_range = rules.strategy is Strategy.RANGE or rules.profile.variant is Variant.RANGE_ONLY
     failures = {
         consumer: f"{part.error}: {part.message}"
-        for consumer, part in rules.parts.items() if isinstance(part, Failure)
+        for consumer, part in rules.parts.items()
+        if isinstance(part, Failure)
     }
     topics = {
         topic: fault or (_range_words if is_range else _circle_words)(case, topic)
@@ -109,9 +110,12 @@ def _words(case: Case, *, is_range: bool) -> Iterator[str]:
     yield (
         f"{members} registered, and each computes the whole assignment for itself, as"
         f" {case.rules} does it. Nothing in ZooKeeper says so:"
-        + (" no partition has an owner, so these are the defaults."
-           if not case.owners else " these are the rules that the owner nodes fit best.")
-    )  # fmt: skip
+        + (
+            " no partition has an owner, so these are the defaults."
+            if not case.owners
+            else " these are the rules that the owner nodes fit best."
+        )
+    )
     if is_range:
         yield (
             "Range deals each topic by itself: its partitions in numerical order, its threads"
@@ -176,8 +180,10 @@ def _range_shares(case: Case) -> Iterator[Share]:
 def _circle_words(case: Case, topic: str) -> str:
     n, threads = len(case.wanted.partitions[topic]), case.wanted.threads[topic]
     if not n:
-        return f"The topic does not exist, or has no partitions: its {_threads(len(threads))}" \
+        return (
+            f"The topic does not exist, or has no partitions: its {_threads(len(threads))}"
             " have nothing of it."
+        )
     circle = _circle(case)
     text = f"{_count(n)} for {len(threads)} of the {_threads(len(circle))} on the circle"
     first = min(case.wanted.partitions[topic], key=lambda number: _hash(case, topic, number))
@@ -199,7 +205,7 @@ def _hash(case: Case, topic: str, partition: int) -> int:
 def _circle_shares(case: Case) -> Iterator[Share]:
     circle = _circle(case)
     place = {thread: position for position, thread in enumerate(circle)}
-    every = sorted(case.due, key=lambda tp: (_hash(case, tp.topic, tp.partition)))
+    every = sorted(case.due, key=lambda tp: _hash(case, tp.topic, tp.partition))
     turn = {tp: number for number, tp in enumerate(every, 1)}
     mine: dict[tuple[str, ThreadId], list[int]] = {}
     for tp, thread in case.due.items():
@@ -228,7 +234,8 @@ def _beside_today(case: Case, share: Share) -> Share:
     why = share.why
     if missing:
         held = [
-            f"{number} by {case.owners[tp]}" for number in missing
+            f"{number} by {case.owners[tp]}"
+            for number in missing
             if (tp := TopicPartition(share.topic, number)) in case.owners
         ]
         why += f"; does not own {partitions_of(missing)}"

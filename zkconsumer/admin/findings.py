@@ -155,7 +155,9 @@ class Case:
         said = self.settings
         strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
         return Group(
-            strategy, dict(sorted(self.image.registrations.items())), self.topics,
+            strategy,
+            dict(sorted(self.image.registrations.items())),
+            self.topics,
             exclude_internal=said.exclude_internal_topics if said else True,
         )
 
@@ -167,15 +169,15 @@ class Case:
     @cached_property
     def wanted(self) -> Asked:
         """What the members ask for."""
-        return asked(
-            self.image.members, self.topics, exclude_internal=self.rules.exclude_internal
-        )
+        return asked(self.image.members, self.topics, exclude_internal=self.rules.exclude_internal)
 
     @cached_property
     def due(self) -> dict[TopicPartition, ThreadId]:
         """Who should own what, by those rules; nothing where members would fail."""
         return {
-            tp: thread for part in self.rules.parts.values() if not isinstance(part, Failure)
+            tp: thread
+            for part in self.rules.parts.values()
+            if not isinstance(part, Failure)
             for tp, thread in part.items()
         }
 
@@ -186,7 +188,9 @@ class Case:
             return {}
         rules = self.rules
         as_found = Group(
-            rules.strategy, self.live.registrations, self.topics,
+            rules.strategy,
+            self.live.registrations,
+            self.topics,
             exclude_internal=rules.exclude_internal,
         )
         # Where these rules explain all, only registrations that mean two things are left to find.

@@ -109,7 +109,8 @@ def plan_delete_offsets(
                 going[room] = tree.nodes[room]
         if not going:
             raise ConfigError(
-                f"group {group} has no such offset of topic {topic} in ZooKeeper", where=room,
+                f"group {group} has no such offset of topic {topic} in ZooKeeper",
+                where=room,
                 remedy="`zkconsumer offsets get` shows those it has",
             )
         doomed |= going
@@ -131,7 +132,8 @@ def plan_delete_group(
     changes = _deletion(connection, doomed, max_deleted)
     notes = [
         f"{path} belongs to the session 0x{node.stat.owner:x} and stays"
-        for path, node in tree.nodes.items() if node.stat.owner
+        for path, node in tree.nodes.items()
+        if node.stat.owner
     ]
     return Plan.of("groups delete", connection.config.zookeeper_chroot, changes, notes=notes)
 
@@ -158,7 +160,8 @@ def plan_rename_group(
     tree = _tree(connection, source)
     if held := sorted(path for path, node in tree.nodes.items() if node.stat.owner):
         raise RefusedError(
-            "something of the group belongs to a living session", where=", ".join(held[:5]),
+            "something of the group belongs to a living session",
+            where=", ".join(held[:5]),
             remedy="stop its members first",
         )
     changes = [*_copy(connection, tree, target), *_deletion(connection, tree.nodes, max_deleted)]
@@ -185,7 +188,9 @@ def plan_forget_topics(
         if groups is not None and paths.group(name) not in known:
             raise unknown_group(name)
     rooms = [
-        room for name in names for topic in topics
+        room
+        for name in names
+        for topic in topics
         for room in (paths.offsets_of(name, topic), paths.owners_of(name, topic))
     ]
     nodes: dict[str, Node] = connection.read(rooms)
@@ -193,22 +198,22 @@ def plan_forget_topics(
     nodes |= connection.read(f"{room}/{name}" for room, some in below.items() for name in some)
     if not nodes:
         raise ConfigError(
-            f"no group knows {', '.join(topics)}", where=paths.CONSUMERS,
+            f"no group knows {', '.join(topics)}",
+            where=paths.CONSUMERS,
             remedy="`zkconsumer groups show` tells which topics a group knows",
         )
     held = _held(nodes)
     notes = [
         f"{path} belongs to the session 0x{node.stat.owner:x} and stays"
-        for path, node in nodes.items() if node.stat.owner
+        for path, node in nodes.items()
+        if node.stat.owner
     ]
     doomed = {path: node for path, node in nodes.items() if path not in held}
     changes = _deletion(connection, doomed, max_deleted)
     return Plan.of("topics forget", connection.config.zookeeper_chroot, changes, notes=notes)
 
 
-def plan_writes(
-    connection: Connection, kind: str, writes: Mapping[str, bytes | None]
-) -> Plan:
+def plan_writes(connection: Connection, kind: str, writes: Mapping[str, bytes | None]) -> Plan:
     """Write these payloads to znodes of groups, or delete them where there is None; for `doctor`.
 
     Raises RefusedError for a znode that belongs to a session.
@@ -251,13 +256,12 @@ def _held(nodes: Mapping[str, Node]) -> set[str]:
     return held
 
 
-def _deletion(
-    connection: Connection, nodes: Mapping[str, Node], max_deleted: int
-) -> list[Change]:
+def _deletion(connection: Connection, nodes: Mapping[str, Node], max_deleted: int) -> list[Change]:
     if len(nodes) > max_deleted:
         raise RefusedError(
             f"{len(nodes)} znodes would be deleted, more than {max_deleted}",
-            where=next(iter(nodes)), remedy=f"--max-znodes {len(nodes)}, if it is meant so",
+            where=next(iter(nodes)),
+            remedy=f"--max-znodes {len(nodes)}, if it is meant so",
         )
     rights = read_rights(connection, nodes)
     return [Change(path, state_of(node, rights.get(path)), None) for path, node in nodes.items()]
@@ -265,27 +269,29 @@ def _deletion(
 
 def _malformed(tree: GroupImage) -> list[str]:
     return [
-        f"{tp} is copied as it is: {node.fault}"
-        for tp, node in tree.offsets.items() if node.fault
+        f"{tp} is copied as it is: {node.fault}" for tp, node in tree.offsets.items() if node.fault
     ]
 
 
 def _copy(connection: Connection, tree: GroupImage, target: str) -> list[Change]:
     if connection.stats([paths.group(target)]):
         raise RefusedError(
-            f"group {target} exists", where=paths.group(target),
+            f"group {target} exists",
+            where=paths.group(target),
             remedy="name another; `zkconsumer offsets copy` writes into a group that exists",
         )
     rooms = {paths.group(tree.name), paths.offsets(tree.name)}
     wanted = [
-        path for path in tree.nodes
+        path
+        for path in tree.nodes
         if path in rooms or paths.locate(path).kind in (Kind.OFFSETS_OF, Kind.OFFSET)
     ]
     rights = read_rights(connection, wanted)
     root, copy = paths.group(tree.name), paths.group(target)
     return [
         Change(
-            copy + path.removeprefix(root), None,
+            copy + path.removeprefix(root),
+            None,
             Content(tree.nodes[path].data, rights.get(path)),
         )
         for path in wanted
@@ -308,8 +314,11 @@ def plan_undo(connection: Connection, done: Plan, *, kafka: KafkaStore | None = 
     Raises AccessDeniedError, RefusedError for offsets in Kafka without `kafka`.
     """
     nodes = connection.read(one.path for one in done.changes)
-    made = {one.path: nodes[one.path] for one in done.changes
-            if one.before is None and one.path in nodes}
+    made = {
+        one.path: nodes[one.path]
+        for one in done.changes
+        if one.before is None and one.path in nodes
+    }
     for group in done.groups:
         if paths.group(group) in made:
             made |= connection.tree(paths.edits(group))
@@ -317,7 +326,8 @@ def plan_undo(connection: Connection, done: Plan, *, kafka: KafkaStore | None = 
     rights = read_rights(connection, made)
     changes = [
         Change(path, state_of(node, rights.get(path)), None)
-        for path, node in made.items() if path not in kept
+        for path, node in made.items()
+        if path not in kept
     ]
     notes = [f"{path} stays: something else is below it by now" for path in sorted(kept)]
     for one in done.changes:
@@ -329,7 +339,10 @@ def plan_undo(connection: Connection, done: Plan, *, kafka: KafkaStore | None = 
             changes.append(Change(one.path, before, Content(one.before.data, one.before.rights)))
     stored, more = _kafka(done, kafka)
     return Plan.of(
-        f"undo {done.kind}", connection.config.zookeeper_chroot, changes, kafka=stored,
+        f"undo {done.kind}",
+        connection.config.zookeeper_chroot,
+        changes,
+        kafka=stored,
         notes=[*notes, *more],
     )
 

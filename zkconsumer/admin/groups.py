@@ -72,8 +72,9 @@ class GroupImage:
     @cached_property
     def members(self) -> dict[ConsumerId, Registration | MalformedZnodeError]:
         """Decoded registrations; in place of one that fails the JVM's members stands the error."""
-        return {name: _registration(self.name, name, data)
-                for name, data in self.registrations.items()}
+        return {
+            name: _registration(self.name, name, data) for name, data in self.registrations.items()
+        }
 
     @cached_property
     def owners(self) -> dict[TopicPartition, OwnerNode]:
@@ -103,9 +104,7 @@ class GroupImage:
     def topic_rooms(self) -> dict[str, paths.Located]:
         """The parents of owner and of offset znodes among those that were listed."""
         located = ((path, paths.locate(path)) for path in self.listed)
-        return {
-            path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)
-        }
+        return {path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)}
 
     def _of(self, kind: Kind) -> Iterable[tuple[paths.Located, Node]]:
         return self._located.get(kind, ())
@@ -150,8 +149,13 @@ MEMBERS, OWNERS, OFFSETS = "ids", "owners", "offsets"
 
 
 def read_groups(
-    connection: Connection, names: Iterable[str], *, rooms: Collection[str] = (
-        MEMBERS, OWNERS, OFFSETS,
+    connection: Connection,
+    names: Iterable[str],
+    *,
+    rooms: Collection[str] = (
+        MEMBERS,
+        OWNERS,
+        OFFSETS,
     ),
     topics: Collection[str] | None = None,
 ) -> dict[str, GroupImage]:
@@ -165,15 +169,18 @@ def read_groups(
     listed: dict[str, Collection[str]] = {**connection.children(tops)}
     flat = f"/{MEMBERS}"
     deeper = [
-        f"{top}/{name}" for top, below in listed.items() if not top.endswith(flat)
-        for name in below if topics is None or name in topics
+        f"{top}/{name}"
+        for top, below in listed.items()
+        if not top.endswith(flat)
+        for name in below
+        if topics is None or name in topics
     ]
     listed |= connection.children(deeper)
-    leaves = [
-        f"{top}/{name}" for top in tops if top.endswith(flat) for name in listed.get(top, ())
-    ]
+    leaves = [f"{top}/{name}" for top in tops if top.endswith(flat) for name in listed.get(top, ())]
     leaves += (
-        f"{path}/{name}" for path in deeper for name in listed.get(path, ())
+        f"{path}/{name}"
+        for path in deeper
+        for name in listed.get(path, ())
         if paths.is_partition(name)
     )
     found: dict[str, dict[str, Node]] = {roots[root]: {root: node} for root, node in nodes.items()}
@@ -186,8 +193,13 @@ def read_groups(
 
 
 def read_allowed_groups(
-    connection: Connection, names: Sequence[str], *, rooms: Collection[str] = (
-        MEMBERS, OWNERS, OFFSETS,
+    connection: Connection,
+    names: Sequence[str],
+    *,
+    rooms: Collection[str] = (
+        MEMBERS,
+        OWNERS,
+        OFFSETS,
     ),
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
     """As `read_groups`; beside it, for each group that may not be read, the error."""
@@ -222,7 +234,8 @@ def read_topics(connection: Connection, names: Iterable[str]) -> dict[str, Topic
     found = connection.read([paths.topic(name) for name in names])
     return {
         name: TopicImage(name, node)
-        for path, node in found.items() for name in (paths.locate(path).name,)
+        for path, node in found.items()
+        for name in (paths.locate(path).name,)
     }
 
 
@@ -429,9 +442,7 @@ def _topic_summary(image: TopicImage) -> TopicSummary:
         counts = [len(brokers) for brokers in _replicas(image).values()]
     except MalformedZnodeError as error:
         return TopicSummary(image.name, fault=error.what)
-    return TopicSummary(
-        image.name, len(counts), (min(counts, default=0), max(counts, default=0))
-    )
+    return TopicSummary(image.name, len(counts), (min(counts, default=0), max(counts, default=0)))
 
 
 def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:

@@ -179,7 +179,9 @@ def lags_of(
         for name, image in images.items()
     }
     there = {
-        tp for of_group in wanted.values() for tp in of_group
+        tp
+        for of_group in wanted.values()
+        for tp in of_group
         if tp.partition in existing.get(tp.topic, ())
     }
     if logs is None:
@@ -191,7 +193,8 @@ def lags_of(
     for name, image in images.items():
         mine = [tp for tp in wanted[name] if tp in there]
         stored = (
-            committed_in_kafka(brokers, name, mine, limit_s=limit_s) if kafka is None
+            committed_in_kafka(brokers, name, mine, limit_s=limit_s)
+            if kafka is None
             else kafka(brokers, name, mine)
         )
         lags = tuple(
@@ -352,12 +355,13 @@ GAUGES = (
     ("zkconsumer_group_log_end", "The offset after the log's last.", PARTITION),
     ("zkconsumer_group_owned", "1 where the partition has an owner, else 0.", PARTITION),
     (
-        "zkconsumer_group_status", "1 for the state that the partition is in, by its commits.",
+        "zkconsumer_group_status",
+        "1 for the state that the partition is in, by its commits.",
         (*PARTITION, "status"),
     ),
     ("zkconsumer_group_members", "Registered members.", ("group",)),
     ("zkconsumer_group_read_timestamp_seconds", "When ZooKeeper and brokers were asked.", ()),
-)  # fmt: skip
+)
 
 Samples = dict[str, list[tuple[Sequence[str], float]]]
 
@@ -406,19 +410,19 @@ class LagExporter:
             import prometheus_client  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(
-                "prometheus-client is not installed", where="--prometheus",
+                "prometheus-client is not installed",
+                where="--prometheus",
                 remedy="pip install 'zkconsumer[metrics]'",
             ) from error
         registry = prometheus_client.CollectorRegistry()
         registry.register(self)
         try:
-            self._server, _ = prometheus_client.start_http_server(
-                self._port, self._host, registry
-            )
+            self._server, _ = prometheus_client.start_http_server(self._port, self._host, registry)
         except OSError as error:
             raise ConfigError(
                 f"nothing can be served at {self._host}:{self._port}: {error.strerror}",
-                where="--prometheus", remedy="choose another port or address",
+                where="--prometheus",
+                remedy="choose another port or address",
             ) from error
         return self
 

@@ -112,7 +112,8 @@ class ZkUtils:
         try:
             return {
                 topic: decode_topic(nodes[path].data, where=path, profile=self.profile)
-                if path in nodes else ()
+                if path in nodes
+                else ()
                 for topic, path in where.items()
             }
         except MalformedZnodeError as error:
@@ -147,9 +148,7 @@ class ZkUtils:
         """Topics with a parent of owners, in ZooKeeper's order (`getTopicsByConsumerGroup`)."""
         return self.children_or_none(paths.owners(group)) or []
 
-    def owners(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, str]:
+    def owners(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """The thread ids in the owner znodes that exist."""
         where = {paths.owner(group, tp): tp for tp in partitions}
         return {where[path]: text for path, text in self.texts(where).items()}
@@ -333,7 +332,8 @@ def partitions_of(brokers: Sequence[Broker], topic: str, *, limit_s: float) -> l
     except KafkaException as error:
         raise FetchError(
             f"the brokers do not answer: {error.args[0].str()}",
-            where=", ".join(servers(brokers)), remedy="check the list, and that they are up",
+            where=", ".join(servers(brokers)),
+            remedy="check the list, and that they are up",
         ) from error
     return sorted(topics[topic].partitions) if topic in topics else []
 
@@ -380,7 +380,10 @@ class Writing:
             plan = Plan.of(self.kind, chroot, changes())
             try:
                 apply(
-                    self.connection, plan, backup_dir=self.backup_dir, live=live,
+                    self.connection,
+                    plan,
+                    backup_dir=self.backup_dir,
+                    live=live,
                     on_backup=self.on_backup,
                 )
             except RefusedError:

@@ -140,7 +140,8 @@ def plan_migration(
         activity = _activity(connection, image, stored, follow_s)
     transfers = tuple(
         _transfer(tp, image.offsets.get(tp), stored.get(tp), direction)
-        for tp in asked if tp in image.offsets or stored.get(tp)
+        for tp in asked
+        if tp in image.offsets or stored.get(tp)
     )
     gone = "the topic or the partition does not exist"
     transfers = tuple(
@@ -206,11 +207,10 @@ def _image(connection: Connection, group: str) -> GroupImage:
 
 def _partitions(connection: Connection, topics: Collection[str] | None) -> set[TopicPartition]:
     names = read_topic_names(connection) if topics is None else topics
-    payloads = {
-        name: one.node.data for name, one in read_topics(connection, names).items()
-    }
+    payloads = {name: one.node.data for name, one in read_topics(connection, names).items()}
     return {
-        TopicPartition(name, number) for name in payloads
+        TopicPartition(name, number)
+        for name in payloads
         for number in partitions_in(name, payloads)[0]
     }
 
@@ -218,8 +218,9 @@ def _partitions(connection: Connection, topics: Collection[str] | None) -> set[T
 def _chosen(
     offsets: Mapping[TopicPartition, OffsetNode], topics: Collection[str] | None
 ) -> list[TopicPartition]:
-    return [tp for tp in offsets if paths.is_topic(tp.topic) and (
-        topics is None or tp.topic in topics)]
+    return [
+        tp for tp in offsets if paths.is_topic(tp.topic) and (topics is None or tp.topic in topics)
+    ]
 
 
 def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -234,8 +235,10 @@ def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def _activity(
-    connection: Connection, image: GroupImage,
-    stored: Mapping[TopicPartition, OffsetAndMetadata], follow_s: float,
+    connection: Connection,
+    image: GroupImage,
+    stored: Mapping[TopicPartition, OffsetAndMetadata],
+    follow_s: float,
 ) -> Activity:
     """Whether ZooKeeper's offsets of all owned partitions are, or follow, Kafka's."""
     if not image.owners:
@@ -260,7 +263,9 @@ _MOVES = (Action.CREATE, Action.ADVANCE, Action.BACK)
 
 
 def _transfer(
-    tp: TopicPartition, node: OffsetNode | None, kafka: OffsetAndMetadata | None,
+    tp: TopicPartition,
+    node: OffsetNode | None,
+    kafka: OffsetAndMetadata | None,
     direction: Direction,
 ) -> Transfer:
     here = node.value if node is not None and (node.value or 0) >= 0 else None
@@ -314,7 +319,8 @@ def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> Re
     apart = [one for one in owned if one.action is not Action.SAME] or owned
     told = "; ".join(
         f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
-        f" Kafka {'-' if one.kafka is None else one.kafka}" for one in apart[:3]
+        f" Kafka {'-' if one.kafka is None else one.kafka}"
+        for one in apart[:3]
     )
     members = ", ".join(list(image.registrations)[:3])
     return RefusedError(
@@ -326,7 +332,10 @@ def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> Re
 
 
 def _plan(
-    connection: Connection, group: str, direction: Direction, transfers: Sequence[Transfer],
+    connection: Connection,
+    group: str,
+    direction: Direction,
+    transfers: Sequence[Transfer],
     stored: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> Plan:
     kind = f"migrate {direction.value}"
@@ -336,7 +345,8 @@ def _plan(
             KafkaChange(
                 group, one.partition, stored.get(one.partition), OffsetAndMetadata(one.zookeeper)
             )
-            for one in moves if one.zookeeper is not None
+            for one in moves
+            if one.zookeeper is not None
         ]
         return Plan.of(kind, connection.config.zookeeper_chroot, (), kafka=changes)
     targets = {one.partition: one.kafka for one in moves}
@@ -347,7 +357,8 @@ def _plan(
         value = int(found) if found and found.isdigit() else None
         if change.path in seen and value != seen[change.path]:
             raise RefusedError(
-                "an offset changed while it was looked at", where=change.path,
+                "an offset changed while it was looked at",
+                where=change.path,
                 remedy="nothing was written: try again",
             )
     return plan

@@ -70,9 +70,7 @@ def read_file(path: Path, *, group: str | None = None) -> Offsets:
             with path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise BadFileError(
-            f"the file cannot be read: {error.strerror}", where=str(path)
-        ) from error
+        raise BadFileError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
     return read_offsets(data, where=str(path), group=group)
 
 
@@ -273,8 +271,9 @@ def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileF
 
     Raises BadFileError for several groups in the JSON of kafka-utils, which has no room for them.
     """
-    entries = [(group, *tp, at) for group, of in sorted(offsets.items())
-               for tp, at in sorted(of.items())]
+    entries = [
+        (group, *tp, at) for group, of in sorted(offsets.items()) for tp, at in sorted(of.items())
+    ]
     if to is FileFormat.LEGACY:
         return "".join(
             f"{paths.offset(group, TopicPartition(topic, partition))}:{at}\n"

@@ -119,7 +119,8 @@ def resolve(
     if faults:
         raise RefusedError(
             f"the new offset of {len(faults)} of {len(partitions)} partitions cannot be known",
-            where="; ".join(faults[:5]), remedy="leave them out (--topic TOPIC:P,P...), or mend it",
+            where="; ".join(faults[:5]),
+            remedy="leave them out (--topic TOPIC:P,P...), or mend it",
         )
     return targets, notes
 
@@ -178,7 +179,8 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ConfigError(
-            f"{text[:80]!r} is no duration", where="--by-duration",
+            f"{text[:80]!r} is no duration",
+            where="--by-duration",
             remedy="ISO 8601, such as PT1H30M or P7D; weeks, days, hours, minutes, seconds",
         )
     *whole, fraction = match.groups()
@@ -195,14 +197,16 @@ def parse_instant(text: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"{text[:80]!r} is no date and time", where="--to-datetime",
+            f"{text[:80]!r} is no date and time",
+            where="--to-datetime",
             remedy="ISO 8601, such as 2026-01-31T13:00:00.000 (UTC) or ...T13:00:00+01:00",
         ) from error
     aware = found if found.tzinfo else found.replace(tzinfo=UTC)
     millis = round(aware.timestamp() * 1000)
     if millis < 0:
         raise ConfigError(
-            f"{text[:80]!r} is before 1970", where="--to-datetime",
+            f"{text[:80]!r} is before 1970",
+            where="--to-datetime",
             remedy="--to-earliest is the beginning of the log",
         )
     return millis
@@ -341,9 +345,11 @@ def plan_import(
     topics = {paths.locate(path).name: node.data for path, node in payloads.items()}
     existing = {topic: set(partitions_in(topic, topics)[0]) for topic in topics}
     missing = {
-        f"topic {tp.topic} does not exist (any more)" if tp.topic not in existing
+        f"topic {tp.topic} does not exist (any more)"
+        if tp.topic not in existing
         else f"topic {tp.topic} has no partition {tp.partition}"
-        for tp in wanted if tp.partition not in existing.get(tp.topic, ())
+        for tp in wanted
+        if tp.partition not in existing.get(tp.topic, ())
     }
     notes = at_most(sorted(missing), _NOTES)
     return plan_offsets(connection, kind, offsets, notes=notes)
@@ -363,8 +369,9 @@ def read_committed(
     With both the larger one counts. Raises UnknownGroupError, ConfigError for an unknown topic.
     """
     names = list(groups)
-    images = read_groups(connection, names, rooms=(OFFSETS,) if storage is Storage.ZOOKEEPER else (
-        OFFSETS, OWNERS))
+    images = read_groups(
+        connection, names, rooms=(OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
+    )
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
     brokers = [] if storage is Storage.ZOOKEEPER else registered(connection)
@@ -388,9 +395,7 @@ def read_committed(
     return found, at_most(notes, _NOTES)
 
 
-def kafka_notes(
-    connection: Connection, groups: Iterable[str], *, limit_s: float
-) -> list[str]:
+def kafka_notes(connection: Connection, groups: Iterable[str], *, limit_s: float) -> list[str]:
     """What is to be said of groups' offsets in Kafka where only those in ZooKeeper are changed.
 
     Looked for are the topics below a group's `offsets` and `owners`; all there are where it has
@@ -424,7 +429,8 @@ def _ever_owned(connection: Connection, group: str) -> list[TopicPartition]:
     found = read_topics(connection, sorted(topics) or read_topic_names(connection))
     payloads = {name: one.node.data for name, one in found.items()}
     return [
-        TopicPartition(name, number) for name in payloads
+        TopicPartition(name, number)
+        for name in payloads
         for number in partitions_in(name, payloads)[0]
     ]
 
@@ -463,14 +469,17 @@ def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]
         return [told]
     if times is Times.EXACT:
         raise RefusedError(
-            "brokers before 0.10 know the times of whole segments only", where="--to-datetime",
+            "brokers before 0.10 know the times of whole segments only",
+            where="--to-datetime",
             remedy="--approximate takes the beginning of the last older segment, or of the log",
         )
     return [f"{told}, approximately: brokers before 0.10 know the times of whole segments only"]
 
 
 def _first_of(
-    brokers: Sequence[Broker], logs: Mapping[TopicPartition, LogRange | str], at_ms: int,
+    brokers: Sequence[Broker],
+    logs: Mapping[TopicPartition, LogRange | str],
+    at_ms: int,
     limit_s: float,
 ) -> Mapping[TopicPartition, int | str | None]:
     found = offsets_at(brokers, logs, at_ms, limit_s=limit_s)
@@ -514,12 +523,14 @@ def partitions_of(connection: Connection, topics: Selection) -> set[TopicPartiti
         there = set(partitions_in(topic, payloads)[0]) if topic in payloads else set()
         if topic not in payloads:
             raise ConfigError(
-                f"topic {topic} does not exist", where=paths.topic(topic),
+                f"topic {topic} does not exist",
+                where=paths.topic(topic),
                 remedy="`zkconsumer topics list` shows those there are",
             )
         if missing := sorted((numbers or set()) - there):
             raise ConfigError(
-                f"topic {topic} has no partition {missing[0]}", where=paths.topic(topic),
+                f"topic {topic} has no partition {missing[0]}",
+                where=paths.topic(topic),
                 remedy=f"it has {len(there)}",
             )
         found |= {TopicPartition(topic, number) for number in numbers or there}

@@ -193,7 +193,7 @@ class Plan:
     def body(self) -> str:
         """What it would change, as the lines of a plan file; one change a line."""
         return ",\n".join(
-            f' {json.dumps(key)}: {_lines(value)}' for key, value in _contents(self).items()
+            f" {json.dumps(key)}: {_lines(value)}" for key, value in _contents(self).items()
         )
 
     @cached_property
@@ -301,15 +301,29 @@ def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Ite
         old, new = _value(change.before, tp), _value(change.after, tp)
         end = known.get(tp) if tp else None
         yield Row(
-            change.verb.value, "zookeeper", change.group, tp and tp.topic, tp and tp.partition,
-            old, new, _lag(end, old), _lag(end, new), change.path,
+            change.verb.value,
+            "zookeeper",
+            change.group,
+            tp and tp.topic,
+            tp and tp.partition,
+            old,
+            new,
+            _lag(end, old),
+            _lag(end, new),
+            change.path,
         )
     for one in plan.kafka:
         before, end = one.before and one.before.offset, known.get(one.partition)
         verb = Verb.CREATE if one.before is None else Verb.SET
         yield Row(
-            verb.value, "kafka", one.group, *one.partition, before, one.after.offset,
-            _lag(end, before), _lag(end, one.after.offset),
+            verb.value,
+            "kafka",
+            one.group,
+            *one.partition,
+            before,
+            one.after.offset,
+            _lag(end, before),
+            _lag(end, one.after.offset),
         )
 
 
@@ -382,7 +396,8 @@ def save(plan: Plan, path: Path) -> Path:
             os.close(directory)
     except OSError as error:
         raise ConfigError(
-            f"the plan cannot be written: {error.strerror}", where=str(path),
+            f"the plan cannot be written: {error.strerror}",
+            where=str(path),
             remedy="name a file that does not exist, in a directory that may be written",
         ) from error
     return path
@@ -429,7 +444,8 @@ def loads(text: str, *, path: Path) -> Plan:
 
 def _bad(path: Path, why: str) -> BadFileError:
     return BadFileError(
-        f"this is no plan: {why}", where=str(path),
+        f"this is no plan: {why}",
+        where=str(path),
         remedy="use a file of --plan-out, or a backup, as it was written",
     )
 

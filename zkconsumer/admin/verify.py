@@ -27,9 +27,7 @@ MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unreg
 MALFORMED_TOPIC = "malformed-topic"
 
 
-def verify(
-    connection: Connection, group: str, *, exclude_internal: bool = True
-) -> list[Finding]:
+def verify(connection: Connection, group: str, *, exclude_internal: bool = True) -> list[Finding]:
     """What keeps a group from having settled; empty when it has, and when it has no members.
 
     Reads once, so that a group in the middle of a rebalance has not settled. `exclude_internal` is
@@ -51,29 +49,48 @@ def unsettled(
     wanted = asked(image.members, topics, exclude_internal=exclude_internal)
     for consumer, error in wanted.faults.items():
         yield Finding(
-            Severity.ERROR, MALFORMED, image.name, consumer,
+            Severity.ERROR,
+            MALFORMED,
+            image.name,
+            consumer,
             f"its registration cannot be read: {error.what}",
             "which topics it asks for, and whether they are owned, cannot be told",
             f"zkconsumer doctor --group {image.name}",
         )
     for topic, fault in wanted.topic_faults.items():
         yield Finding(
-            Severity.ERROR, MALFORMED_TOPIC, image.name, topic, f"its partitions: {fault}",
-            "members that read it fail", "compare the topic's znode with another's and mend it",
+            Severity.ERROR,
+            MALFORMED_TOPIC,
+            image.name,
+            topic,
+            f"its partitions: {fault}",
+            "members that read it fail",
+            "compare the topic's znode with another's and mend it",
         )
     for topic, missing in unowned(wanted, image.owners).items():
         of_all = len(missing) == len(wanted.partitions[topic])
         what = "no partition has an owner" if of_all else f"{partitions_of(missing)} without owner"
         yield Finding(
-            Severity.ERROR, NO_OWNER, image.name, topic, what, "nobody reads them",
-            f"zkconsumer explain {image.name}", missing,
+            Severity.ERROR,
+            NO_OWNER,
+            image.name,
+            topic,
+            what,
+            "nobody reads them",
+            f"zkconsumer explain {image.name}",
+            missing,
         )
     for (topic, thread), numbers in unregistered(wanted, image.owners).items():
         yield Finding(
-            Severity.ERROR, UNREGISTERED, image.name, topic,
+            Severity.ERROR,
+            UNREGISTERED,
+            image.name,
+            topic,
             f"{shown(thread)}, the owner of {partitions_of(numbers)}, is no thread that a member"
             " has registered for this topic",
-            "no member of the group reads them", f"zkconsumer doctor --group {image.name}", numbers,
+            "no member of the group reads them",
+            f"zkconsumer doctor --group {image.name}",
+            numbers,
         )
 
 

@@ -47,7 +47,10 @@ Owners = Mapping[TopicPartition, ThreadId]
 
 
 def live_group(
-    connection: Connection, name: str, *, strategy: Strategy = Strategy.RANGE,
+    connection: Connection,
+    name: str,
+    *,
+    strategy: Strategy = Strategy.RANGE,
     exclude_internal: bool = True,
 ) -> tuple[Group, Owners]:
     """What members of a group compute from, and who owns what now.
@@ -97,9 +100,11 @@ def left(group: Group, consumer: ConsumerId, *, where: str) -> Group:
     """With one member less; raises ConfigError where it is none, and `where` is what said so."""
     if consumer not in group.registrations:
         raise ConfigError(
-            f"{shown(consumer)} is no member", where=where,
+            f"{shown(consumer)} is no member",
+            where=where,
             remedy="one of " + ", ".join(list(group.registrations)[:5])
-            if group.registrations else "the group has none",
+            if group.registrations
+            else "the group has none",
         )
     others = {name: data for name, data in group.registrations.items() if name != consumer}
     return replace(group, registrations=others)
@@ -147,7 +152,8 @@ def _like_the_others(group: Group, threads: int) -> Registration:
         return Registration({regex: threads}, pattern)
     if not topics:
         raise ConfigError(
-            "no member says which topics the group reads", where=_WHERE,
+            "no member says which topics the group reads",
+            where=_WHERE,
             remedy="+MEMBER:TOPIC=THREADS",
         )
     return Registration(topics)
@@ -157,7 +163,8 @@ def _grown(group: Group, wish: str) -> Group:
     match = _GROWTH.fullmatch(wish)
     if match is None or not 0 < int(match[2]) <= MAX_ADDED:
         raise ConfigError(
-            f"{shown(wish)} is no change of a group", where=_WHERE,
+            f"{shown(wish)} is no change of a group",
+            where=_WHERE,
             remedy=f"{_FORMS}; at most {MAX_ADDED} partitions",
         )
     topic, more = paths.validate_topic(match[1]), int(match[2])
@@ -188,7 +195,9 @@ class Place:
 def places(parts: Mapping[ConsumerId, Part | Failure], owners: Owners) -> list[Place]:
     """Each partition that has an owner, or would have one, sorted."""
     then = {
-        tp: thread for part in parts.values() if not isinstance(part, Failure)
+        tp: thread
+        for part in parts.values()
+        if not isinstance(part, Failure)
         for tp, thread in part.items()
     }
     return [Place(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]

@@ -198,10 +198,14 @@ def _apply(connection: Connection, plan: Plan, how: Changing) -> None:
     progress = Progress()
     try:
         report = apply(
-            connection, plan, backup_dir=how.backup_dir, kafka=store,
+            connection,
+            plan,
+            backup_dir=how.backup_dir,
+            kafka=store,
             live=Live.FORCE if how.force_live else Live.REFUSE,
-            on_backup=progress.saved, on_progress=progress.advanced,
-        )  # fmt: skip
+            on_backup=progress.saved,
+            on_progress=progress.advanced,
+        )
     except KeyboardInterrupt:
         if progress.backup is not None:
             told = f"interrupted: {progress.done} of {len(plan)} changes are known to be made"

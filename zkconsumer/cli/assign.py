@@ -45,7 +45,8 @@ class StrategyName(Enum):
 Wishes = Annotated[
     list[str] | None,
     typer.Option(
-        "--what-if", metavar="WHAT",
+        "--what-if",
+        metavar="WHAT",
         help="What if +MEMBER:THREADS came, -MEMBER went, TOPIC=+8 had eight partitions more;"
         " several in one, with blanks, or one after the other.",
     ),
@@ -106,7 +107,8 @@ def assign(
     said = common.settings(name)
     with common.connect(name) as connection:
         now, owners = live_group(
-            connection, name,
+            connection,
+            name,
             strategy=Strategy(strategy.value if strategy else said.partition_assignment_strategy),
             exclude_internal=said.exclude_internal_topics and not internal,
         )
@@ -267,9 +269,13 @@ def _show_group(common: Common, owners: Owners, now: Group, then: Group, release
     if common.output in _PROGRAMS:
         head = {"release": as_release.release, "reason": reason, "quarrels": finding.quarrels}
         moves = [
-            {**dict(zip(("topic", "partition"), one.partition, strict=True)),
-             "from": one.now, "to": one.then}
-            for one in found if one.moves
+            {
+                **dict(zip(("topic", "partition"), one.partition, strict=True)),
+                "from": one.now,
+                "to": one.then,
+            }
+            for one in found
+            if one.moves
         ]
         write_document(head | _document(parts) | {"moves": moves}, common.output)
     else:
@@ -321,5 +327,9 @@ def _row(one: Place) -> dict[str, Any]:
     topic, partition = one.partition
     move = f"{one.now} -> {one.then}" if one.moves else None
     return {
-        "topic": topic, "partition": partition, "thread": one.then, "owner": one.now, "move": move
-    }  # fmt: skip
+        "topic": topic,
+        "partition": partition,
+        "thread": one.then,
+        "owner": one.now,
+        "move": move,
+    }

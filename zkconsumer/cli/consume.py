@@ -82,7 +82,9 @@ def consume(
     zookeeper: Annotated[
         str | None,
         typer.Option(
-            "--zookeeper", "-z", metavar="H:P[,H:P...][/CHROOT]",
+            "--zookeeper",
+            "-z",
+            metavar="H:P[,H:P...][/CHROOT]",
             help=f"zookeeper.connect; by default ${ENVIRONMENT}, or of --config.",
         ),
     ] = None,
@@ -115,12 +117,16 @@ def consume(
     Example: zkconsumer consume -z zk1:2181/kafka --group billing --topic orders --from-beginning
     """
     wanted = _wanted(topic, whitelist, blacklist)
-    settings = _settings(config, property_, {
-        "zookeeper_connect": zookeeper,
-        "group_id": group,
-        "auto_offset_reset": "smallest" if from_beginning else None,
-        "trace_file": None if trace is None else str(trace),
-    })  # fmt: skip
+    settings = _settings(
+        config,
+        property_,
+        {
+            "zookeeper_connect": zookeeper,
+            "group_id": group,
+            "auto_offset_reset": "smallest" if from_beginning else None,
+            "trace_file": None if trace is None else str(trace),
+        },
+    )
     run = Run(
         budget=Budget(max_messages, threads=threads),
         write=_write_raw if output is Output.RAW else _write_json,
@@ -146,9 +152,7 @@ def _settings(
     )
 
 
-def _wanted(
-    topic: str | None, whitelist: str | None, blacklist: str | None
-) -> str | TopicFilter:
+def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> str | TopicFilter:
     """The one topic or filter that was asked for, as the ConsoleConsumer demands exactly one."""
     from zkconsumer.protocol.filters import black_list, white_list
     from zkconsumer.protocol.paths import validate_topic
@@ -190,8 +194,10 @@ class Budget:
         with self._changed:
             self._queue.append(turn)
             self._changed.wait_for(
-                lambda: self._closed
-                or (self._queue[0] is turn and (self._left != 0 or self._lent == 0))
+                lambda: (
+                    self._closed
+                    or (self._queue[0] is turn and (self._left != 0 or self._lent == 0))
+                )
             )
             self._queue.remove(turn)
             self._changed.notify_all()

@@ -48,7 +48,8 @@ Logs = Annotated[
 Patience = Annotated[
     float,
     typer.Option(
-        min=0.0, metavar="S",
+        min=0.0,
+        metavar="S",
         help="Seconds until what may pass by itself, as in a rebalance, is looked at again.",
     ),
 ]
@@ -63,8 +64,13 @@ Fix = Annotated[
 @app.command()
 @changing
 def doctor(
-    common: Common, how: Changing, *, group: Groups = None, logs: Logs = True,
-    patience: Patience = 1.0, fix: Fix = False,
+    common: Common,
+    how: Changing,
+    *,
+    group: Groups = None,
+    logs: Logs = True,
+    patience: Patience = 1.0,
+    fix: Fix = False,
 ) -> None:
     """Look for everything that is known to go wrong with groups: registrations that stall all JVM
     members, owner nodes that block a partition, partitions without owner, offsets that cannot be
@@ -88,9 +94,7 @@ def doctor(
         ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
 
         def examine() -> list[Finding]:
-            return examined(
-                connection, names, settings=settings, ask_logs=ask, patience_s=patience
-            )
+            return examined(connection, names, settings=settings, ask_logs=ask, patience_s=patience)
 
         found = examine()
         if not fix:
@@ -149,10 +153,16 @@ def _counted(count: int, word: str) -> str:
 
 def _row(one: Finding) -> Row:
     return {
-        "severity": one.severity.value, "code": one.code, "group": one.group,
-        "subject": one.subject, "what": one.what, "why": one.why, "remedy": one.remedy,
-        "partitions": list(one.partitions), "fixable": bool(one.mends),
-    }  # fmt: skip
+        "severity": one.severity.value,
+        "code": one.code,
+        "group": one.group,
+        "subject": one.subject,
+        "what": one.what,
+        "why": one.why,
+        "remedy": one.remedy,
+        "partitions": list(one.partitions),
+        "fixable": bool(one.mends),
+    }
 
 
 def _write(common: Common, found: Iterable[Finding]) -> None:
@@ -173,8 +183,12 @@ def _write(common: Common, found: Iterable[Finding]) -> None:
 
 def _paragraph(text: str, width: int) -> str:
     return textwrap.fill(
-        text, max(40, width), initial_indent="    ", subsequent_indent="      ",
-        break_long_words=False, break_on_hyphens=False,
+        text,
+        max(40, width),
+        initial_indent="    ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -219,11 +233,14 @@ def verify(
         found = verified(connection, name, exclude_internal=not internal)
     rows = [
         {
-            "code": one.code, "subject": one.subject, "what": one.what,
-            "partitions": list(one.partitions), "remedy": one.remedy,
+            "code": one.code,
+            "subject": one.subject,
+            "what": one.what,
+            "partitions": list(one.partitions),
+            "remedy": one.remedy,
         }
         for one in found
-    ]  # fmt: skip
+    ]
     if found or common.output not in (Output.TABLE, Output.WIDE):
         common.write(rows, VERIFY_COLUMNS)
     if found:

@@ -76,17 +76,26 @@ def explain(
 def _write(common: Common, found: Explanation, wanted: set[str]) -> None:
     rows = [
         {
-            "topic": one.topic, "position": one.position, "thread": one.thread,
-            "partitions": list(one.partitions), "owned": list(one.owned), "why": one.why,
+            "topic": one.topic,
+            "position": one.position,
+            "thread": one.thread,
+            "partitions": list(one.partitions),
+            "owned": list(one.owned),
+            "why": one.why,
         }
-        for one in found.shares if one.topic in wanted
-    ]  # fmt: skip
+        for one in found.shares
+        if one.topic in wanted
+    ]
     if common.output in (Output.JSON, Output.YAML):
         topics = {name: text for name, text in found.topics.items() if name in wanted}
         document = {
-            "group": found.group, "rules": found.rules, "words": list(found.words),
-            "topics": topics, "threads": rows, "failures": found.failures,
-        }  # fmt: skip
+            "group": found.group,
+            "rules": found.rules,
+            "words": list(found.words),
+            "topics": topics,
+            "threads": rows,
+            "failures": found.failures,
+        }
         write_document(document, common.output)
         return
     columns = _columns()

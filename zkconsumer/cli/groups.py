@@ -35,7 +35,11 @@ Target = Annotated[str, typer.Argument(metavar="NEW", help="A group that does no
 
 @changing
 def delete(
-    common: Common, how: Changing, *, group: Doomed = None, named: OneGroup = None,
+    common: Common,
+    how: Changing,
+    *,
+    group: Doomed = None,
+    named: OneGroup = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
     """Delete all that ZooKeeper holds of a group. A dry run without --execute.
@@ -88,16 +92,16 @@ def rename(
 
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
     help="Look at groups, and change them.",
-)  # fmt: skip
+)
 
 ONE = Annotated[
     str | None, typer.Argument(metavar="GROUP", help="The group; by default of --config.")
 ]
-Every = Annotated[
-    float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings.")
-]
+Every = Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings.")]
 LIST_COLUMNS = (
     Column("group"),
     Column("members", align=Align.RIGHT),
@@ -113,7 +117,9 @@ def list_(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC",
+            "--topic",
+            "-t",
+            metavar="TOPIC",
             help="Only groups with offsets or owners of this topic.",
         ),
     ] = None,
@@ -151,10 +157,12 @@ def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
     name = common.group(either(group, named))
     with common.connect(name) as connection:
         found = _read(connection, name)
-    common.write_sections({
-        "members": Table(list(map(member_row, found.members)), MEMBER_COLUMNS),
-        "partitions": Table(list(partition_rows([found])), COLUMNS),
-    })
+    common.write_sections(
+        {
+            "members": Table(list(map(member_row, found.members)), MEMBER_COLUMNS),
+            "partitions": Table(list(partition_rows([found])), COLUMNS),
+        }
+    )
     say_all([*member_words(found.members), *group_words(found)])
 
 

@@ -33,7 +33,8 @@ def lag(
     commit_interval: Annotated[
         float,
         typer.Option(
-            min=0.1, metavar="S",
+            min=0.1,
+            metavar="S",
             help="auto.commit.interval.ms of the members, in seconds: twice as long without a"
             " commit is a silence.",
         ),
@@ -41,14 +42,17 @@ def lag(
     fail_above: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N",
+            min=0,
+            metavar="N",
             help="Exit with 1 if a partition is more than N messages behind, or nobody knows.",
         ),
     ] = None,
     prometheus: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, metavar="PORT",
+            min=1,
+            max=65535,
+            metavar="PORT",
             help="Serve the figures to Prometheus until Ctrl-C, read every --interval.",
         ),
     ] = None,
@@ -98,9 +102,7 @@ class Reader:
         from zkconsumer.admin.groups import unknown_group
         from zkconsumer.admin.lag import group_lags
 
-        found = group_lags(
-            self._connection, self._names, limit_s=self._limit_s, only=self._only
-        )
+        found = group_lags(self._connection, self._names, limit_s=self._limit_s, only=self._only)
         for name in self._names:
             if name not in found:
                 raise unknown_group(name)
@@ -167,7 +169,8 @@ def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> Non
         return
     failing = [
         f"{group.name} {one.topic}-{one.partition}"
-        for group in groups for one in group.partitions
+        for group in groups
+        for one in group.partitions
         if not isinstance(one.lag, int) or one.lag > fail_above
     ]
     if failing:
@@ -203,16 +206,21 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     owned = group.image.listed.get(owners(group.name), ())
     rows = [
         (
-            one.topic, str(one.partition), _or_dash(one.committed),
-            "-" if isinstance(one.log, str) else str(one.log.end), _or_dash(one.lag),
+            one.topic,
+            str(one.partition),
+            _or_dash(one.committed),
+            "-" if isinstance(one.log, str) else str(one.log.end),
+            _or_dash(one.lag),
             one.owner.rpartition("-")[0] if one.owner else "-",
         )
-        for one in group.partitions if one.topic in owned
+        for one in group.partitions
+        if one.topic in owned
     ]
     busy = {row[5] for row in rows}
     rows += [
         ("-", "-", "-", "-", "-", member.consumer)
-        for member in group.members if member.consumer not in busy
+        for member in group.members
+        if member.consumer not in busy
         for _ in member.subscription
     ]
     topic = max(15, *(len(row[0]) for row in rows), 0)

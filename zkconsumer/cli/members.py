@@ -34,7 +34,9 @@ COLUMNS = (
     Column("threads", align=Align.RIGHT),
     Column("owned", align=Align.RIGHT),
     Column(
-        "idle", align=Align.RIGHT, drop=1,
+        "idle",
+        align=Align.RIGHT,
+        drop=1,
         color=lambda idle: Color.WARNING if idle else None,
     ),
     Column("session", wide_only=True),
@@ -83,9 +85,14 @@ def members(common: Common, *, group: Groups = None) -> None:
     names = [validate_group(name) for name in group or ()]
     denied: list[str] = []
     with common.connect() as connection:
-        found = admin.members(connection, names) if names else admin.members(
-            connection, read_group_names(connection),
-            on_denied=lambda name, error: denied.append(f"group {name} is left out: {error}"),
+        found = (
+            admin.members(connection, names)
+            if names
+            else admin.members(
+                connection,
+                read_group_names(connection),
+                on_denied=lambda name, error: denied.append(f"group {name} is left out: {error}"),
+            )
         )
     for name in names:
         if name not in found:

@@ -37,7 +37,9 @@ Topics = Annotated[
 ]
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
     help="Move a group's offsets from ZooKeeper to Kafka, or back.",
 )
 
@@ -45,7 +47,11 @@ app = typer.Typer(
 @app.command("zookeeper-to-kafka")
 @changing
 def to_kafka(
-    common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
+    common: Common,
+    how: Changing,
+    *,
+    group: OneGroup = None,
+    topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
     """Commit ZooKeeper's offsets to Kafka. A dry run first.
@@ -66,7 +72,11 @@ def to_kafka(
 @app.command("kafka-to-zookeeper")
 @changing
 def to_zookeeper(
-    common: Common, how: Changing, *, group: OneGroup = None, topic: Topics = None,
+    common: Common,
+    how: Changing,
+    *,
+    group: OneGroup = None,
+    topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
     """Write Kafka's offsets to ZooKeeper. A dry run first.
@@ -85,9 +95,14 @@ def to_zookeeper(
 
 
 def _migrate(
-    common: Common, how: Changing, direction: Direction, group: str | None,
-    topics: list[str] | None, *, force_lower: bool,
-) -> None:  # fmt: skip
+    common: Common,
+    how: Changing,
+    direction: Direction,
+    group: str | None,
+    topics: list[str] | None,
+    *,
+    force_lower: bool,
+) -> None:
     from zkconsumer.admin.doctor import kafka_logs
     from zkconsumer.admin.migrate import (
         Activity,
@@ -105,7 +120,12 @@ def _migrate(
         limit_s = connection.config.zookeeper_connection_timeout_s
         ask = kafka_offsets(limit_s)
         found = plan_migration(
-            connection, name, direction, ask_kafka=ask, ask_logs=kafka_logs(limit_s), topics=wanted,
+            connection,
+            name,
+            direction,
+            ask_kafka=ask,
+            ask_logs=kafka_logs(limit_s),
+            topics=wanted,
             lower=Lower.FORCE if force_lower else Lower.LEAVE,
         )
         common.write(map(_row, found.transfers), COLUMNS)
@@ -131,7 +151,10 @@ def _migrate(
 
 def _row(one: Transfer) -> dict[str, Any]:
     return {
-        "topic": one.partition.topic, "partition": one.partition.partition,
-        "zookeeper": one.zookeeper, "kafka": one.kafka, "action": one.action.value,
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "zookeeper": one.zookeeper,
+        "kafka": one.kafka,
+        "action": one.action.value,
         "reason": one.reason or None,
-    }  # fmt: skip
+    }

@@ -71,9 +71,12 @@ def export(
         raise ConfigError(f"group {twice[0]} is named twice", where="--group")
     with common.connect(names[0] if names else None) as connection:
         found, notes = read_committed(
-            connection, names or read_group_names(connection), topics=topics_of(topic),
-            storage=storage, limit_s=connection.config.zookeeper_connection_timeout_s,
-        )  # fmt: skip
+            connection,
+            names or read_group_names(connection),
+            topics=topics_of(topic),
+            storage=storage,
+            limit_s=connection.config.zookeeper_connection_timeout_s,
+        )
     say_all(notes)
     offsets = {name: of for name, of in found.items() if of}
     for name in found.keys() - offsets.keys():
@@ -98,7 +101,8 @@ def _put(text: str, file: Path | None) -> None:
             out.write(text)
     except OSError as error:
         raise ConfigError(
-            f"the file cannot be written: {error.strerror}", where=str(file),
+            f"the file cannot be written: {error.strerror}",
+            where=str(file),
             remedy="name one that does not exist",
         ) from error
 
@@ -156,9 +160,12 @@ def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
     names = [common.group(name) for name in group or (None,)]
     with common.connect(names[0]) as connection:
         found = group_lags(
-            connection, names, only=topics_of(topic), logs=unasked_logs,
+            connection,
+            names,
+            only=topics_of(topic),
+            logs=unasked_logs,
             limit_s=connection.config.zookeeper_connection_timeout_s,
-        )  # fmt: skip
+        )
     for name in names:
         if name not in found:
             raise unknown_group(name)
@@ -190,9 +197,11 @@ def _row(group: str, one: PartitionLag) -> dict[str, Any]:
 
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
     help="A group's offsets: see them, move them, carry them elsewhere.",
-)  # fmt: skip
+)
 
 Earliest = Annotated[bool, typer.Option("--to-earliest", help="Where the log begins.")]
 Latest = Annotated[bool, typer.Option("--to-latest", help="Where the log ends.")]
@@ -257,11 +266,16 @@ def set_(
     name, parsed = common.group(group), _settings(offsets)
     with common.connect(name) as connection:
         moved = plan_reset(
-            connection, name, Reset(Kind.FILE), topics=None, storage=storage,
-            limit_s=connection.config.zookeeper_connection_timeout_s, kind="offsets set",
+            connection,
+            name,
+            Reset(Kind.FILE),
+            topics=None,
+            storage=storage,
+            limit_s=connection.config.zookeeper_connection_timeout_s,
+            kind="offsets set",
             unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
             wanted=_wanted(connection, parsed),
-        )  # fmt: skip
+        )
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
@@ -322,25 +336,36 @@ def reset(
     """
     from zkconsumer.admin.offset_plans import Times, Unknown, plan_reset
 
-    aim = _aim({
-        "to-earliest": to_earliest or None, "to-latest": to_latest or None,
-        "to-offset": to_offset, "to-datetime": to_datetime, "by-duration": by_duration,
-        "shift-by": shift_by, "to-current": to_current or None, "from-file": from_file,
-    })  # fmt: skip
+    aim = _aim(
+        {
+            "to-earliest": to_earliest or None,
+            "to-latest": to_latest or None,
+            "to-offset": to_offset,
+            "to-datetime": to_datetime,
+            "by-duration": by_duration,
+            "shift-by": shift_by,
+            "to-current": to_current or None,
+            "from-file": from_file,
+        }
+    )
     name = common.group(group)
     if from_file is not None and (topic or topic_regex or all_topics):
         raise ConfigError("a file says itself which partitions", where="--from-file")
     wanted = None if from_file is None else _from_file(from_file, name)
     with common.connect(name) as connection:
         moved = plan_reset(
-            connection, name, aim, wanted=wanted, storage=storage,
-            topics=None if wanted is not None else _topics(
-                connection, name, topic, regex=topic_regex, all_topics=all_topics
-            ),
+            connection,
+            name,
+            aim,
+            wanted=wanted,
+            storage=storage,
+            topics=None
+            if wanted is not None
+            else _topics(connection, name, topic, regex=topic_regex, all_topics=all_topics),
             limit_s=connection.config.zookeeper_connection_timeout_s,
             times=Times.APPROXIMATE if approximate else Times.EXACT,
             unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
-        )  # fmt: skip
+        )
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
@@ -376,7 +401,11 @@ def _from_file(file: Path, group: str) -> dict[TopicPartition, int]:
 
 
 def _topics(
-    connection: Connection, group: str, given: list[str] | None, *, regex: str | None,
+    connection: Connection,
+    group: str,
+    given: list[str] | None,
+    *,
+    regex: str | None,
     all_topics: bool,
 ) -> Selection | None:
     """What --topic, --topic-regex and --all-topics named. Raises ConfigError for none or two."""
@@ -384,7 +413,8 @@ def _topics(
 
     if [bool(given), regex is not None, all_topics].count(True) != 1:
         raise ConfigError(
-            "which partitions is not clear", where=f"group {group}",
+            "which partitions is not clear",
+            where=f"group {group}",
             remedy="exactly one of --topic TOPIC[:P,P...], --topic-regex REGEX, --all-topics",
         )
     if regex is not None:
@@ -421,10 +451,14 @@ def shift(
     name = common.group(group)
     with common.connect(name) as connection:
         moved = plan_reset(
-            connection, name, Reset(Kind.SHIFT, by), storage=storage, kind="offsets shift",
+            connection,
+            name,
+            Reset(Kind.SHIFT, by),
+            storage=storage,
+            kind="offsets shift",
             topics=_topics(connection, name, topic, regex=topic_regex, all_topics=all_topics),
             limit_s=connection.config.zookeeper_connection_timeout_s,
-        )  # fmt: skip
+        )
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
@@ -476,9 +510,11 @@ def copy(
         raise ConfigError("a group cannot be copied onto itself", where=name)
     with common.connect(name) as connection:
         found, notes = read_committed(
-            connection, [source], topics=topics_of(topic),
+            connection,
+            [source],
+            topics=topics_of(topic),
             limit_s=connection.config.zookeeper_connection_timeout_s,
-        )  # fmt: skip
+        )
         if not found[source]:
             raise ConfigError(f"group {source} has no such offsets in ZooKeeper", where=source)
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")

@@ -1,10 +1,10 @@
 """What the operator's commands have in common: where ZooKeeper is, and how results are written.
 
-    @app.command("list")
-    @operator
-    def list_(common: Common, *, group: OneGroup = None) -> None:
-        with common.connect(group) as connection:
-            common.write(rows(connection), COLUMNS)
+@app.command("list")
+@operator
+def list_(common: Common, *, group: OneGroup = None) -> None:
+    with common.connect(group) as connection:
+        common.write(rows(connection), COLUMNS)
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ Groups = Annotated[
 Topics = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", "-t", metavar="TOPIC[:P,P...]",
+        "--topic",
+        "-t",
+        metavar="TOPIC[:P,P...]",
         help="A topic, or some of its partitions; may be given several times.",
     ),
 ]
@@ -48,7 +50,10 @@ class Common:
     zookeeper: Annotated[
         str | None,
         typer.Option(
-            "--zookeeper", "--zkconnect", "-z", metavar="H:P[,H:P...][/CHROOT]",
+            "--zookeeper",
+            "--zkconnect",
+            "-z",
+            metavar="H:P[,H:P...][/CHROOT]",
             help=f"zookeeper.connect; by default ${ENVIRONMENT}, or of --config.",
         ),
     ] = None
@@ -66,14 +71,16 @@ class Common:
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=0.001, metavar="S",
+            min=0.001,
+            metavar="S",
             help="Seconds to wait for ZooKeeper, and for the brokers; by default 6.",
         ),
     ] = None
     output: Annotated[
         Output,
         typer.Option(
-            "--output", "-o",
+            "--output",
+            "-o",
             help="How to write the result. legacy: as Kafka's tool of 1.1.1, where there was one"
             " (lag); as other releases: `zkconsumer legacy`.",
         ),
@@ -92,9 +99,7 @@ class Common:
         """
         from zkconsumer.config.consumer import ConsumerConfig
 
-        return ConsumerConfig.from_properties(
-            *self._sources(), group_id=group, **self._overrides()
-        )
+        return ConsumerConfig.from_properties(*self._sources(), group_id=group, **self._overrides())
 
     def connection_settings(self, group: str | None = None) -> ConnectionConfig:
         """Return where ZooKeeper is; a ConsumerConfig if an argument or a property names a group.

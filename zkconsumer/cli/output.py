@@ -265,6 +265,7 @@ GAP = "  "
 _NARROWEST = 8
 """Characters. A column is wrapped down to this; what is still too wide runs on."""
 
+
 def safe(text: str) -> str:
     """Untrusted text, with everything escaped that a terminal might act upon."""
     return printable(text)
@@ -284,9 +285,7 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
     """The table as text, and the titles of the columns that were left out for want of room."""
     shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
     cells = [[_cell(one, row) for row in table.rows] for one in shown]
-    widths = [
-        _width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)
-    ]
+    widths = [_width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)]
     limit = to.width if output is not Output.WIDE else None
     keep, dropped = _fitting(shown, widths, limit)
     if limit is not None:
@@ -363,10 +362,12 @@ def _wrapped(parts: Sequence[_Part]) -> str:
         textwrap.wrap(text, width, break_on_hyphens=True) or [""] for _, text, width, _ in parts
     ]
     return "\n".join(
-        _line([
-            (column, text, width, color)
-            for (column, _, width, color), text in zip(parts, line, strict=True)
-        ])
+        _line(
+            [
+                (column, text, width, color)
+                for (column, _, width, color), text in zip(parts, line, strict=True)
+            ]
+        )
         for line in zip_longest(*texts, fillvalue="")
     )
 

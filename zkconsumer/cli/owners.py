@@ -135,8 +135,11 @@ def _consumer(thread: str | None) -> str | None:
 
 def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
     gone = row["consumer"] and row["consumer"] not in snapshot.members
-    return {**row, "owner": row["owner"] or None,
-            "consumer": (row["consumer"] or "-") + (" (not registered)" if gone else "")}
+    return {
+        **row,
+        "owner": row["owner"] or None,
+        "consumer": (row["consumer"] or "-") + (" (not registered)" if gone else ""),
+    }
 
 
 def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
@@ -169,9 +172,7 @@ def _change_json(change: Change) -> str:
             document |= {"topic": topic, "partition": partition}
         case str(consumer_id) if consumer_id:
             document["consumer"] = consumer_id
-    return json.dumps(
-        document | {"before": _value(change.before), "after": _value(change.after)}
-    )
+    return json.dumps(document | {"before": _value(change.before), "after": _value(change.after)})
 
 
 def _value(value: Any) -> Any:

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status
 
 _COLORS: Mapping[str, Color] = {
-    "OK": Color.GOOD, "WARNING": Color.WARNING, "STALLED": Color.BAD, "STOPPED": Color.BAD,
+    "OK": Color.GOOD,
+    "WARNING": Color.WARNING,
+    "STALLED": Color.BAD,
+    "STOPPED": Color.BAD,
     "REWOUND": Color.BAD,
-}  # fmt: skip
+}
 
 
 def _status_color(value: Any) -> Color | None:
@@ -87,9 +90,12 @@ def group_words(group: GroupLag) -> Iterator[str]:
     for why in idle_by_design(group.asked):
         yield f"group {group.name}: {why}"
     quarrels = [
-        f"{one.topic}-{one.partition}" for one in group.partitions
-        if isinstance(one.in_zookeeper, int) and one.in_kafka is not None
-        and not isinstance(one.in_kafka, str) and one.in_kafka.offset != one.in_zookeeper
+        f"{one.topic}-{one.partition}"
+        for one in group.partitions
+        if isinstance(one.in_zookeeper, int)
+        and one.in_kafka is not None
+        and not isinstance(one.in_kafka, str)
+        and one.in_kafka.offset != one.in_zookeeper
     ]
     if quarrels:
         yield (

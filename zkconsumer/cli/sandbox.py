@@ -79,9 +79,7 @@ def up(
     """
     home = _home(directory)
     with _alone(home):
-        chosen = {
-            "brokers": brokers, "release": release, "zookeeper_release": zookeeper_release
-        }  # fmt: skip
+        chosen = {"brokers": brokers, "release": release, "zookeeper_release": zookeeper_release}
         choices = _choices(home) | {name: value for name, value in chosen.items() if value}
         ports = {"zookeeper_port": zookeeper_port, "broker_port": broker_port}
         sandbox = _sandbox(home, choices | ports)

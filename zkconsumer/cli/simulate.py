@@ -90,8 +90,13 @@ def simulate(
         number = 1 if seed is None else seed
         show = _Show(f"seed {number}", names_of(members), output)
         told = tell_seed(
-            number, members=members, partitions=partitions, strategy=strategy,
-            peers=Kinds((peers or Peers.OURS).value), kinds=_faults(fault), emit=show.add,
+            number,
+            members=members,
+            partitions=partitions,
+            strategy=strategy,
+            peers=Kinds((peers or Peers.OURS).value),
+            kinds=_faults(fault),
+            emit=show.add,
         )
     show.end(told)
     if told.violation:
@@ -118,7 +123,8 @@ def _faults(named: list[str] | None) -> list[Any]:
     unknown = [name for name in named or () if name not in NAMES]
     if unknown:
         raise ConfigError(
-            f"no fault is called {unknown[0]!r}", where="--fault",
+            f"no fault is called {unknown[0]!r}",
+            where="--fault",
             remedy=f"there are {', '.join(NAMES)}",
         )
     return [NAMES[name] for name in named] if named is not None else list(DEFAULT_FAULTS)
@@ -204,8 +210,10 @@ def _teach(lessons: Iterable[Lesson], output: Output) -> None:
 
 
 def _print_row(head: tuple[str, ...], row: tuple[object, ...]) -> None:
-    cells = [f"{cell!s:<{max(len(name), 22 if at == 0 else 0)}}"
-             for at, (name, cell) in enumerate(zip(head, row, strict=True))]
+    cells = [
+        f"{cell!s:<{max(len(name), 22 if at == 0 else 0)}}"
+        for at, (name, cell) in enumerate(zip(head, row, strict=True))
+    ]
     print("  ".join(cells).rstrip(), flush=True)
 
 

@@ -52,13 +52,13 @@ def forget(
 
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
     help="Look at topics, as ZooKeeper has them.",
-)  # fmt: skip
+)
 
-NAMES = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC", help="By default all.")
-]
+NAMES = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="By default all.")]
 NAMED = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", metavar="TOPIC", help="The same; may be given several times."),
@@ -78,13 +78,16 @@ SHOW_COLUMNS = (
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column(
-        "leader", align=Align.RIGHT,
+        "leader",
+        align=Align.RIGHT,
         color=lambda leader: Color.BAD if leader is None else None,
     ),
     Column("replicas", drop=2, show=_of_brokers),
     Column("isr", drop=3, show=_of_brokers),
     Column(
-        "out_of_sync", drop=1, show=lambda brokers: _of_brokers(brokers) or "-",
+        "out_of_sync",
+        drop=1,
+        show=lambda brokers: _of_brokers(brokers) or "-",
         color=lambda brokers: Color.WARNING if brokers else None,
     ),
 )

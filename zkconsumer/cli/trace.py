@@ -53,9 +53,7 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 
 @app.command()
 def check(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")],
 ) -> None:
     """Replay a trace: the machine must do the same again.
 

@@ -66,43 +66,63 @@ class ConnectionConfig:
     """
 
     zookeeper_connect: str = setting(
-        "zookeeper.connect", HOSTS, REQUIRED,
+        "zookeeper.connect",
+        HOSTS,
+        REQUIRED,
         "ZooKeeper servers, and the chroot, which must exist: it is never created.",
     )
     zookeeper_session_timeout_s: float = setting(
-        "zookeeper.session.timeout.ms", Millis(1), 6.0,
+        "zookeeper.session.timeout.ms",
+        Millis(1),
+        6.0,
         "After so long without a word ZooKeeper counts this member as dead.",
     )
     zookeeper_connection_timeout_s: float = setting(
-        "zookeeper.connection.timeout.ms", Millis(1), Decided("zookeeper.session.timeout.ms"),
+        "zookeeper.connection.timeout.ms",
+        Millis(1),
+        Decided("zookeeper.session.timeout.ms"),
         "How long to wait for the first connection.",
     )
     zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
-        "zookeeper.auth.scheme", Choice(("digest", "sasl")), None,
+        "zookeeper.auth.scheme",
+        Choice(("digest", "sasl")),
+        None,
         "Ours. Authenticate to ZooKeeper; digest only over TLS or to this machine.",
     )
     zookeeper_auth_credential: str | None = setting(
-        "zookeeper.auth.credential", TOKEN, None,
+        "zookeeper.auth.credential",
+        TOKEN,
+        None,
         "Ours. User and password, for digest and DIGEST-MD5; never shown in logs or errors.",
     )
     zookeeper_auth_insecure_plaintext: bool = setting(
-        "zookeeper.auth.insecure.plaintext", Flag(), False,
+        "zookeeper.auth.insecure.plaintext",
+        Flag(),
+        False,
         "Ours. Send a digest password in clear text over the network.",
     )
     zookeeper_sasl_mechanism: Literal["DIGEST-MD5", "GSSAPI"] = setting(
-        "zookeeper.sasl.mechanism", Choice(("DIGEST-MD5", "GSSAPI")), "DIGEST-MD5",
+        "zookeeper.sasl.mechanism",
+        Choice(("DIGEST-MD5", "GSSAPI")),
+        "DIGEST-MD5",
         "Ours. For zookeeper.auth.scheme=sasl; GSSAPI uses the ticket cache of the process.",
     )
     zookeeper_sasl_service: str = setting(
-        "zookeeper.sasl.service", SERVICE, "zookeeper",
+        "zookeeper.sasl.service",
+        SERVICE,
+        "zookeeper",
         "Ours. The service name of ZooKeeper's Kerberos principal.",
     )
     zookeeper_ssl_enable: bool = setting(
-        "zookeeper.ssl.enable", Flag(), False,
+        "zookeeper.ssl.enable",
+        Flag(),
+        False,
         "Ours. TLS 1.2 or later to ZooKeeper; certificate and host name are checked.",
     )
     zookeeper_ssl_ca: str | None = setting(
-        "zookeeper.ssl.ca", PATH, None,
+        "zookeeper.ssl.ca",
+        PATH,
+        None,
         "Ours. PEM file of the authorities to trust, instead of the system's.",
     )
     zookeeper_ssl_certificate: str | None = setting(
@@ -112,21 +132,30 @@ class ConnectionConfig:
         "zookeeper.ssl.key", PATH, None, "Ours. PEM file of its key."
     )
     zookeeper_ssl_key_password: str | None = setting(
-        "zookeeper.ssl.key.password", SECRET, None,
+        "zookeeper.ssl.key.password",
+        SECRET,
+        None,
         "Ours. Decrypts the key; never shown in logs or errors.",
     )
     zookeeper_ssl_insecure_skip_hostname: bool = setting(
-        "zookeeper.ssl.insecure.skip.hostname", Flag(), False,
+        "zookeeper.ssl.insecure.skip.hostname",
+        Flag(),
+        False,
         "Ours. Take a certificate that is valid for another host.",
     )
     zookeeper_ssl_insecure_skip_verify: bool = setting(
-        "zookeeper.ssl.insecure.skip.verify", Flag(), False,
+        "zookeeper.ssl.insecure.skip.verify",
+        Flag(),
+        False,
         "Ours. Take any certificate, so that anybody in between can be ZooKeeper.",
     )
     zookeeper_acl: Literal["open", "creator"] = setting(
-        "zookeeper.acl", Choice(("open", "creator")), "open",
+        "zookeeper.acl",
+        Choice(("open", "creator")),
+        "open",
         "Ours. Who may change the owner and offset nodes we create; needs zookeeper.auth.scheme.",
     )
+
     def __post_init__(self) -> None:
         for row in settings_of(type(self)):
             value = getattr(self, row.attribute)
@@ -194,7 +223,6 @@ class ConnectionConfig:
             place = places.get(error.where, error.where)
             raise ConfigError(error.what, where=place, remedy=error.remedy) from None
 
-
     def for_group(self, group_id: str) -> ConsumerConfig:
         """The settings of a consumer of this group over the same connection.
 
@@ -208,132 +236,184 @@ class ConnectionConfig:
 class ConsumerConfig(ConnectionConfig):
     """The settings of one consumer; immutable. As `ConnectionConfig`, with the member's own."""
 
-    group_id: str = setting(
-        "group.id", GROUP, REQUIRED, "The group to be a member of."
-    )
+    group_id: str = setting("group.id", GROUP, REQUIRED, "The group to be a member of.")
     zookeeper_sync_time_s: float = setting(
         "zookeeper.sync.time.ms", Pause(), 2.0, "Only the default of rebalance.backoff.ms."
     )
     consumer_id: str | None = setting(
-        "consumer.id", ID_SUFFIX, None,
+        "consumer.id",
+        ID_SUFFIX,
+        None,
         "Suffix of the consumer id; by default host, time and a random part. For tests.",
     )
     client_id: str = setting(
         "client.id", CLIENT, Decided("group.id"), "The name by which the brokers know the client."
     )
     socket_timeout_s: float = setting(
-        "socket.timeout.ms", Millis(1), 30.0,
+        "socket.timeout.ms",
+        Millis(1),
+        30.0,
         "Time limit of a request to a broker; at least fetch.wait.max.ms.",
     )
     socket_receive_buffer_bytes: int = setting(
-        "socket.receive.buffer.bytes", Whole(-1, "bytes"), 65536,
+        "socket.receive.buffer.bytes",
+        Whole(-1, "bytes"),
+        65536,
         "The socket's receive buffer; 65536, 0 and less: the system's own, which grows as needed.",
     )
     fetch_message_max_bytes: int = setting(
-        "fetch.message.max.bytes", Whole(1, "bytes"), 1048576,
+        "fetch.message.max.bytes",
+        Whole(1, "bytes"),
+        1048576,
         "Bytes to ask for per partition and request; grows for a larger message (JVM: never).",
     )
     num_consumer_fetchers: int = setting(
-        "num.consumer.fetchers", Whole(1), 1,
+        "num.consumer.fetchers",
+        Whole(1),
+        1,
         "Broker clients of a connector with more than four streams; it has two at least.",
     )
     auto_commit_enable: bool = setting(
-        "auto.commit.enable", Flag(), True,
+        "auto.commit.enable",
+        Flag(),
+        True,
         "Commit finished messages from time to time, and at each rebalance.",
     )
     auto_commit_interval_s: float = setting(
         "auto.commit.interval.ms", Millis(1), 60.0, "How often."
     )
     queued_max_message_chunks: int = setting(
-        "queued.max.message.chunks", Whole(1), 2,
+        "queued.max.message.chunks",
+        Whole(1),
+        2,
         "With fetch.message.max.bytes: the bytes that a stream fetches ahead.",
     )
     rebalance_max_retries: int = setting(
-        "rebalance.max.retries", Whole(1), 4,
+        "rebalance.max.retries",
+        Whole(1),
+        4,
         "Attempts before the blocker is reported; we go on trying (JVM: gives up).",
     )
     rebalance_backoff_s: float = setting(
-        "rebalance.backoff.ms", Pause(), Decided("zookeeper.sync.time.ms"),
+        "rebalance.backoff.ms",
+        Pause(),
+        Decided("zookeeper.sync.time.ms"),
         "Longest wait between two attempts to claim a partition that is held.",
     )
     rebalance_mode: Literal["incremental", "eager"] = setting(
-        "rebalance.mode", Choice(("incremental", "eager")), "incremental",
+        "rebalance.mode",
+        Choice(("incremental", "eager")),
+        "incremental",
         "Ours. Release only what moves, or everything as the JVM does.",
     )
     release_grace_s: float = setting(
-        "release.grace.ms", Millis(0), 1.0,
+        "release.grace.ms",
+        Millis(0),
+        1.0,
         "Ours. How long a release waits for the user to ask for the next message, and then as"
         " long for the rebalance listener, if there is one.",
     )
     peers_nudge: bool = setting(
-        "peers.nudge", Flag(), False,
+        "peers.nudge",
+        Flag(),
+        False,
         "Ours. Register anew once a minute while a peer leaves its share unclaimed, to wake it.",
     )
     peers_release: str = setting(
-        "peers.release", RELEASE, DEFAULT.release,
+        "peers.release",
+        RELEASE,
+        DEFAULT.release,
         "Ours. The Kafka release of the JVM members, whose ways we then have; auto: as the owner"
         " nodes of a settled group show (see [releases.md](releases.md)).",
     )
     refresh_leader_backoff_s: float = setting(
-        "refresh.leader.backoff.ms", Pause(), 0.2,
+        "refresh.leader.backoff.ms",
+        Pause(),
+        0.2,
         "Pause after a failed fetch or look-up of a leader.",
     )
     fetch_min_bytes: int = setting(
         "fetch.min.bytes", Whole(0, "bytes"), 1, "The broker answers a fetch when it has so much."
     )
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes", Whole(0, "bytes"), 52428800,
+        "fetch.max.bytes",
+        Whole(0, "bytes"),
+        52428800,
         f"{_NONE}; the JVM parses it and never uses it, either.",
     )
     fetch_wait_max_s: float = setting(
         "fetch.wait.max.ms", Millis(0), 0.1, "The broker answers a fetch after so long in any case."
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
-        "auto.offset.reset", Choice(("smallest", "largest")), "largest",
+        "auto.offset.reset",
+        Choice(("smallest", "largest")),
+        "largest",
         "Where to begin without a stored offset, or with one that is out of range.",
     )
     consumer_timeout_s: float | None = setting(
-        "consumer.timeout.ms", MillisOrNever(), None,
+        "consumer.timeout.ms",
+        MillisOrNever(),
+        None,
         "ConsumerTimeoutError when no message came for so long; the stream stays usable.",
     )
     partition_assignment_strategy: Literal["range", "roundrobin"] = setting(
-        "partition.assignment.strategy", Choice(("range", "roundrobin")), "range",
+        "partition.assignment.strategy",
+        Choice(("range", "roundrobin")),
+        "range",
         "Who gets which partition; must be the same in the whole group.",
     )
     offsets_storage: Literal["zookeeper", "kafka"] = setting(
-        "offsets.storage", Choice(("zookeeper", "kafka"), str.lower), "zookeeper",
+        "offsets.storage",
+        Choice(("zookeeper", "kafka"), str.lower),
+        "zookeeper",
         "Where offsets are kept: in znodes, or in the brokers (0.8.2 and later).",
     )
     dual_commit_enabled: bool = setting(
-        "dual.commit.enabled", Flag(), Decided("true if offsets.storage is kafka"),
+        "dual.commit.enabled",
+        Flag(),
+        Decided("true if offsets.storage is kafka"),
         "With offsets.storage=kafka: commit to ZooKeeper as well, and begin at the larger of both.",
     )
     offsets_channel_backoff_s: float = setting(
-        "offsets.channel.backoff.ms", Pause(), 1.0,
+        "offsets.channel.backoff.ms",
+        Pause(),
+        1.0,
         "With offsets.storage=kafka: pause before the brokers are asked again.",
     )
     offsets_channel_socket_timeout_s: float = setting(
-        "offsets.channel.socket.timeout.ms", Millis(1), 10.0,
+        "offsets.channel.socket.timeout.ms",
+        Millis(1),
+        10.0,
         "With offsets.storage=kafka: time limit of one commit or look-up.",
     )
     offsets_commit_max_retries: int = setting(
-        "offsets.commit.max.retries", Whole(0), 5,
+        "offsets.commit.max.retries",
+        Whole(0),
+        5,
         "With offsets.storage=kafka: how often a commit is tried again; at a hand-over never.",
     )
     exclude_internal_topics: bool = setting(
-        "exclude.internal.topics", Flag(), True,
+        "exclude.internal.topics",
+        Flag(),
+        True,
         "No filter matches Kafka's own topics, anybody's; must be the same in the whole group.",
     )
     metrics_port: int | None = setting(
-        "metrics.port", PORT, None,
+        "metrics.port",
+        PORT,
+        None,
         "Ours. Answer Prometheus here; needs `zkconsumer[metrics]` ([metrics.md](metrics.md)).",
     )
     metrics_host: str = setting(
-        "metrics.host", Text("an address of this machine", bool), "127.0.0.1",
+        "metrics.host",
+        Text("an address of this machine", bool),
+        "127.0.0.1",
         "Ours. Where metrics.port listens; 0.0.0.0 lets others ask, without any authentication.",
     )
     trace_file: str | None = setting(
-        "trace.file", Text("a path"), None,
+        "trace.file",
+        Text("a path"),
+        None,
         "Ours. Write one JSON line per event of the group to this file.",
     )
 

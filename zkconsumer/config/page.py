@@ -15,7 +15,7 @@ def configuration_page() -> str:
         "",
         "Written by `python -m zkconsumer.config.page`; do not edit. A JVM consumer's properties",
         "file is taken as it is. Durations are whole milliseconds in a file, and float seconds in",
-        "Python. \"Ours\" marks the properties that the JVM consumer does not have.",
+        'Python. "Ours" marks the properties that the JVM consumer does not have.',
         "",
         "| Property | Python | Default | Allowed | Effect |",
         "|---|---|---|---|---|",

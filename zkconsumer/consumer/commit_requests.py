@@ -76,7 +76,8 @@ def refuse_late(inbox: Inbox, where: str, failure: ZkConsumerError | None) -> No
             item.answer.set_exception(
                 failure
                 or ConnectorClosedError(
-                    "the connector was shut down before it came to this commit", where=where,
+                    "the connector was shut down before it came to this commit",
+                    where=where,
                     remedy="commit before the shutdown, which commits everything handed out, too",
                 )
             )
@@ -101,7 +102,8 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
         if metadata and storage is Storage.ZOOKEEPER:
             raise ConfigError(
                 "ZooKeeper keeps no metadata of offsets (the JVM drops it in silence)",
-                where=str(tp), remedy="set offsets.storage=kafka, or leave the metadata out",
+                where=str(tp),
+                remedy="set offsets.storage=kafka, or leave the metadata out",
             )
         checked[tp] = OffsetAndMetadata(*value) if isinstance(value, tuple) else value
     return CommitAsked(retries, checked)
@@ -115,7 +117,8 @@ def positions_given(
         raise NotOwnedError(
             "offsets of partitions that this member does not own are not committed; nor are the "
             "others of this call",
-            where=", ".join(map(str, missing)), remedy="their owner commits them",
+            where=", ".join(map(str, missing)),
+            remedy="their owner commits them",
         )
     offsets = {tp: at if isinstance(at, int) else at.offset for tp, at in given.items()}
     return PositionsCollected(
@@ -131,6 +134,7 @@ def failed(failures: Mapping[TopicPartition, str]) -> CommitError:
     """Some offsets were not stored."""
     where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
     return CommitError(
-        f"{len(failures)} of the offsets were not committed", where=where,
+        f"{len(failures)} of the offsets were not committed",
+        where=where,
         remedy="their messages are delivered again, to the partition's next owner",
     )

@@ -85,7 +85,9 @@ class ConsumerConnector:
         self._latest: Any = None
         self._death: ClientDeath | None = None
         self._session = ZooKeeperSession(
-            config, on_state=self._session_changed, on_watch=self._watch_fired,
+            config,
+            on_state=self._session_changed,
+            on_watch=self._watch_fired,
             on_death=self._client_died,
         )
         if config.metrics_port is not None:
@@ -124,7 +126,9 @@ class ConsumerConnector:
         if self._coordinator is not None:
             raise MessageStreamsExistError(
                 "ConsumerConnector can only set consumer rebalance listener before creating "
-                "streams", where=self.consumer_id, remedy="set it first",
+                "streams",
+                where=self.consumer_id,
+                remedy="set it first",
             )
         self._listener = listener
 
@@ -225,20 +229,31 @@ class ConsumerConnector:
         if self._coordinator is not None:
             raise MessageStreamsExistError(
                 "ConsumerConnector can create message streams at most once",
-                where=self.consumer_id, remedy="create another connector, or ask for all at once",
+                where=self.consumer_id,
+                remedy="create another connector, or ask for all at once",
             )
         settings = group_member.settings(
             self.config, self._session, self.consumer_id, wanted, self._listener
         )
         counts = list(counts)
         self._pool = group_member.fetcher_pool(
-            self.config, self.consumer_id, sum(count for _, count in counts),
-            brokers=self._brokers, report=self._report,
+            self.config,
+            self.consumer_id,
+            sum(count for _, count in counts),
+            brokers=self._brokers,
+            report=self._report,
         )
         self._streams = {
             (topic, thread): group_member.stream(
-                self.config, topic, thread, number, codec,
-                gate=self._gate, brokers=self._brokers, report=self._report, pool=self._pool,
+                self.config,
+                topic,
+                thread,
+                number,
+                codec,
+                gate=self._gate,
+                brokers=self._brokers,
+                report=self._report,
+                pool=self._pool,
             )
             for topic, count in counts
             for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
@@ -247,8 +262,13 @@ class ConsumerConnector:
         # Last: an error before this leaves nothing open.
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
         coordinator = self._coordinator = Coordinator(
-            settings, gate=self._gate, session=self._session, streams=self._streams, store=store,
-            trace=trace, listener=self._listener,
+            settings,
+            gate=self._gate,
+            session=self._session,
+            streams=self._streams,
+            store=store,
+            trace=trace,
+            listener=self._listener,
         )
         coordinator.session_changed(self._latest)
         if self._death is not None:
@@ -277,7 +297,8 @@ class ConsumerConnector:
             self._leave(Purpose.LEAVE)
             raise ConsumerIdTakenError(
                 f"not registered within {limit_s:g} s: another session is registered under our "
-                "consumer id, or ZooKeeper is away", where=self.consumer_id,
+                "consumer id, or ZooKeeper is away",
+                where=self.consumer_id,
                 remedy="stop the other consumer, or give each its own consumer.id",
             ) from None
         except BaseException:
@@ -328,7 +349,8 @@ class ConsumerConnector:
             self._coordinator.give_up(asked)
             raise CommitError(
                 f"no answer within {timeout_s:g} s; a commit that was sent may still be stored",
-                where=self.config.zookeeper_connect, remedy="commit again",
+                where=self.config.zookeeper_connect,
+                remedy="commit again",
             ) from None
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -479,7 +501,8 @@ class ConsumerConnector:
             raise copy(self._coordinator.failure)
         if self._closed:
             raise ConnectorClosedError(
-                "the connector was shut down", where=self.consumer_id,
+                "the connector was shut down",
+                where=self.consumer_id,
                 remedy="create a new one; a connector cannot be used again",
             )
 

@@ -85,8 +85,14 @@ class Coordinator(threading.Thread):
     """
 
     def __init__(
-        self, settings: Settings, *, gate: LeaseGate, session: ZooKeeperSession, streams: Outlets,
-        store: KafkaOffsetStore | None = None, trace: TraceFile | None = None,
+        self,
+        settings: Settings,
+        *,
+        gate: LeaseGate,
+        session: ZooKeeperSession,
+        streams: Outlets,
+        store: KafkaOffsetStore | None = None,
+        trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
     ) -> None:
         """
@@ -105,23 +111,27 @@ class Coordinator(threading.Thread):
         self._settings, self._trace, self._ended = settings, trace, False
         self._session, self._store = session, store
         executor = Executor(
-            session, settings, post=self.post, clock=self.clock,
+            session,
+            settings,
+            post=self.post,
+            clock=self.clock,
             ask_kafka=store.submit if store else None,
         )
-        self._loop = MemberLoop(
-            settings, host=self, gate=gate, executor=executor, streams=streams
-        )
+        self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)
         self.tally = Tally(lambda: self._loop.positions(Which.DELIVERED))
         # These only observe: one that raises is switched off, and the member goes on.
         self._observers: dict[str, Observer] = {
-            "journal": Journal(settings.consumer).observe, "tally": self.tally.observe
+            "journal": Journal(settings.consumer).observe,
+            "tally": self.tally.observe,
         }
         if trace is not None:
             self._observers["trace"] = trace.write
         self._log = NoticeLog(logger, settings.consumer, gate.clock)
-        self._listener = None if listener is None else ListenerThread(
-            listener, settings.consumer, post=self.post, clock=gate.clock
+        self._listener = (
+            None
+            if listener is None
+            else ListenerThread(listener, settings.consumer, post=self.post, clock=gate.clock)
         )
         if store is not None:
             store.start()
@@ -213,7 +223,8 @@ class Coordinator(threading.Thread):
                 self.counters[f"{name}_failed"] += 1
                 logger.exception(
                     "%s: the %s failed and is switched off; the member goes on",
-                    self._settings.consumer, name,
+                    self._settings.consumer,
+                    name,
                 )
         if answered := sum(isinstance(one, cmd.AnswerCommit) for one in commands):
             self.counters["commits"] += answered
@@ -261,7 +272,8 @@ class Coordinator(threading.Thread):
         """End the member because its own code raised, which is a bug."""
         told = ZkConsumerError(
             f"the coordinator stopped: {type(error).__name__}: {error}",
-            where=self._settings.consumer, remedy="create a new connector; please report this",
+            where=self._settings.consumer,
+            remedy="create a new connector; please report this",
         )
         told.__cause__ = error
         self._fail(told)

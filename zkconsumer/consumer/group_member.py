@@ -142,8 +142,9 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         exclude_internal=config.exclude_internal_topics,
     )
     finding = detect(group, found.owners)
-    logger.info("peers.release=auto: as %s (%s)", finding.profile.release,
-                displayed(finding.reason))
+    logger.info(
+        "peers.release=auto: as %s (%s)", finding.profile.release, displayed(finding.reason)
+    )
     return finding.profile
 
 

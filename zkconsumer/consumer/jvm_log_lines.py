@@ -85,9 +85,13 @@ class Journal:
             for topic, count in sorted(own_topics(after).items()):
                 for thread in thread_ids(self._consumer, count):
                     if (topic, thread) not in busy:
-                        yield WARNING, (
-                            f"No broker partitions consumed by consumer thread {thread} for topic "
-                            f"{topic}"
+                        yield (
+                            WARNING,
+                            (
+                                f"No broker partitions consumed by consumer thread {thread} "
+                                "for topic "
+                                f"{topic}"
+                            ),
                         )
         for one in commands:
             match one:
@@ -118,9 +122,12 @@ class Journal:
             return
         self._try += 1
         if state.blocked or state.refused:
-            yield INFO, (
-                "Rebalancing attempt failed. Clearing the cache before the next rebalancing "
-                "operation is triggered"
+            yield (
+                INFO,
+                (
+                    "Rebalancing attempt failed. Clearing the cache before the next rebalancing "
+                    "operation is triggered"
+                ),
             )
 
     # ---- what happened ---------------------------------------------------------------------------
@@ -128,9 +135,12 @@ class Journal:
     def _happened(self, before: State, event: events.Event, after: State) -> Iterator[Line]:
         match event:
             case events.Connected() if before.session and before.session.id != event.session.id:
-                yield INFO, (
-                    "ZK expired; release old broker parition ownership; re-register consumer "
-                    f"{self._consumer}"
+                yield (
+                    INFO,
+                    (
+                        "ZK expired; release old broker parition ownership; re-register consumer "
+                        f"{self._consumer}"
+                    ),
                 )
             case events.Triggered(trigger=events.Trigger.TOPIC, subject=topic) if topic:
                 path = paths.topic(topic)
@@ -154,9 +164,12 @@ class Journal:
                 yield from self._assigned(after)
             case events.Claimed(claimed=claimed, blocked=blocked, denied=denied):
                 for tp, mine in sorted(claimed.items()):
-                    yield INFO, (
-                        f"{mine.thread} successfully owned partition {tp.partition} for topic "
-                        f"{tp.topic}"
+                    yield (
+                        INFO,
+                        (
+                            f"{mine.thread} successfully owned partition {tp.partition} for topic "
+                            f"{tp.topic}"
+                        ),
                     )
                 for tp, who in sorted(blocked.items()):
                     if who != UNNAMED and before.blocked.get(tp) != who:
@@ -164,9 +177,12 @@ class Journal:
                         mine_ = after.wanted.get(tp, "")
                         yield INFO, f"conflict in {path} data: {mine_} stored data: {who.thread}"
                     if tp not in before.blocked:
-                        yield INFO, (
-                            "waiting for the partition ownership to be deleted: "
-                            f"{tp.partition} for topic {tp.topic}"
+                        yield (
+                            INFO,
+                            (
+                                "waiting for the partition ownership to be deleted: "
+                                f"{tp.partition} for topic {tp.topic}"
+                            ),
                         )
                 for tp, reason in sorted(denied.items()):
                     yield INFO, f"exception during rebalance {tp}: {reason}"
@@ -197,14 +213,22 @@ class Journal:
                     for member, counts in view.counts().items()
                     for thread in thread_ids(member, counts.get(topic, 0))
                 )
-                yield INFO, (
-                    f"Consumer {self._consumer} rebalancing the following partitions: {partitions} "
-                    f"for topic {topic} with consumers: List({', '.join(map(displayed, threads))})"
+                yield (
+                    INFO,
+                    (
+                        f"Consumer {self._consumer} rebalancing the following partitions: "
+                        f"{partitions} "
+                        f"for topic {topic} with consumers: "
+                        f"List({', '.join(map(displayed, threads))})"
+                    ),
                 )
             else:
-                yield INFO, (
-                    f"Consumer {self._consumer} rebalancing the following partitions for topic "
-                    f"{topic}: {partitions}"
+                yield (
+                    INFO,
+                    (
+                        f"Consumer {self._consumer} rebalancing the following partitions for topic "
+                        f"{topic}: {partitions}"
+                    ),
                 )
 
     # ---- what is done about it -------------------------------------------------------------------
@@ -248,9 +272,7 @@ class Journal:
 
 def _info(tp: TopicPartition, fetched: int | None, consumed: int | None) -> str:
     """JVM: `PartitionTopicInfo.toString`."""
-    return (
-        f"{tp.topic}:{tp.partition}: fetched offset = {fetched}: consumed offset = {consumed}"
-    )
+    return f"{tp.topic}:{tp.partition}: fetched offset = {fetched}: consumed offset = {consumed}"
 
 
 def _sequence(items: Iterable[object]) -> str:

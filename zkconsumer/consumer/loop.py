@@ -167,9 +167,7 @@ class MemberLoop:
         # What follows from `owned`, for the many notices of one step; `_who_owns` renews it.
         self._known = _Owned(self.state.owned, {}, frozenset())
 
-    def copy(
-        self, *, host: Host, gate: Gate, executor: Executor, streams: Outlets
-    ) -> MemberLoop:
+    def copy(self, *, host: Host, gate: Gate, executor: Executor, streams: Outlets) -> MemberLoop:
         """Return a second loop in the same state, for the simulator's exhaustive search."""
         twin = copy(self)
         twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams

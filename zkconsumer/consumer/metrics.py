@@ -216,12 +216,16 @@ LABELS = ("client_id", "group_id", "consumer_id")
 GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_owned_partitions", "Partitions owned.", ("topic",), "owned"),
     (
-        "zkconsumer_fetch_queue_messages", "Messages fetched and not yet handed out.",
-        ("topic", "thread_id"), "queued",
+        "zkconsumer_fetch_queue_messages",
+        "Messages fetched and not yet handed out.",
+        ("topic", "thread_id"),
+        "queued",
     ),
     (
-        "zkconsumer_lag", "Messages behind the log's end, a few seconds ago.",
-        ("topic", "partition"), "lag",
+        "zkconsumer_lag",
+        "Messages behind the log's end, a few seconds ago.",
+        ("topic", "partition"),
+        "lag",
     ),
     ("zkconsumer_blocked_partitions", "Partitions that others hold.", (), "blocked"),
     ("zkconsumer_zookeeper_connected", "1 while ZooKeeper is connected.", (), "connected"),
@@ -230,7 +234,9 @@ GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_messages", "Messages handed out.", ("topic",), "messages"),
     (
-        "zkconsumer_fetched_bytes", "Bytes of keys and values fetched.", ("topic",),
+        "zkconsumer_fetched_bytes",
+        "Bytes of keys and values fetched.",
+        ("topic",),
         "fetched_bytes",
     ),
     ("zkconsumer_zookeeper_commits", "Offsets written to ZooKeeper.", (), "zookeeper_commits"),
@@ -337,7 +343,8 @@ class Exports:
                 except OSError as error:
                     raise ConfigError(
                         f"metrics cannot be served at {host}:{port}: {error.strerror}",
-                        where="metrics.port", remedy="choose another port or metrics.host",
+                        where="metrics.port",
+                        remedy="choose another port or metrics.host",
                     ) from error
                 found = _SERVERS[host, port] = _Server(registry, server, thread)
             found.users += 1
@@ -378,7 +385,8 @@ def _library() -> Any:
         import prometheus_client  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(
-            "prometheus-client is not installed", where="metrics.port",
+            "prometheus-client is not installed",
+            where="metrics.port",
             remedy="pip install 'zkconsumer[metrics]'",
         ) from error
     return prometheus_client

@@ -161,9 +161,7 @@ def level_of(kind: NoticeKind) -> int:
 class NoticeLog:
     """Logs one member's notices; what repeats itself at most once in `LOG_AGAIN_S`."""
 
-    def __init__(
-        self, logger: SafeLogger, consumer: str, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, logger: SafeLogger, consumer: str, clock: Callable[[], float]) -> None:
         self._logger, self._consumer, self._clock = logger, consumer, clock
         # By kind and subject: when it was logged, and how often it was left out since. The oldest
         # entry is the first, so that forgetting takes constant time for each notice.

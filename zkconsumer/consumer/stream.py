@@ -44,8 +44,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.fetcher import Fetcher, Reset
 from zkconsumer.protocol.model import Position, TopicPartition
 
-__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Streams",
-           "Which"]
+__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Streams", "Which"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -418,9 +417,7 @@ class Stream(Generic[K, V]):
 
         def tell(epoch: int) -> None:
             text = f"the user goes on from {offset}"
-            self._report(
-                StreamReport(ReportKind.SOUGHT, self.thread_id, text, tp, epoch, offset)
-            )
+            self._report(StreamReport(ReportKind.SOUGHT, self.thread_id, text, tp, epoch, offset))
 
         return self._holdings.seek(tp, offset, tell)
 
@@ -482,7 +479,8 @@ def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -
     """Go on from `offset`; raises NotOwnedError, or ConfigError for an impossible offset."""
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise ConfigError(
-            f"{offset!r} is no offset", where=str(TopicPartition(*partition)),
+            f"{offset!r} is no offset",
+            where=str(TopicPartition(*partition)),
             remedy="give an integer of at least 0",
         )
     for stream, (tp,) in by_stream(streams, [partition]).items():

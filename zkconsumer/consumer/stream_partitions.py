@@ -382,7 +382,8 @@ def lease_clock(platform: str, clocks: Any) -> Callable[[], float]:
     if number is None:
         raise ConfigError(
             "this platform has no clock that is known to go on during sleep, so a sleeping member "
-            "could deliver partitions that others own by then", where=f"sys.platform={platform}",
+            "could deliver partitions that others own by then",
+            where=f"sys.platform={platform}",
             remedy="run the member on Linux, macOS 10.12 or later, or Windows",
         )
     return partial(clocks.clock_gettime, number)

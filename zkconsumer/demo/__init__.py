@@ -16,8 +16,3 @@
 """
 
 from __future__ import annotations
-
-
-
-
-

@@ -57,9 +57,7 @@ def ranges(numbers: Iterable[int]) -> str:
     """Numbers, shortened: `0-3,7`."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     bounds = ([number for _, number in run] for _, run in runs)
-    return ",".join(
-        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in bounds
-    )
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in bounds)
 
 
 class View(Protocol):
@@ -263,9 +261,7 @@ class Play:
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
             observer = stack.enter_context(
-                Observer(
-                    self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS}
-                )
+                Observer(self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS})
             )
             self._watcher = Watcher(observer, TOPIC, self._partitions)
             # Their start takes as long as the messages do.

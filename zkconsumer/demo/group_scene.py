@@ -59,9 +59,7 @@ class Watcher:
 
     def _apply(self, time_s: float, change: Change) -> None:
         match change.key, change.after:
-            case TopicPartition() as tp, (OwnerInfo() | None) as owner if (
-                change.what is What.OWNER
-            ):
+            case TopicPartition() as tp, (OwnerInfo() | None) as owner if change.what is What.OWNER:
                 self.log.append(Seen(time_s, tp.partition, owner))
                 if owner is None:
                     self.owners.pop(tp.partition, None)

@@ -54,9 +54,16 @@ class ConsoleConsumer(Startable):
     """
 
     def __init__(
-        self, directory: Path, *, zookeeper: str, group: str, topic: str, name: str,
-        session_timeout_s: float, progress: jars.Progress = jars.to_stderr,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        *,
+        zookeeper: str,
+        group: str,
+        topic: str,
+        name: str,
+        session_timeout_s: float,
+        progress: jars.Progress = jars.to_stderr,
+    ) -> None:
         self._directory = directory
         self._zookeeper, self._topic, self._progress = zookeeper, topic, progress
         self._properties = {
@@ -90,12 +97,22 @@ class ConsoleConsumer(Startable):
         log4j.write_text(_LOG4J.format(file=self._directory / "log"))
         settings.write_text("".join(f"{key}={one}\n" for key, one in self._properties.items()))
         command = [
-            str(find_java().executable), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j.configuration=file:{log4j}", f"-Djava.io.tmpdir={self._directory}",
-            "kafka.tools.ConsoleConsumer", "--zookeeper", self._zookeeper, "--topic", self._topic,
-            "--consumer.config", str(settings),
-        ]  # fmt: skip
+            str(find_java().executable),
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Dlog4j.configuration=file:{log4j}",
+            f"-Djava.io.tmpdir={self._directory}",
+            "kafka.tools.ConsoleConsumer",
+            "--zookeeper",
+            self._zookeeper,
+            "--topic",
+            self._topic,
+            "--consumer.config",
+            str(settings),
+        ]
         environ = {"CLASSPATH": os.pathsep.join(map(str, class_path)), "PATH": os.defpath}
         launch(
             command, directory=self._directory, log=self.values, environ=environ, keep=self._keep
@@ -182,9 +199,7 @@ class Play:
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
             observer = stack.enter_context(
-                Observer(
-                    self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS}
-                )
+                Observer(self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS})
             )
             self._watcher = Watcher(observer, TOPIC, self._partitions)
             self._prepare(directory)
@@ -197,13 +212,23 @@ class Play:
     def _prepare(self, directory: Path) -> None:
         connect = self._sandbox.zookeeper_connect
         self._query = Query(
-            zookeeper=connect, group=GROUP, topic=TOPIC, name="spark", directory=str(directory),
-            session_timeout_s=SESSION_TIMEOUT_S, trigger_s=TRIGGER_S,
-        )  # fmt: skip
+            zookeeper=connect,
+            group=GROUP,
+            topic=TOPIC,
+            name="spark",
+            directory=str(directory),
+            session_timeout_s=SESSION_TIMEOUT_S,
+            trigger_s=TRIGGER_S,
+        )
         self._console = ConsoleConsumer(
-            directory / "jvm", zookeeper=connect, group=GROUP, topic=TOPIC, name="jvm",
-            session_timeout_s=SESSION_TIMEOUT_S, progress=self._view.note,
-        )  # fmt: skip
+            directory / "jvm",
+            zookeeper=connect,
+            group=GROUP,
+            topic=TOPIC,
+            name="jvm",
+            session_timeout_s=SESSION_TIMEOUT_S,
+            progress=self._view.note,
+        )
         self._ledger = Ledger(self._query, self._console.values, partitions=self._partitions)
 
     def _act(self) -> None:

@@ -58,8 +58,11 @@ class Verdict:
     def good(self) -> bool:
         """Nothing lost or wrong, and no duplicate but those of the batch in flight."""
         return (self.lost, self.wrong, self.wrong_windows, self.duplicates - self.in_flight) == (
-            0, 0, 0, 0,
-        )  # fmt: skip
+            0,
+            0,
+            0,
+            0,
+        )
 
 
 def judge(

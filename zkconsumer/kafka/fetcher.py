@@ -107,7 +107,8 @@ def new_client(settings: Settings | dict[str, Any]) -> Consumer:
         why = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
         raise FetchError(
             f"no broker client can be made: {descriptors_error() or why}",
-            where=str(settings.get("bootstrap.servers", "")), remedy="mend that and ask again",
+            where=str(settings.get("bootstrap.servers", "")),
+            remedy="mend that and ask again",
         ) from error
 
 
@@ -156,9 +157,7 @@ class Fetcher(Protocol):
     def wait_s(self) -> float:
         """How long a broker may hold back the answer to a fetch, in seconds."""
 
-    def assign(
-        self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S
-    ) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
         """Fetch these partitions too, each from its offset; none may be assigned already.
 
         Blocks for at most `timeout_s`. If the brokers do not answer in that time, the partitions
@@ -205,9 +204,7 @@ class KafkaFetcher:
         self._lost_at: float | None = None
         self._closed = False
 
-    def assign(
-        self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S
-    ) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
         if not offsets:
             return
         for tp in self._look_up(offsets, timeout_s):
@@ -261,9 +258,7 @@ class KafkaFetcher:
             self._resolver.close()
             self._consumer.close()
 
-    def _look_up(
-        self, tps: Collection[TopicPartition], timeout_s: float
-    ) -> list[TopicPartition]:
+    def _look_up(self, tps: Collection[TopicPartition], timeout_s: float) -> list[TopicPartition]:
         """Make librdkafka know these partitions; the answer are those without a leader.
 
         By itself it asks the brokers once in five minutes, and until then every request for a

@@ -95,15 +95,11 @@ class LogClient:
         starts, ends = self._ask(partitions, (_EARLIEST, _LATEST))
         return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
 
-    def starts(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int | str]:
+    def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
         """The first offset of each log, or why it is not known. See `latest`."""
         return self._ask_in_bulk(partitions, _EARLIEST)
 
-    def latest(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int | str]:
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
         """The end of each log, or why it is not known.
 
         A tenth of the cost of `ends`, which makes several objects for each partition. The price is
@@ -116,8 +112,9 @@ class LogClient:
     ) -> dict[TopicPartition, int | str | None]:
         """As `offsets_at`."""
         (answers,) = self._ask(partitions, (max(0, timestamp_ms),))
-        return {tp: None if isinstance(one, int) and one < 0 else one
-                for tp, one in answers.items()}
+        return {
+            tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()
+        }
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition]
@@ -170,7 +167,8 @@ class LogClient:
                     break
                 for one in answers:
                     found[TopicPartition(one.topic, one.partition)] = (
-                        one.offset if one.error is None and one.offset >= 0
+                        one.offset
+                        if one.error is None and one.offset >= 0
                         else f"the leader does not say: {one.error and one.error.str()}"
                     )
         return found
@@ -191,8 +189,7 @@ class LogClient:
     def _ask(
         self, partitions: Collection[TopicPartition], times: Sequence[int]
     ) -> list[dict[TopicPartition, int | str]]:
-        """ListOffsets for each of the times, to each leader by itself: a dead one hides no other.
-        """
+        """Ask each leader for the offsets of the times; a dead leader hides no other."""
         deadline = monotonic() + self._limit_s
         try:
             places, by_leader = self._placed(partitions)
@@ -202,7 +199,8 @@ class LogClient:
         left_s = max(_LEAST_S, deadline - monotonic())
         running = [
             (answer, _listed(self._client, part, at, left_s))
-            for theirs in by_leader.values() for part in _parts(theirs)
+            for theirs in by_leader.values()
+            for part in _parts(theirs)
             for answer, at in zip(answers, times, strict=True)
         ]
         for answer, futures in running:

@@ -549,10 +549,9 @@ class _FetchThread:
             self._ask_due = now + SILENT_S + client.wait_s
             reached = client.ends(self._fetching)
             behind = [
-                tp for tp, end in self._asked.items()
+                tp
+                for tp, end in self._asked.items()
                 if tp in self._fetching and reached.get(tp, -1) < end
             ]
-            some = behind or random.sample(
-                list(self._fetching), min(_ASKED, len(self._fetching))
-            )
+            some = behind or random.sample(list(self._fetching), min(_ASKED, len(self._fetching)))
             self._checking = client.resolve(some, Reset.LARGEST), behind

@@ -29,9 +29,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         unverified=frozenset(state.owned),
         malformed=_still_malformed(state, view),
     )
-    held: Mapping[TopicPartition, ThreadId] = {
-        tp: mine.thread for tp, mine in state.owned.items()
-    }
+    held: Mapping[TopicPartition, ThreadId] = {tp: mine.thread for tp, mine in state.owned.items()}
     subject, reason = undecidable(view)
     if not view.brokers:
         wanted, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
@@ -45,8 +43,12 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     # What a broken connection has kept from being given up still is to be.
     restart = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.restart)
     notices += tuple(
-        Notice(NoticeKind.TOPIC_RECREATED, topic, "the topic was deleted and created again; stored "
-               "offsets belong to the old one", "reset the group's offsets of this topic")
+        Notice(
+            NoticeKind.TOPIC_RECREATED,
+            topic,
+            "the topic was deleted and created again; stored offsets belong to the old one",
+            "reset the group's offsets of this topic",
+        )
         for topic in sorted(again)
     )
     if waiting_for and waiting_for != state.waiting_for:

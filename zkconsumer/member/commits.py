@@ -119,9 +119,7 @@ def _may_write(state: State, now: float) -> bool:
 
 
 def _plan(state: State, asked: CommitRequest) -> CommitPlan:
-    return offset_ledger.plan(
-        state.ledger, asked.positions, state.settings.storage, asked.metadata
-    )
+    return offset_ledger.plan(state.ledger, asked.positions, state.settings.storage, asked.metadata)
 
 
 def _start(state: State, asked: CommitRequest, tries: int) -> Step:
@@ -177,17 +175,13 @@ def interrupted(state: State) -> State:
     return replace(
         state,
         ledger=offset_ledger.doubt(state.ledger, state.commit.plan),
-        commits=_first(
-            _without(state.commit.request, dict.fromkeys(state.rewound)), state.commits
-        ),
+        commits=_first(_without(state.commit.request, dict.fromkeys(state.rewound)), state.commits),
         commit=None,
         rewound=frozenset(),
     )
 
 
-def _first(
-    asked: CommitRequest, waiting: tuple[CommitRequest, ...]
-) -> tuple[CommitRequest, ...]:
+def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[CommitRequest, ...]:
     """Return the queue with a commit that is sent again: first, but behind a hand-over's.
 
     1. An automatic commit is sent; 2. a hand-over queues its own; 3. the first gets no reply, or
@@ -256,7 +250,8 @@ def _again_later(
     (tp, reason), *others = sorted(reasons.items())
     more = f" and {len(others)} more" if others else ""
     notice = Notice(
-        NoticeKind.COMMIT_RETRIED, f"{tp}{more}",
+        NoticeKind.COMMIT_RETRIED,
+        f"{tp}{more}",
         f"{asked.purpose.value} commit: {reason}; tried again, at most {asked.retries} times more",
     )
     queue = _first(asked._replace(retries=asked.retries - 1), state.commits)
@@ -290,18 +285,28 @@ def _act_on(state: State, findings: Findings) -> Step:
     """Report foreign writes; go on from an operator's edit, whatever was collected before it."""
     notices = [
         *(
-            Notice(NoticeKind.OFFSET_OVERWRITTEN, str(tp), f"somebody wrote {theirs} where this "
-                   f"member had committed {ours}; written over")
+            Notice(
+                NoticeKind.OFFSET_OVERWRITTEN,
+                str(tp),
+                f"somebody wrote {theirs} where this member had committed {ours}; written over",
+            )
             for tp, (ours, theirs) in sorted(findings.overwritten.items())
         ),
         *(
-            Notice(NoticeKind.OFFSET_LEFT, str(tp), f"somebody wrote {theirs}, ahead of this "
-                   f"member's {ours}; left standing until {theirs} is passed")
+            Notice(
+                NoticeKind.OFFSET_LEFT,
+                str(tp),
+                f"somebody wrote {theirs}, ahead of this "
+                f"member's {ours}; left standing until {theirs} is passed",
+            )
             for tp, (ours, theirs) in sorted(findings.left.items())
         ),
         *(
-            Notice(NoticeKind.OFFSET_EDITED, str(tp), f"an operator set the offset to {to}; "
-                   "reading on from there")
+            Notice(
+                NoticeKind.OFFSET_EDITED,
+                str(tp),
+                f"an operator set the offset to {to}; reading on from there",
+            )
             for tp, to in sorted(findings.edited.items())
         ),
         *(

@@ -166,8 +166,10 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
         return then((state, (Withdraw(served),)), rebalance.close)
     if not (state.connected and state.registered) or state.session is None:
         notice = Notice(
-            NoticeKind.COMMIT_FAILED, "every partition", "left while ZooKeeper was away; what was "
-            "handed out since the last commit is delivered again, to the next owner"
+            NoticeKind.COMMIT_FAILED,
+            "every partition",
+            "left while ZooKeeper was away; what was "
+            "handed out since the last commit is delivered again, to the next owner",
         )
         return then((state, (Withdraw(served), notice)), rebalance.close)
     # Not fenced any more: nothing is delivered, and the commit is a compare-and-set that is bound

@@ -82,9 +82,7 @@ class Findings:
         return bool(self.overwritten or self.left or self.edited or self.malformed)
 
 
-def track(
-    stored: StoredOffset, epoch: int, kafka: OffsetAndMetadata | None = None
-) -> Tracked:
+def track(stored: StoredOffset, epoch: int, kafka: OffsetAndMetadata | None = None) -> Tracked:
     return Tracked(epoch, stored.value, stored.version, error=stored.error, kafka=kafka)
 
 
@@ -211,9 +209,7 @@ def absorb(
 def _is_ours(known: Tracked, theirs: StoredOffset) -> bool:
     """A write of ours whose reply was lost: our value, one version on."""
     expected = 0 if known.version is None else known.version + 1
-    return (
-        known.doubt is not None and theirs.value == known.doubt and theirs.version == expected
-    )
+    return known.doubt is not None and theirs.value == known.doubt and theirs.version == expected
 
 
 def without(positions: Positions, partitions: Mapping[TopicPartition, object]) -> Positions:

@@ -257,7 +257,8 @@ def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
     found = dict(zip(asked, seen, strict=True))
     denied = {tp: reason(reply) for tp, reply in found.items() if reply.code is not Code.OK}
     ours = [
-        tp for tp, reply in found.items()
+        tp
+        for tp, reply in found.items()
         if tp not in denied and reply.value is not None and reply.value.owner == member.session
     ]
     for chunk in chunks({tp: rq.Delete(paths.owner(member.group, tp)) for tp in ours}):

@@ -149,9 +149,7 @@ def take_back(state: State, outcome: Verified) -> Step:
     """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
     # What was lost while it was being read stays lost.
     held = {
-        tp: mine
-        for tp, mine in outcome.held.items()
-        if tp in state.owned or tp in state.doubtful
+        tp: mine for tp, mine in outcome.held.items() if tp in state.owned or tp in state.doubtful
     }
     # A re-created node of ours has another epoch: its fetching starts afresh with the new token.
     changed = frozenset(
@@ -296,7 +294,11 @@ def _cut_short(state: State) -> Step:
     """
     asked, unfinished = state.moving & state.serving, state.phase is Phase.STOPPING
     state = replace(
-        state, moving=frozenset(), restart=state.restart | state.moving, grace_at=None, stale=True,
+        state,
+        moving=frozenset(),
+        restart=state.restart | state.moving,
+        grace_at=None,
+        stale=True,
         serving=state.serving - asked,
     )
     if not asked:
@@ -324,9 +326,7 @@ def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
             # A connection that broke cut the last hand-over short; its positions are not stored.
             return pump(replace(state, phase=Phase.COMMITTING, op=None, grace_at=None), now)
         return before_release(state, now)
-    state = replace(
-        state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s
-    )
+    state = replace(state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s)
     return state, (AskRelease(asked),)
 
 
@@ -423,9 +423,7 @@ def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     since = state.blocked_since
     overdue = since is not None and now - since >= state.settings.backoff_s
     ask = frozenset(missing).difference(known) if overdue else frozenset()
-    state, op = start_op(
-        replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False)
-    )
+    state, op = start_op(replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False))
     eager = state.settings.mode is RebalanceMode.EAGER
     return state, (Claim(op, threads, known, ask, eager),)
 
@@ -476,8 +474,12 @@ def triggered(state: State, event: events.Triggered) -> Step:
     if event.trigger is Trigger.OWN_MEMBER_NODE and state.nudge_op is not None:
         return _own_nudge(state)
     if event.trigger is Trigger.OWN_MEMBER_NODE and state.phase is not Phase.REGISTERING:
-        notice = Notice(NoticeKind.OWNERSHIP_LOST, "our id znode", "somebody deleted or replaced "
-                        "it; nothing is delivered until this member is registered again")
+        notice = Notice(
+            NoticeKind.OWNERSHIP_LOST,
+            "our id znode",
+            "somebody deleted or replaced "
+            "it; nothing is delivered until this member is registered again",
+        )
         return then((state, (notice,)), register)
     if event.trigger is Trigger.OWN_MEMBER_NODE:
         return register(state) if state.op is None else (state, ())
@@ -570,8 +572,12 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     )
     commands: tuple[Command, ...] = (StartFetching(grants),) if grants else ()
     commands += tuple(
-        Notice(NoticeKind.OFFSET_MALFORMED, str(tp), f"claimed but not fetched: {reason}",
-               "mend or delete the offset znode")
+        Notice(
+            NoticeKind.OFFSET_MALFORMED,
+            str(tp),
+            f"claimed but not fetched: {reason}",
+            "mend or delete the offset znode",
+        )
         for tp, reason in bad.items()
         if tp not in told
     )

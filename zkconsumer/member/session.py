@@ -92,8 +92,11 @@ def client_died(state: State, event: events.ClientDied) -> Step:
     doublings = min(state.client_deaths - 1, MAX_DOUBLINGS)
     wait_s = min(CLIENT_BACKOFF_S * 2**doublings, CLIENT_BACKOFF_MAX_S)
     notice = Notice(
-        NoticeKind.CLIENT_DIED, "the ZooKeeper client", f"it failed: {event.reason}",
-        f"nothing is delivered until a new client is connected; the next one starts in {wait_s:g} s"
+        NoticeKind.CLIENT_DIED,
+        "the ZooKeeper client",
+        f"it failed: {event.reason}",
+        "nothing is delivered until a new client is connected; the next one starts in "
+        f"{wait_s:g} s",
     )
     return replace(state, recreate_at=event.now + wait_s), (ShutGate(), notice)
 

@@ -79,8 +79,10 @@ class Lease:
 
     def due_at(self) -> float:
         """When the next `sync` should be sent; never two at once."""
-        return float("inf") if self.op is not None else self.asked_at + (
-            self.timeout_s / RENEWALS_PER_TIMEOUT
+        return (
+            float("inf")
+            if self.op is not None
+            else self.asked_at + (self.timeout_s / RENEWALS_PER_TIMEOUT)
         )
 
     def asked(self, op: int, now: float) -> Lease:
@@ -270,7 +272,6 @@ def own_topics(state: State) -> Mapping[str, int]:
 
 Step = tuple[State, tuple[Command, ...]]
 T = TypeVar("T")
-
 
 
 def drop_from(

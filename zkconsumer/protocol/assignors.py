@@ -91,9 +91,7 @@ def assign_roundrobin(
     return assignment
 
 
-def _hash_order(
-    partitions: Mapping[str, Sequence[int]], key_form: KeyForm
-) -> list[TopicPartition]:
+def _hash_order(partitions: Mapping[str, Sequence[int]], key_form: KeyForm) -> list[TopicPartition]:
     keyed: list[tuple[int, TopicPartition]] = []
     before, after = key_form.value.split("{partition}")
     for topic in sorted(partitions, key=utf16_key):

@@ -88,7 +88,6 @@ def matching(
     return tuple(topic for topic, hit in zip(candidates, found, strict=True) if hit is wanted)
 
 
-
 @lru_cache(maxsize=64)
 def _hits(regex: str, topics: tuple[str, ...]) -> tuple[bool, ...] | None:
     """Which topics match; None: that takes too long. Remembered, for it is asked again and again:

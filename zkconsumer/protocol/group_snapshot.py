@@ -101,9 +101,7 @@ def assignment_of_others(
     return {tp: thread for tp, thread in _whole(view, strategy, profile).items() if tp not in own}
 
 
-def _whole(
-    view: GroupView, strategy: Strategy, profile: Profile
-) -> dict[TopicPartition, ThreadId]:
+def _whole(view: GroupView, strategy: Strategy, profile: Profile) -> dict[TopicPartition, ThreadId]:
     return assign(
         strategy,
         subscriptions=view.counts(),
@@ -116,7 +114,5 @@ def _whole(
 def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
     """Topics that were deleted and created again since; `known` holds their latest czxid."""
     return frozenset(
-        name
-        for name, topic in view.topics.items()
-        if known.get(name, topic.czxid) != topic.czxid
+        name for name, topic in view.topics.items() if known.get(name, topic.czxid) != topic.czxid
     )

@@ -104,9 +104,7 @@ class Payload:
 
     def malformed(self, what: str, thrown: str = "") -> MalformedZnodeError:
         """The error of this payload; `thrown` is "" where only we refuse it."""
-        return MalformedZnodeError(
-            what, where=self._where, remedy=self._remedy, thrown=thrown
-        )
+        return MalformedZnodeError(what, where=self._where, remedy=self._remedy, thrown=thrown)
 
 
 # ---- records -------------------------------------------------------------------------------------

@@ -51,7 +51,9 @@ _NAMED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _QUOTED: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
 # `Utils.JSONEscapeString`, and Jackson's own.
 _ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    **_NAMED, **_QUOTED, ord("/"): "\\/",
+    **_NAMED,
+    **_QUOTED,
+    ord("/"): "\\/",
 }
 _JACKSON: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {**_NAMED, **_QUOTED}
 
@@ -77,8 +79,7 @@ def encode_registration(registration: Registration, *, profile: Profile = DEFAUL
         ).encode()
     entries = ",".join(f'"{keys[key]}":{counts[key]}' for key in keys)
     return (
-        f'{{"version":1,"subscription":{{{entries}}},"pattern":"{pattern}",'
-        f'"timestamp":"{time}"}}'
+        f'{{"version":1,"subscription":{{{entries}}},"pattern":"{pattern}","timestamp":"{time}"}}'
     ).encode()
 
 

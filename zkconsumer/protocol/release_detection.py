@@ -174,9 +174,13 @@ def _quarrels(
                 yield consumer, f"it owns what {other} gives it, where others go by {common}"
                 break
             if not part and taken.isdisjoint(due) and not taken.isdisjoint(wanted):
-                yield consumer, (
-                    f"it claims nothing of what {common} gives it, by which others go; if it goes"
-                    f" by {other}, others own what it wants"
+                yield (
+                    consumer,
+                    (
+                        f"it claims nothing of what {common} gives it, by which others go; if "
+                        "it goes"
+                        f" by {other}, others own what it wants"
+                    ),
                 )
                 break
 

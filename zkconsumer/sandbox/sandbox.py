@@ -166,6 +166,4 @@ class Sandbox(Startable):
         partition: int | None = None,
     ) -> list[Placed]:
         """Produces messages and waits until all are in the log: `topics.produce`."""
-        return topics.produce(
-            self.zookeeper_connect, name, messages, key=key, partition=partition
-        )
+        return topics.produce(self.zookeeper_connect, name, messages, key=key, partition=partition)

@@ -192,10 +192,18 @@ class SparkCluster(Startable):
             for number in range(self._workers):
                 name = f"worker-{number}"
                 self._launch(
-                    name, "worker.Worker", "--webui-port", "0", "--cores", "1",
-                    "--memory", f"{self._memory_mb}m",
-                    "--work-dir", str(self.directory / "work" / name), self._url,
-                )  # fmt: skip
+                    name,
+                    "worker.Worker",
+                    "--webui-port",
+                    "0",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    f"{self._memory_mb}m",
+                    "--work-dir",
+                    str(self.directory / "work" / name),
+                    self._url,
+                )
             self._await(lambda: self._said(_REGISTERED)[self._workers - 1 :])
         except BaseException:
             self.stop()

@@ -202,9 +202,7 @@ def _placements(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]:
     from kazoo.exceptions import NoNodeError
 
     assignment = {int(p): tuple(ids) for p, ids in _topic_record(zk, name)["partitions"].items()}
-    pending = {
-        p: zk.get_async(f"{topic(name)}/partitions/{p}/state") for p in sorted(assignment)
-    }
+    pending = {p: zk.get_async(f"{topic(name)}/partitions/{p}/state") for p in sorted(assignment)}
     placements = []
     for partition, result in pending.items():
         try:

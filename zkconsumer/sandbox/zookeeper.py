@@ -169,9 +169,10 @@ def _lock(release: str, *, tls: bool) -> str:
         )
     if tls and release.startswith("3.4."):
         raise SandboxError(
-            f"ZooKeeper {release} has no TLS for clients", where="secureClientPort",
+            f"ZooKeeper {release} has no TLS for clients",
+            where="secureClientPort",
             remedy="use release 3.5.10 or later",
-        )  # fmt: skip
+        )
     return _TLS_LOCKS.get(release, f"zookeeper-{release}") if tls else f"zookeeper-{release}"
 
 

@@ -35,7 +35,11 @@ class Coverage(Watcher):
         self._phases: dict[int, Phase] = {}
 
     def transition(
-        self, world: World, who: int, before: State, event: events.Event,
+        self,
+        world: World,
+        who: int,
+        before: State,
+        event: events.Event,
         commands: Iterable[cmd.Command],
     ) -> None:
         what = _named(before, event)
@@ -54,9 +58,17 @@ class Coverage(Watcher):
         }
 
 
-OF_A_MEMBER = frozenset({
-    Do.CUT, Do.MUTE, Do.EXPIRE, Do.KILL, Do.FREEZE, Do.SLOW, Do.DELETE_ID,
-})  # fmt: skip
+OF_A_MEMBER = frozenset(
+    {
+        Do.CUT,
+        Do.MUTE,
+        Do.EXPIRE,
+        Do.KILL,
+        Do.FREEZE,
+        Do.SLOW,
+        Do.DELETE_ID,
+    }
+)
 """Faults that hit one member; any other one counts for the phases of all live members."""
 
 

@@ -58,7 +58,16 @@ class Replica:
     """
 
     __slots__ = (
-        "acls", "applied", "child", "data", "is_cut", "lag", "leads_until", "number", "tree", "zxid"
+        "acls",
+        "applied",
+        "child",
+        "data",
+        "is_cut",
+        "lag",
+        "leads_until",
+        "number",
+        "tree",
+        "zxid",
     )
 
     def __init__(self, number: int, tree: Tree) -> None:

@@ -36,11 +36,27 @@ LATEST_S, EARLIEST_S = 100.0, -10.0
 """Distances beyond are all one: an automatic commit that is far off, a lease that ended long ago.
 The longest that anything looks back is the patience with a blocker, 8 s."""
 
-MOMENTS = frozenset({
-    "now", "deadline", "asked_at", "sent_at", "started", "grace_at", "retry_at", "verify_at",
-    "auto_commit_at", "commits_at", "leave_at", "peers_at", "refresh_at", "nudged_at",
-    "blocked_since", "muted_at", "recreate_at",
-})  # fmt: skip
+MOMENTS = frozenset(
+    {
+        "now",
+        "deadline",
+        "asked_at",
+        "sent_at",
+        "started",
+        "grace_at",
+        "retry_at",
+        "verify_at",
+        "auto_commit_at",
+        "commits_at",
+        "leave_at",
+        "peers_at",
+        "refresh_at",
+        "nudged_at",
+        "blocked_since",
+        "muted_at",
+        "recreate_at",
+    }
+)
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
 OPERATIONS = frozenset({"op", "nudge_op"})
 LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
@@ -117,12 +133,14 @@ class Canon:
         key: list[Hashable] = [world.zookeeper.key(now, ranks=ranks)]
         for form, (found, operations, moments) in forms:
             order = {op: rank for rank, op in enumerate(sorted({0, *operations}))}
-            key.append((
-                form,
-                tuple([ranks[zxid] for zxid in found]),
-                tuple([order[op] for op in operations]),
-                tuple([_distance(moment - now) for moment in moments]),
-            ))
+            key.append(
+                (
+                    form,
+                    tuple([ranks[zxid] for zxid in found]),
+                    tuple([order[op] for op in operations]),
+                    tuple([_distance(moment - now) for moment in moments]),
+                )
+            )
         return hash(tuple(key))
 
     def forget(self) -> None:
@@ -136,19 +154,27 @@ class Canon:
         # Tickets only tell operations apart: each one counts by its place among those under way.
         place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
         rest = (
-            form.of(member.feeds), form.of(member.streams.releases),
+            form.of(member.feeds),
+            form.of(member.streams.releases),
             tuple([form.of(member.running[ticket]) for ticket in place]),
             tuple([(place[ticket], form.of(request)) for ticket, request in member.wire]),
-            tuple([
-                (place[item.ticket], form.of(item.replies))
-                if type(item) is Resume else form.of(item)
-                for item in member.inbox
-            ]),
-            tuple([
-                (place[ticket], session.missing[ticket], form.of(session.partial[ticket]))
-                for ticket in sorted(session.partial)
-            ]),
-            session.session_id, session.read, session.changes,
+            tuple(
+                [
+                    (place[item.ticket], form.of(item.replies))
+                    if type(item) is Resume
+                    else form.of(item)
+                    for item in member.inbox
+                ]
+            ),
+            tuple(
+                [
+                    (place[ticket], session.missing[ticket], form.of(session.partial[ticket]))
+                    for ticket in sorted(session.partial)
+                ]
+            ),
+            session.session_id,
+            session.read,
+            session.changes,
         )
         form.moments.append(member.gate)
         both = (
@@ -179,18 +205,26 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
         form.of(world.wrong),
         form.of({do.value: left for do, left in world.faults_left.items()}),
         form.of(world.log_end),
-        form.of(monitor.prefix), form.of(monitor.done), form.of(monitor.committable),
-        form.of(monitor.stored), form.of(monitor.edited), form.of(monitor.asked),
-        form.of(monitor.lowered), form.of(monitor.by_hand), monitor.harmed,
+        form.of(monitor.prefix),
+        form.of(monitor.done),
+        form.of(monitor.committable),
+        form.of(monitor.stored),
+        form.of(monitor.edited),
+        form.of(monitor.asked),
+        form.of(monitor.lowered),
+        form.of(monitor.by_hand),
+        monitor.harmed,
         form.of(monitor.excused),
         tuple(
-            (tp, offset) for tp, (epoch, offset) in sorted(monitor.finished_in.items())
+            (tp, offset)
+            for tp, (epoch, offset) in sorted(monitor.finished_in.items())
             if (tp, epoch) in now_owned
         ),
         tuple(sorted(monitor.newest)),
         # An ownership that has ended is never delivered under again, or I2 breaks.
         tuple(
-            (tp, after) for (tp, epoch), after in sorted(monitor.next_offset.items())
+            (tp, after)
+            for (tp, epoch), after in sorted(monitor.next_offset.items())
             if (tp, epoch) in now_owned
         ),
     )
@@ -209,9 +243,17 @@ FAR_OFF_S = 1e6
 """Timers that shall not ring: automatic commits (hand-overs commit all the same)."""
 
 KINDS = (
-    Do.CUT, Do.EXPIRE, Do.KILL, Do.FREEZE, Do.LEAVE, Do.DELETE_OWNER, Do.DELETE_ID, Do.EDIT,
-    Do.ZOMBIE, Do.RESTART,
-)  # fmt: skip
+    Do.CUT,
+    Do.EXPIRE,
+    Do.KILL,
+    Do.FREEZE,
+    Do.LEAVE,
+    Do.DELETE_OWNER,
+    Do.DELETE_ID,
+    Do.EDIT,
+    Do.ZOMBIE,
+    Do.RESTART,
+)
 """What may go wrong here; as many of them, in any order, as the scope allows."""
 
 _OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.ASK, Do.NOTICE, Do.CONNECT)
@@ -257,7 +299,9 @@ class SmallWorld(World):
 
     def __init__(self, scope: Scope, watcher: Monitor) -> None:
         plan = Plan(
-            members=scope.members, partitions=scope.partitions, messages=scope.messages,
+            members=scope.members,
+            partitions=scope.partitions,
+            messages=scope.messages,
             settings=_quiet,
         )
         super().__init__(plan, watcher)
@@ -313,9 +357,7 @@ def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf"
 
     def found(violation: InvariantViolation | None, path: tuple[Action, ...]) -> Found:
         seconds = time.monotonic() - started
-        return Found(
-            len(seen), transitions, rests, depth, not queue, seconds, violation, path
-        )
+        return Found(len(seen), transitions, rests, depth, not queue, seconds, violation, path)
 
     while queue and len(seen) < max_states and time.monotonic() - started < max_s:
         node = queue.popleft()

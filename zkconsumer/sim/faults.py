@@ -33,9 +33,18 @@ LIVES = (Live.REFUSE, Live.FORCE)
 
 _OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
 _BY_A_LEADER = _OF_PARTITIONS | {
-    Do.EXPIRE, Do.DELETE_ID, Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.HOSTILE, Do.REFUSE,
-    Do.RESTART, Do.NO_QUORUM, Do.APPLY, Do.LOSE_TOOL,
-}  # fmt: skip
+    Do.EXPIRE,
+    Do.DELETE_ID,
+    Do.GROW,
+    Do.DELETE_TOPIC,
+    Do.NO_BROKERS,
+    Do.HOSTILE,
+    Do.REFUSE,
+    Do.RESTART,
+    Do.NO_QUORUM,
+    Do.APPLY,
+    Do.LOSE_TOOL,
+}
 """What needs a quorum, or makes no sense without one."""
 
 

@@ -40,10 +40,18 @@ MODULES: Final = ("gate", "holdings", "feed", "stream")
 _SYNCHRONIZATION: Final = frozenset({"wake", "_writing"})
 _CONSTANT: Final = frozenset({"codec", "tp", "epoch", "_codec", "_done", "_states"})
 
-SHARED: Final = frozenset({
-    *production.PartitionState.__slots__, *production._Release.__slots__,
-    *vars(production.Holdings(Codec())), "deadline",
-}) - _SYNCHRONIZATION - _CONSTANT  # fmt: skip
+SHARED: Final = (
+    frozenset(
+        {
+            *production.PartitionState.__slots__,
+            *production._Release.__slots__,
+            *vars(production.Holdings(Codec())),
+            "deadline",
+        }
+    )
+    - _SYNCHRONIZATION
+    - _CONSTANT
+)
 """Attributes that one thread writes and another reads. Locks and events are not among them: `Code`
 replaces them with the scheduler's, which switch threads themselves."""
 
@@ -459,9 +467,7 @@ Key = tuple[TopicPartition, int]
 class _Done:
     """The callback of one request to release."""
 
-    def __init__(
-        self, judge: _Judge, keys: frozenset[Key], point: Callable[[], None]
-    ) -> None:
+    def __init__(self, judge: _Judge, keys: frozenset[Key], point: Callable[[], None]) -> None:
         self._point = point
         self.partitions = tuple(sorted(keys))
         self.called = False
@@ -513,12 +519,20 @@ class _Judge:
 
     def key(self) -> Hashable:
         """All that it remembers, for comparison."""
-        return tuple([
-            (sorted(value.items()) if isinstance(value, dict) else
-             sorted(value) if isinstance(value, set) else
-             [one.called for one in value] if isinstance(value, list) else value).__repr__()
-            for value in vars(self).values()
-        ])
+        return tuple(
+            [
+                (
+                    sorted(value.items())
+                    if isinstance(value, dict)
+                    else sorted(value)
+                    if isinstance(value, set)
+                    else [one.called for one in value]
+                    if isinstance(value, list)
+                    else value
+                ).__repr__()
+                for value in vars(self).values()
+            ]
+        )
 
     # ---- the user's calls ------------------------------------------------------------------------
 
@@ -598,11 +612,17 @@ class _Judge:
         if attention or self.failures or self.is_closed:
             raise HandOverViolation("the user's thread sleeps over a change")
         stopped = self.stopped | self.paused | self.answered
-        left = [] if self.is_shut else [
-            key for key, at in self.bounds().items()
-            if key not in stopped and at < messages[key[0]]
-            and not any(key in done.partitions for done in self.asked)
-        ]
+        left = (
+            []
+            if self.is_shut
+            else [
+                key
+                for key, at in self.bounds().items()
+                if key not in stopped
+                and at < messages[key[0]]
+                and not any(key in done.partitions for done in self.asked)
+            ]
+        )
         if left:
             raise HandOverViolation(f"the user's thread waits although {left} has messages")
 
@@ -637,9 +657,17 @@ class _Play:
         self.gate.open(1.0)
         self.fetcher = _Fetcher(CountedLog(self.messages, {}), self.scheduler)
         self.stream = code.stream.Stream(
-            topic=TOPIC, thread_id="g_0-0", number=0, gate=self.gate,
-            connect=lambda: self.fetcher, reset=Reset.SMALLEST, timeout_s=None, retry_s=0.0,
-            codec=Codec(), report=self._told, turn_s=IDLE_S,
+            topic=TOPIC,
+            thread_id="g_0-0",
+            number=0,
+            gate=self.gate,
+            connect=lambda: self.fetcher,
+            reset=Reset.SMALLEST,
+            timeout_s=None,
+            retry_s=0.0,
+            codec=Codec(),
+            report=self._told,
+            turn_s=IDLE_S,
         )
         code.locks = [self.stream._holdings._writing]
         self._epoch = 100
@@ -690,18 +718,32 @@ class _Play:
             for one in (holdings._writing, stream._inside, gate._lock)
         ]
         flags = [
-            holdings.wake.flag, len(gate._sleepers), gate.deadline, stream._disturbed,
-            stream._iterator is None, holdings.attention, holdings.closed, len(holdings._failures),
+            holdings.wake.flag,
+            len(gate._sleepers),
+            gate.deadline,
+            stream._disturbed,
+            stream._iterator is None,
+            holdings.attention,
+            holdings.closed,
+            len(holdings._failures),
         ]
         tables = [
-            described(one) for one in (
-                holdings._wanted, holdings._paused, holdings._releases, feed.states, feed.rest,
+            described(one)
+            for one in (
+                holdings._wanted,
+                holdings._paused,
+                holdings._releases,
+                feed.states,
+                feed.rest,
                 self.fetcher.positions,
             )
         ]
         unplaced = [(tp, one.reason) for tp, one in feed.unplaced.items()]
-        return tuple(map(tuple, (threads, states, locks, flags, tables, unplaced))), \
-            feed._fetcher is None, self.judge.key()
+        return (
+            tuple(map(tuple, (threads, states, locks, flags, tables, unplaced))),
+            feed._fetcher is None,
+            self.judge.key(),
+        )
 
     # ---- the user's calls ------------------------------------------------------------------------
 
@@ -836,9 +878,7 @@ class _Play:
         self.gate.open(1.0)
 
 
-def explore(
-    case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")
-) -> Explored:
+def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")) -> Explored:
     """Run a case until every thread has been let on from every state; stop at the first violation.
 
     Without `prune` all schedules are run to their ends, which only tiny cases allow.
@@ -910,11 +950,21 @@ CASES: Final = (
     Case("first grant wakes the user", _next(3), ((("grant", 0, 0), ("grant", 1, 0)),), granted=()),
     Case("positions", _next(3), ((_FINISHED, _DELIVERED, _FINISHED),)),
     Case("positions of batches", (("poll", 10, 0.0),) * 3, ((_FINISHED, _DELIVERED),)),
-    Case("seek back", (("next",), ("seek", 0, 0), ("next",)), ((_FINISHED, _FINISHED),), (4, 3),
-         start=2),
+    Case(
+        "seek back",
+        (("next",), ("seek", 0, 0), ("next",)),
+        ((_FINISHED, _FINISHED),),
+        (4, 3),
+        start=2,
+    ),
     Case("seek ahead", _next(2), ((("seek", 0, 4), _DELIVERED),), (5, 0)),
-    Case("seek and release", (("poll", 9, 0.0),), ((("ask_release", 0),), (("seek", 0, 0),)),
-         (4, 3), start=2),
+    Case(
+        "seek and release",
+        (("poll", 9, 0.0),),
+        ((("ask_release", 0),), (("seek", 0, 0),)),
+        (4, 3),
+        start=2,
+    ),
     Case("pause and resume", _next(3), ((("pause", 0), ("resume", 0)),)),
     Case("pause and release", (("poll", 9, 0.0),), ((("ask_release", 0),), (("pause", 0, 1),))),
     Case("fail", _next(3), ((("fail",), ("fail",)),)),
@@ -922,5 +972,5 @@ CASES: Final = (
     Case("close", _next(3), ((("close",),),)),
     Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
     Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
-)  # fmt: skip
+)
 """Together: each request of the coordinator and of a steering thread, against each kind of call."""

@@ -606,9 +606,7 @@ class MixedWorld(World):
             settings = self.members[who].settings
             # The model of the JVM member knows topics by their names.
             streams = max(settings.subscription.values())
-            static = replace(
-                settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC
-            )
+            static = replace(settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC)
             member = JvmMember(static, self._entered)
             # To a world the two are the same; what only ours have, only our monitors look at.
             self.members[who] = cast(SimMember, member)
@@ -699,6 +697,10 @@ def run(decide: Decisions) -> Result:
     except InvariantViolation as found:
         violation = found
     return Result(
-        tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
+        tuple(decide.taken),
+        actions,
+        monitor.deliveries,
+        monitor.duplicates,
+        monitor.rebalances,
         violation,
     )

@@ -90,9 +90,7 @@ class Crowd(MixedWorld):
 
     def distribute(self) -> None:
         """As in any world, but only where there is something to bring."""
-        waiting = [
-            session for session, it in self.zookeeper._connections.items() if it.events
-        ]
+        waiting = [session for session, it in self.zookeeper._connections.items() if it.events]
         for session in waiting:
             who = next((n for n, link in enumerate(self.links) if link.session == session), None)
             for event in self.zookeeper.take_events(session):
@@ -201,8 +199,15 @@ def split_brain() -> Iterator[Lesson]:
     """Members that act on different views: behind a cut-off server, and behind a hung owner."""
     lesson = Lesson(
         "split brain: two views of one group",
-        ("group", "claims refused", "partition-seconds unowned", "unowned at the end",
-         "handed out by who had lost it", "offsets moved back", "handed out again"),
+        (
+            "group",
+            "claims refused",
+            "partition-seconds unowned",
+            "unowned at the end",
+            "handed out by who had lost it",
+            "offsets moved back",
+            "handed out again",
+        ),
     )
     for kind in KINDS:
         lesson.rows += [_split(kind), _hung(kind)]
@@ -219,7 +224,11 @@ def split_brain() -> Iterator[Lesson]:
 
 def _stage(kind: str, members: int) -> tuple[Stage, Witness]:
     plan = Plan(
-        members=members, partitions=12, messages=1, replicas=2, flow=1,
+        members=members,
+        partitions=12,
+        messages=1,
+        replicas=2,
+        flow=1,
         session_s=30.0 if members == 2 else 6.0,
         settings=lambda one: replace(one, auto_commit_s=2.0),
     )
@@ -269,8 +278,13 @@ def _row(
             on.wait(LOOK_S)
             unowned += LOOK_S * _unowned(on.world)
     return (
-        name, witness.refused, round(unowned, 1), _unowned(on.world), witness.doubles,
-        witness.moved_back, witness.duplicates,
+        name,
+        witness.refused,
+        round(unowned, 1),
+        _unowned(on.world),
+        witness.doubles,
+        witness.moved_back,
+        witness.duplicates,
     )
 
 

@@ -88,9 +88,7 @@ class MemoryFetcher:
         twin.positions.update(self.positions)
         return twin
 
-    def assign(
-        self, offsets: Mapping[TopicPartition, int], timeout_s: float = 0.0
-    ) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = 0.0) -> None:
         assert not offsets.keys() & self.positions.keys(), "assigned already"
         self.positions.update(offsets)
 

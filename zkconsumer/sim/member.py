@@ -39,8 +39,12 @@ class Replayed:
     __slots__ = ("_running", "command", "me", "sent", "started")
 
     def __init__(
-        self, command: cmd.Command, me: Identity, started: float,
-        sent: tuple[Sequence[Reply], ...], running: Operation | None,
+        self,
+        command: cmd.Command,
+        me: Identity,
+        started: float,
+        sent: tuple[Sequence[Reply], ...],
+        running: Operation | None,
     ) -> None:
         self.command, self.me, self.started, self.sent = command, me, started, sent
         self._running = running
@@ -200,8 +204,12 @@ class SimMember:
     def _executor(self) -> Executor:
         session = self.session
         return Executor(
-            session, self.settings, post=session.post, clock=self.clock,
-            ask_kafka=session.ask_kafka, begin=begin,
+            session,
+            self.settings,
+            post=session.post,
+            clock=self.clock,
+            ask_kafka=session.ask_kafka,
+            begin=begin,
         )
 
     def _outlets(self) -> Outlets:
@@ -220,9 +228,7 @@ class SimMember:
         for ticket, one in mine.running.items():
             assert isinstance(one.steps, Replayed)
             executor.running[ticket] = Running(one.op, one.session_id, one.steps.copy())
-        twin.loop = self.loop.copy(
-            host=twin, gate=twin, executor=executor, streams=twin._outlets()
-        )
+        twin.loop = self.loop.copy(host=twin, gate=twin, executor=executor, streams=twin._outlets())
         return twin
 
     def _goes_first(self, item: Any) -> bool:

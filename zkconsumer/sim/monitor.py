@@ -43,10 +43,16 @@ COMMIT_SLACK_S = 2.0
 """Seconds in which a member can commit, beyond its interval, until a finished message is stored:
 the back-off before Kafka is asked again, and a commit that starts over."""
 
-EXCUSES = frozenset({
-    NoticeKind.COMMIT_FAILED, NoticeKind.COMMIT_RETRIED, NoticeKind.OFFSET_EDITED,
-    NoticeKind.OFFSET_LEFT, NoticeKind.OFFSET_MALFORMED, NoticeKind.OFFSET_OVERWRITTEN,
-})  # fmt: skip
+EXCUSES = frozenset(
+    {
+        NoticeKind.COMMIT_FAILED,
+        NoticeKind.COMMIT_RETRIED,
+        NoticeKind.OFFSET_EDITED,
+        NoticeKind.OFFSET_LEFT,
+        NoticeKind.OFFSET_MALFORMED,
+        NoticeKind.OFFSET_OVERWRITTEN,
+    }
+)
 """Notices that name a partition whose commit failed, or whose offset somebody else wrote."""
 
 TURNS = frozenset({Do.RECEIVE, Do.OVERTAKE})
@@ -193,8 +199,11 @@ class Monitor(Watcher):
         state = member.state
         self.rebalances += state.phase is Phase.READING and before.phase is not Phase.READING
         if len(member.running) > MAX_UNDER_WAY or len(state.commits) > MAX_COMMITS:
-            raise InvariantViolation("I14", f"{who} piles up work: {len(member.running)} "
-                                     f"operations, {len(state.commits)} commits")
+            raise InvariantViolation(
+                "I14",
+                f"{who} piles up work: {len(member.running)} "
+                f"operations, {len(state.commits)} commits",
+            )
         if isinstance(event, events.PositionsCollected):
             self._collected(who, event)
         elif isinstance(event, events.Finished):
@@ -248,7 +257,11 @@ class Monitor(Watcher):
             self.asked[who] = self.asked.get(who, 0) + 1
 
     def _ended(
-        self, world: Scene, who: int, before: State, event: events.Finished,
+        self,
+        world: Scene,
+        who: int,
+        before: State,
+        event: events.Finished,
         commands: Iterable[cmd.Command],
     ) -> None:
         """A refusal is told (I15); an eager claim that failed leaves nothing behind (I10)."""
@@ -284,8 +297,9 @@ class Monitor(Watcher):
         session = world.links[who].session
         if running is not None and running.session_id != session:
             raise InvariantViolation(
-                "I8", f"{who} sends {request} in session {session}, for an operation that began in "
-                f"session {running.session_id}"
+                "I8",
+                f"{who} sends {request} in session {session}, for an operation that began in "
+                f"session {running.session_id}",
             )
 
     # ---- messages --------------------------------------------------------------------------------
@@ -516,13 +530,15 @@ class Monitor(Watcher):
         subscriptions = {m.name: _subscribed(m.settings, partitions) for m in live}
         read = {topic for topics in subscriptions.values() for topic in topics}
         left = {
-            tp: end for tp, end in world.log_end.items()
+            tp: end
+            for tp, end in world.log_end.items()
             if tp.topic in read and self.prefix.get(tp, 0) < end
         }
         if left:
             return f"not delivered: {left}; owners are {owners}"
         wanted = assign(
-            live[0].settings.strategy, subscriptions=subscriptions,
+            live[0].settings.strategy,
+            subscriptions=subscriptions,
             partitions={topic: numbers for topic, numbers in partitions.items() if topic in read},
         )
         if owners != wanted:

@@ -103,8 +103,13 @@ def draw_plan(decide: Decide) -> Drawn:
     """A small world, how many actions until it is healed, and how rare faults are."""
     possible = draw_faults(decide)
     plan = Plan(
-        members=2 + decide(3), partitions=1 + decide(6), messages=1 + decide(4), flow=decide(2),
-        replicas=1 + decide(3), faults=possible, mending=1 + decide(6),
+        members=2 + decide(3),
+        partitions=1 + decide(6),
+        messages=1 + decide(4),
+        flow=decide(2),
+        replicas=1 + decide(3),
+        faults=possible,
+        mending=1 + decide(6),
         settings=draw_settings(decide, possible),
     )
     return plan, 50 + decide(300), 5 + decide(40)
@@ -120,9 +125,14 @@ def draw_large(decide: Decide) -> Drawn:
     kinds = sorted(OF_LARGE_WORLDS, key=lambda do: do.value)
     possible = {do: 1 + decide(3) for do in kinds}
     plan = replace(
-        plan, members=2 + decide(7), partitions=min(plan.partitions, 3), topics=more,
-        has_tool=True, faults={**plan.faults, **possible},
-        sessions=[(), (6.0, 3.0), (6.0, 12.0, 4.0)][decide(3)], stored=decide(2),
+        plan,
+        members=2 + decide(7),
+        partitions=min(plan.partitions, 3),
+        topics=more,
+        has_tool=True,
+        faults={**plan.faults, **possible},
+        sessions=[(), (6.0, 3.0), (6.0, 12.0, 4.0)][decide(3)],
+        stored=decide(2),
     )
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
     if storage is not Storage.ZOOKEEPER:
@@ -143,10 +153,13 @@ def draw_large(decide: Decide) -> Drawn:
             given,
             # A round-robin assignment needs the same topics in all members.
             subscription=dict.fromkeys(topics if is_free else (World.TOPIC, *more), threads)
-            if given.pattern is Pattern.STATIC else given.subscription,
+            if given.pattern is Pattern.STATIC
+            else given.subscription,
             mode=RebalanceMode.EAGER if is_eager else given.mode,
             grace_s=0.0 if is_hasty else given.grace_s,
-            storage=storage, listener_s=listener_s, nudge_s=nudge_s,
+            storage=storage,
+            listener_s=listener_s,
+            nudge_s=nudge_s,
         )
 
     return replace(plan, settings=settings), 2 * length, rarity
@@ -182,9 +195,7 @@ PATTERNS = (
 """What every other member may subscribe by; all of them mean the one topic."""
 
 
-def draw_settings(
-    decide: Decide, possible: dict[Do, int]
-) -> Callable[[Settings], Settings]:
+def draw_settings(decide: Decide, possible: dict[Do, int]) -> Callable[[Settings], Settings]:
     """All members have the same, as they must; but some may subscribe by a pattern."""
     eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
     commit_s = (5.0, 0.5)[decide(2)]
@@ -239,7 +250,11 @@ def run_plan(
     except Exception as error:  # noqa: BLE001  # it would end the coordinator's thread
         violation = InvariantViolation("I15", f"the coordinator crashes: {error!r}")
     return Result(
-        tuple(decide.taken), actions, monitor.deliveries, monitor.duplicates, monitor.rebalances,
+        tuple(decide.taken),
+        actions,
+        monitor.deliveries,
+        monitor.duplicates,
+        monitor.rebalances,
         violation,
     )
 
@@ -381,8 +396,14 @@ def _told(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
     numbers = textwrap.fill(" ".join(map(str, decisions)), 100)
     names = [member.name for member in world.members]
     lines = [
-        name, "=" * len(name), str(result.violation or "no promise is broken"), "",
-        MARK, numbers, "", *story(entries, names, root=root_of(world)),
+        name,
+        "=" * len(name),
+        str(result.violation or "no promise is broken"),
+        "",
+        MARK,
+        numbers,
+        "",
+        *story(entries, names, root=root_of(world)),
     ]
     return result, "\n".join(lines) + "\n"
 

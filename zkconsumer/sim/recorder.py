@@ -75,8 +75,11 @@ class Recorder(Watcher):
 
     def delivered(self, world: World, message: Delivered) -> None:
         self._put(
-            world, member=world.members[message.who].name, delivered=str(message.tp),
-            offset=message.offset, token=message.epoch,
+            world,
+            member=world.members[message.who].name,
+            delivered=str(message.tp),
+            offset=message.offset,
+            token=message.epoch,
         )
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:

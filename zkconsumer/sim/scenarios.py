@@ -49,13 +49,21 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def _tell(
-    title: str, decided: str, *, members: int = 2, partitions: int = 4, messages: int = 2,
-    jvm: frozenset[int] = frozenset(), backoff_s: float = 2.0,
+    title: str,
+    decided: str,
+    *,
+    members: int = 2,
+    partitions: int = 4,
+    messages: int = 2,
+    jvm: frozenset[int] = frozenset(),
+    backoff_s: float = 2.0,
 ) -> Callable[[Script], Script]:
     def add(script: Script) -> Script:
         lesson = " ".join((script.__doc__ or "").split())
         plan = Plan(
-            members=members, partitions=partitions, messages=messages,
+            members=members,
+            partitions=partitions,
+            messages=messages,
             settings=lambda one: replace(one, backoff_s=backoff_s),
         )
         one = Scenario(title, lesson, decided, plan, script, jvm)
@@ -239,7 +247,10 @@ def _id_deleted(stage: Stage) -> None:
 
 
 @_tell(
-    "the group has more threads than partitions", "protocol.group_snapshot.assignment", members=3, partitions=2,
+    "the group has more threads than partitions",
+    "protocol.group_snapshot.assignment",
+    members=3,
+    partitions=2,
 )
 def _too_many(stage: Stage) -> None:
     """The last threads get none; they settle with nothing, and step in when somebody goes."""
@@ -258,9 +269,7 @@ def _jvm_joins(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell(
-    "a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
-)
+@_tell("a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5)
 def _jvm_gives_up(stage: Stage) -> None:
     """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""
     stage.scene(0)
@@ -383,7 +392,11 @@ def _deleted(stage: Stage) -> None:
 
 
 @_tell(
-    "an operator resets an offset", "member.offset_ledger.absorb", members=1, partitions=1, messages=3,
+    "an operator resets an offset",
+    "member.offset_ledger.absorb",
+    members=1,
+    partitions=1,
+    messages=3,
 )
 def _edited(stage: Stage) -> None:
     """The owner finds the marked edit at its next commit, and reads on from there."""
@@ -398,7 +411,11 @@ def _edited(stage: Stage) -> None:
 
 
 @_tell(
-    "somebody else writes an offset", "member.offset_ledger.absorb", members=1, partitions=1, messages=3,
+    "somebody else writes an offset",
+    "member.offset_ledger.absorb",
+    members=1,
+    partitions=1,
+    messages=3,
 )
 def _foreign_offset(stage: Stage) -> None:
     """A lower offset without a mark is a zombie's late commit: the owner writes over it."""
@@ -425,6 +442,7 @@ ACTIONS = 1000
 
 RARITY = 40
 """One action of so many is a fault or its end, while there are any left."""
+
 
 class Peers(Enum):
     """Who is in the group."""
@@ -464,8 +482,14 @@ def names_of(members: int) -> list[str]:
 
 
 def tell_seed(
-    seed: int, *, members: int, partitions: int, strategy: Strategy, peers: Peers,
-    kinds: Sequence[Do], emit: Emit,
+    seed: int,
+    *,
+    members: int,
+    partitions: int,
+    strategy: Strategy,
+    peers: Peers,
+    kinds: Sequence[Do],
+    emit: Emit,
 ) -> Told:
     """Members join and faults happen as the seed draws them; then all is mended, and they rest."""
 
@@ -473,8 +497,13 @@ def tell_seed(
         return replace(one, strategy=strategy)
 
     plan = Plan(
-        members=members, partitions=partitions, messages=1, flow=1, replicas=2,
-        faults={do: kinds.count(do) for do in kinds}, settings=settings,
+        members=members,
+        partitions=partitions,
+        messages=1,
+        flow=1,
+        replicas=2,
+        faults={do: kinds.count(do) for do in kinds},
+        settings=settings,
     )
     jvm = peers.jvm(members)
     recorder, monitor = Recorder(emit), monitor_for(jvm)
@@ -535,6 +564,10 @@ def _ended(on: Stage, monitor: Monitor, story: Callable[[], None]) -> Told:
         rest = str(stuck)
     world = on.world
     return Told(
-        round(world.now, 3), monitor.deliveries, monitor.duplicates,
-        len(world.log_end) - len(world.owners()), violation, rest,
+        round(world.now, 3),
+        monitor.deliveries,
+        monitor.duplicates,
+        len(world.log_end) - len(world.owners()),
+        violation,
+        rest,
     )

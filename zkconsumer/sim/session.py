@@ -44,7 +44,14 @@ class SimSession:
     """
 
     __slots__ = (
-        "_goes_first", "changes", "inbox", "missing", "partial", "read", "session_id", "wire",
+        "_goes_first",
+        "changes",
+        "inbox",
+        "missing",
+        "partial",
+        "read",
+        "session_id",
+        "wire",
     )
 
     def __init__(self, goes_first: Callable[[Any], bool]) -> None:
@@ -176,5 +183,3 @@ class SimSession:
     def _changed(self, session: Session | None) -> None:
         self.changes += 1
         self.inbox.append(SessionChanged(session))
-
-

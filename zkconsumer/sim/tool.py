@@ -130,8 +130,12 @@ class Tool:
 
         def task(connection: Connection) -> None:
             applying.apply(
-                connection, plan, backup_dir=Path(self._directory.name), live=live,
-                max_writes=MAX_WRITES, on_backup=self._saved,
+                connection,
+                plan,
+                backup_dir=Path(self._directory.name),
+                live=live,
+                max_writes=MAX_WRITES,
+                on_backup=self._saved,
             )
 
         self._start(task)
@@ -195,10 +199,12 @@ class Tool:
         # What another client wrote meanwhile counts as done if it is what was planned.
         seen = {
             (change.path, change.new.data)
-            for change in self._world.zookeeper.history if change.new is not None
+            for change in self._world.zookeeper.history
+            if change.new is not None
         }
         missing = [
-            one.path for one in self.plan.changes
+            one.path
+            for one in self.plan.changes
             if one.after is not None and (one.path, one.after.data) not in seen
         ]
         if missing:
@@ -222,7 +228,9 @@ class Tool:
         zookeeper, now = self._world.zookeeper, self._world.now
         if not zookeeper.is_connected(self._session):
             session = zookeeper.connect(
-                now=now, timeout_s=FOREVER_S, replica=self._world.plan.replicas,
+                now=now,
+                timeout_s=FOREVER_S,
+                replica=self._world.plan.replicas,
                 session=self._session,
             )
             assert session is not None
@@ -261,4 +269,3 @@ class Tool:
                 raise InvariantViolation("I16", f"{path} is written over what was not planned on")
             if paths.locate(path).kind is Kind.OFFSET and not marks:
                 raise InvariantViolation("I16", f"{path} is written without a mark")
-

@@ -244,9 +244,7 @@ class World:
                 continue
             link.session, link.replica, link.connected = session, replica, True
             self.zookeeper.take_events(session)
-            member.connect(
-                Session(session, self.plan.session_of(who)), self.now, self._wall_ms()
-            )
+            member.connect(Session(session, self.plan.session_of(who)), self.now, self._wall_ms())
             break
 
     def _session_at(self, replica: int, session: int, timeout_s: float) -> int:

@@ -60,9 +60,7 @@ class _Rows:
         self.count = self.size = 0
         self._columns = columns
         # Keys, values, and (type of timestamp, timestamp in ms), where a column needs them.
-        self._taken: dict[str, list[Any]] = {
-            _FROM[name]: [] for name in columns if name in _FROM
-        }
+        self._taken: dict[str, list[Any]] = {_FROM[name]: [] for name in columns if name in _FROM}
         # Runs of one partition, with the first offset, or all of them where there are holes.
         self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []
 
@@ -102,7 +100,8 @@ class _Rows:
     def offset(self) -> pa.Array:
         return _joined(
             pc.add(_counted(count), pa.scalar(start, pa.int64()))
-            if isinstance(start, int) else pa.array(start, pa.int64())
+            if isinstance(start, int)
+            else pa.array(start, pa.int64())
             for _, count, start in self._runs
         )
 

@@ -81,9 +81,8 @@ class Narrowing:
                 known = [number for number in numbers if _is_whole(number)]
                 self._bound("offset", min(known), max(known))
                 return False
-            case (
-                EqualTo(("timestamp",), datetime(tzinfo=tzinfo()) as at)
-                | GreaterThanOrEqual(("timestamp",), datetime(tzinfo=tzinfo()) as at)
+            case EqualTo(("timestamp",), datetime(tzinfo=tzinfo()) as at) | GreaterThanOrEqual(
+                ("timestamp",), datetime(tzinfo=tzinfo()) as at
             ):
                 self._since(math.ceil(_millis(at)))
                 return False
@@ -177,7 +176,9 @@ class BatchReader(Pickled, DataSourceReader):
             tasks = planned(self._options, ranges, cluster.bootstrap())
         _log.info(
             "batch read: %d offsets of %d partitions in %d tasks",
-            sum(one.size for one in ranges), len(ranges), len(tasks),
+            sum(one.size for one in ranges),
+            len(ranges),
+            len(tasks),
         )
         return tasks
 
@@ -216,8 +217,11 @@ class PushingBatchReader(BatchReader):
         firsts = cluster.at([one.tp for one in found if one.size], since_ms)
         # None: no message is as young. What could not be looked up is read as a whole.
         return [
-            one._replace(start=max(one.start, at)) if isinstance(at, int)
-            else one._replace(start=one.end) if at is None else one
+            one._replace(start=max(one.start, at))
+            if isinstance(at, int)
+            else one._replace(start=one.end)
+            if at is None
+            else one
             for one, at in ((one, firsts.get(one.tp, "")) for one in found)
         ]
 

@@ -166,9 +166,7 @@ class Ledger:
     def reached(self) -> dict[TopicPartition, int | None]:
         """What is owned, and up to where batches were planned; None: nothing is stored."""
         with self._lock:
-            return {
-                tp: one.until or one.offset for tp, one in self._held.items() if one.granted
-            }
+            return {tp: one.until or one.offset for tp, one in self._held.items() if one.granted}
 
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
         """Go on from there instead, unless it was granted anew since it was looked at."""
@@ -261,7 +259,9 @@ class Membership:
             AccessDeniedError: ZooKeeper forbids the registration.
         """
         session = self._session = ZooKeeperSession(
-            self.config, on_state=self._session_changed, on_watch=self._watch_fired,
+            self.config,
+            on_state=self._session_changed,
+            on_watch=self._watch_fired,
             on_death=self._client_died,
         )
         session.start()
@@ -281,7 +281,8 @@ class Membership:
         except FutureTimeoutError:
             raise ConsumerIdTakenError(
                 f"not registered within {limit_s:g} s: another session is registered under our "
-                "consumer id, or ZooKeeper is away", where=self.consumer_id,
+                "consumer id, or ZooKeeper is away",
+                where=self.consumer_id,
                 remedy="stop the other consumer, or leave consumer.id out",
             ) from None
 

@@ -237,7 +237,8 @@ class ClusterLogs:
             spent_s = time.process_time()
             self._topics = self._client.topics()
             self._partitions = frozenset(
-                TopicPartition(name, one) for name, numbers in self._topics.items()
+                TopicPartition(name, one)
+                for name, numbers in self._topics.items()
                 for one in numbers
             )
             self._topics_s = _kept_s(spent_s, TOPICS_S, TOPICS_IDLE_S)

@@ -137,10 +137,14 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         """Beside the end of the batch that of the log: what is left then is the lag."""
         ends = {one.tp: one.end for one in from_offset(self._end)}
         logs = self._cluster.ends(ends) if ends else {}
-        return to_offset(
-            OffsetRange(*tp, ends[tp], log.end)
-            for tp, log in logs.items() if isinstance(log, LogRange)
-        ) or None
+        return (
+            to_offset(
+                OffsetRange(*tp, ends[tp], log.end)
+                for tp, log in logs.items()
+                if isinstance(log, LogRange)
+            )
+            or None
+        )
 
     @one_sentence()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
@@ -153,7 +157,11 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         more = f" and {len(ranges) - _TOLD} more" if len(ranges) > _TOLD else ""
         _log.info(
             "batch of %d messages of %d partitions in %d tasks: %s%s",
-            sum(one.size for one in ranges), len(ranges), len(made), told or "nothing", more,
+            sum(one.size for one in ranges),
+            len(ranges),
+            len(made),
+            told or "nothing",
+            more,
         )
         return made
 
@@ -268,7 +276,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         if self._options.fail_on_data_loss:
             names = sorted({tp.topic for tp in deleted})
             raise SparkSourceError(
-                f"topic {', '.join(names)} was deleted", where=", ".join(map(str, sorted(deleted))),
+                f"topic {', '.join(names)} was deleted",
+                where=", ".join(map(str, sorted(deleted))),
                 remedy="failOnDataLoss=false goes on without it; take it out of subscribe,"
                 " or give the query a new checkpoint",
             )
@@ -302,7 +311,5 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._mirror.follow({one.tp: one.end for one in from_offset(end)})
 
 
-def _known(
-    logs: Mapping[TopicPartition, LogRange | str]
-) -> dict[TopicPartition, LogRange]:
+def _known(logs: Mapping[TopicPartition, LogRange | str]) -> dict[TopicPartition, LogRange]:
     return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}

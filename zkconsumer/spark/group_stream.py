@@ -93,10 +93,16 @@ class Placing:
         """
         rule = self._options.on_restart
         moves = {
-            tp: before[tp].end for tp, at in served.items()
-            if at.is_first and tp in before and at.offset != before[tp].end
-            and (at.offset is None or rule == "checkpoint"
-                 or (rule == "max" and at.offset < before[tp].end))
+            tp: before[tp].end
+            for tp, at in served.items()
+            if at.is_first
+            and tp in before
+            and at.offset != before[tp].end
+            and (
+                at.offset is None
+                or rule == "checkpoint"
+                or (rule == "max" and at.offset < before[tp].end)
+            )
         }
         if rule == "max" and moves:
             marked = group.marked(sorted(moves))
@@ -106,8 +112,13 @@ class Placing:
                 edit = served[tp].offset
                 if edit != self.replayed.get(tp):
                     end = moves.pop(tp)
-                    _log.info("%s: %s goes on from an operator's edit, %s, and not from %d",
-                              self._name, tp, edit, end)
+                    _log.info(
+                        "%s: %s goes on from an operator's edit, %s, and not from %d",
+                        self._name,
+                        tp,
+                        edit,
+                        end,
+                    )
         self._report(served, moves)
         for tp, end in moves.items():
             group.place(tp, served[tp], end)
@@ -135,7 +146,8 @@ class Placing:
                 " the checkpoint: %s%s. If another tool than `zkconsumer offsets` has reset them,"
                 " the reset has no effect and is overwritten: to honour it, start the query with"
                 " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
-                self._name, ", ".join(behind[:_LOGGED_PARTITIONS]),
+                self._name,
+                ", ".join(behind[:_LOGGED_PARTITIONS]),
                 f" and {more} more" if (more := len(behind) - _LOGGED_PARTITIONS) > 0 else "",
             )
 
@@ -170,18 +182,29 @@ class Placing:
         offset = log.start if policy == "smallest" else log.end
         if at.offset is None:
             why = "nothing is stored"
-            _log.info("%s: %s begins at %d: %s (auto.offset.reset=%s)",
-                      self._name, tp, offset, why, policy)
+            _log.info(
+                "%s: %s begins at %d: %s (auto.offset.reset=%s)",
+                self._name,
+                tp,
+                offset,
+                why,
+                policy,
+            )
         else:
             why = f"the group's offset {at.offset} is not in the log of {log.start} to {log.end}"
-            _log.warning("%s: %s goes on at %d: %s (auto.offset.reset=%s)",
-                         self._name, tp, offset, why, policy)
+            _log.warning(
+                "%s: %s goes on at %d: %s (auto.offset.reset=%s)",
+                self._name,
+                tp,
+                offset,
+                why,
+                policy,
+            )
         group.reset(tp, at, offset, why)
         return offset
 
 
 # ---- group reader --------------------------------------------------------------------------------
-
 
 
 SETTLE_S: Final = 3.0
@@ -332,8 +355,10 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _is_known_to_be_idle(self, group: Membership, start: StreamOffset) -> bool:
         """Whether a look would find what the last one has found: nothing new."""
         return (
-            self._targets is None and self._cluster.is_fresh
-            and self._idle is not None and self._idle == (start, group.changes)
+            self._targets is None
+            and self._cluster.is_fresh
+            and self._idle is not None
+            and self._idle == (start, group.changes)
         )
 
     def reportLatestOffset(self) -> StreamOffset | None:
@@ -361,7 +386,10 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         made = planned(self._options, ranges, self._cluster.bootstrap())
         _log.info(
             "%s: batch of %d messages of %d partitions in %d tasks: %s",
-            self._name, sum(one.size for one in ranges), len(ranges), len(made),
+            self._name,
+            sum(one.size for one in ranges),
+            len(ranges),
+            len(made),
             _few(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges) or "nothing",
         )
         return made
@@ -416,9 +444,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """Join at the first call that needs it: a replay does not."""
         self._begin()
         if self._group is None:
-            config = replace(
-                self._options.config, release_grace_s=self._options.revoke_grace_s
-            )
+            config = replace(self._options.config, release_grace_s=self._options.revoke_grace_s)
             self._group = Membership(config, _registration(self._options))
             self._group.join()
             _log.info("%s: joined as %s", self._name, self._group.consumer_id)
@@ -484,9 +510,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._targets is not None:
             _wait(lambda: group.is_at_rest, self._options.patience_s)
 
-    def _lacks_share(
-        self, served: Collection[TopicPartition], what: str, why: str
-    ) -> None:
+    def _lacks_share(self, served: Collection[TopicPartition], what: str, why: str) -> None:
         """Fail, or warn and note which partitions this run leaves unread, as the option says.
 
         Raises:
@@ -512,7 +536,11 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         _log.warning(
             "%s: reads %d of %d partitions, because the group does not give this query its share"
             " of the partitions: %s (failOnMissingShare=false); unread: %s",
-            self._name, len(served), len(wanted), said, _few(unread),
+            self._name,
+            len(served),
+            len(wanted),
+            said,
+            _few(unread),
         )
 
     def _has_lease(self, group: Membership) -> bool:
@@ -534,8 +562,12 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
                 " it waits",
             )
         if away_s >= PAUSE_S:
-            self._tell("away", "ZooKeeper does not confirm the membership: no new batches until it"
-                       " does, for %g s at most", self._options.patience_s)
+            self._tell(
+                "away",
+                "ZooKeeper does not confirm the membership: no new batches until it"
+                " does, for %g s at most",
+                self._options.patience_s,
+            )
         return False
 
     def _tell(self, what: str, text: str, *values: object) -> None:
@@ -606,7 +638,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             deleted = {tp.topic for tp in before}.intersection(missing)
             if deleted and self._options.fail_on_data_loss:
                 raise SparkSourceError(
-                    f"topic {', '.join(sorted(deleted))} was deleted", where=self._name,
+                    f"topic {', '.join(sorted(deleted))} was deleted",
+                    where=self._name,
                     remedy="failOnDataLoss=false waits for it to come back; or take it out of"
                     " subscribe",
                 )
@@ -618,8 +651,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if not owned and group.is_at_rest and (why := group.idle_reason):
             self._tell("idle", "this query owns no partition and waits for its share: %s", why)
         if owned != self._owned and (owned or self._owned):
-            _log.info("%s: owns %d partitions: %s", self._name, len(owned),
-                      _few(sorted(owned)) or "none")
+            _log.info(
+                "%s: owns %d partitions: %s", self._name, len(owned), _few(sorted(owned)) or "none"
+            )
             self._owned = frozenset(owned)
         if owned:
             self._told_at.pop("idle", None)

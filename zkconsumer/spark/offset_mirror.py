@@ -110,7 +110,7 @@ class Mirror:
             due = self._due(due)
             left = sorted(due)
             for start in range(0, len(left), MAX_MULTI_WRITES):
-                part = left[start:start + MAX_MULTI_WRITES]
+                part = left[start : start + MAX_MULTI_WRITES]
                 self._write(connection, {tp: due[tp] for tp in part})
             due = {tp: offset for tp, offset in due.items() if tp not in self._stored}
             if not due:
@@ -124,7 +124,8 @@ class Mirror:
     def _due(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those that are not known to be written already, and can be."""
         return {
-            tp: offset for tp, offset in offsets.items()
+            tp: offset
+            for tp, offset in offsets.items()
             if tp not in self._malformed
             and (tp not in self._stored or self._stored[tp].offset < offset)
         }
@@ -135,9 +136,7 @@ class Mirror:
         for tp, offset in offsets.items():
             path, version = paths.offset(self._group, tp), self._stored[tp].version
             data = encode_offset(offset)
-            writes.append(
-                Create(path, data) if version is None else SetData(path, data, version)
-            )
+            writes.append(Create(path, data) if version is None else SetData(path, data, version))
         reply = connection.write(writes)
         if reply.code is Code.NO_AUTH:
             raise AccessDeniedError(
@@ -182,7 +181,8 @@ class Mirror:
             reply = connection.write([Create(room)])
             if reply.code not in (Code.OK, Code.NODE_EXISTS, Code.BROKEN):
                 raise AccessDeniedError(
-                    f"ZooKeeper refused to create this: {reply.code.name}", where=room,
+                    f"ZooKeeper refused to create this: {reply.code.name}",
+                    where=room,
                     remedy="ask for the right to create it",
                 )
         self._rooms.update(rooms)
@@ -199,7 +199,8 @@ class Mirror:
                 "group %s has members (%s), and this query, which is none, moves its offsets on: at"
                 " their next rebalance they skip what it has read; give the query a group of its"
                 " own, or mode=group",
-                self._group, ", ".join(map(shown, members[:5])),
+                self._group,
+                ", ".join(map(shown, members[:5])),
             )
         self._members = members
 
@@ -246,8 +247,11 @@ class BackgroundMirror:
                 self._mirror.commit(due)
             except ZkConsumerError as error:
                 if not failed:
-                    _log.warning("offsets are not mirrored, which is tried again every %g s: %s",
-                                 RETRY_S, error)
+                    _log.warning(
+                        "offsets are not mirrored, which is tried again every %g s: %s",
+                        RETRY_S,
+                        error,
+                    )
                 failed += 1
                 with self._changed:
                     self._due = None if self._is_over else self._due or due

@@ -43,9 +43,7 @@ partition without news keeps `[end, end]`. A third number only tells a repetitio
 """
 
 
-def to_offset(
-    ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = None
-) -> StreamOffset:
+def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = None) -> StreamOffset:
     """The checkpoint's form; topics and partitions in order, since Spark compares it as text.
 
     The text of `unlike` would mean no news to Spark; where the same ranges are to be read once more
@@ -58,8 +56,10 @@ def to_offset(
     if not found and not unlike and unlike is not None:
         return {"": {}}
     if found == unlike:
-        return {topic: {number: [*pair, 1] for number, pair in partitions.items()}
-                for topic, partitions in found.items()}
+        return {
+            topic: {number: [*pair, 1] for number, pair in partitions.items()}
+            for topic, partitions in found.items()
+        }
     return found
 
 
@@ -119,8 +119,9 @@ def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartiti
     total = sum(sizes.values())
     if total <= limit:
         return dict(sizes)
-    return {tp: min(size, max(1, limit * size // total)) if size else 0
-            for tp, size in sizes.items()}
+    return {
+        tp: min(size, max(1, limit * size // total)) if size else 0 for tp, size in sizes.items()
+    }
 
 
 def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -> list[Ranges]:

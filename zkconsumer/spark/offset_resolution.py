@@ -56,7 +56,8 @@ def partitions_of(
         return sorted(
             TopicPartition(name, number)
             for name, numbers in wanted.partitions.items()
-            for number in numbers if number in topics.get(name, ())
+            for number in numbers
+            if number in topics.get(name, ())
         )
     if isinstance(wanted, Matching):
         names: Collection[str] = matching(
@@ -94,7 +95,8 @@ def await_topics(cluster: ClusterLogs, *, limit_s: float) -> Mapping[str, tuple[
     while (topics := cluster.topics()) is None:
         if time.monotonic() > deadline:
             raise SparkSourceError(
-                f"no broker answered for {limit_s:g} s", where=cluster.trouble,
+                f"no broker answered for {limit_s:g} s",
+                where=cluster.trouble,
                 remedy="see that brokers run and are registered in this ZooKeeper",
             )
         time.sleep(_RETRY_S)
@@ -115,7 +117,8 @@ def await_ends(
             reasons = [f"{tp}: {one}" for tp, one in ends.items() if isinstance(one, str)]
             raise SparkSourceError(
                 f"where {len(reasons)} logs end is not known after {limit_s:g} s",
-                where="; ".join(reasons[:5]), remedy="see that their leaders run",
+                where="; ".join(reasons[:5]),
+                remedy="see that their leaders run",
             )
         time.sleep(_RETRY_S)
 
@@ -153,19 +156,24 @@ def offsets_of(
 
 def _check_named(side: Side, position: Position, logs: Logs) -> None:
     """As in Spark's connector all partitions must be named, so that none is forgotten."""
-    named = position.offsets if isinstance(position, AtOffsets) else (
-        position.timestamps_ms if isinstance(position, AtTimes) else logs
+    named = (
+        position.offsets
+        if isinstance(position, AtOffsets)
+        else (position.timestamps_ms if isinstance(position, AtTimes) else logs)
     )
     option = f"{side}Offsets" + ("ByTimestamp" if isinstance(position, AtTimes) else "")
     if missing := sorted(logs.keys() - named.keys()):
         raise ConfigError(
-            f"{option} leaves partitions out", where=_few(missing),
+            f"{option} leaves partitions out",
+            where=_few(missing),
             remedy="name all, with -2 for earliest and -1 for latest"
-            if isinstance(position, AtOffsets) else "name all",
+            if isinstance(position, AtOffsets)
+            else "name all",
         )
     if unknown := sorted(named.keys() - logs.keys()):
         raise ConfigError(
-            f"{option} names partitions that are not read", where=_few(unknown),
+            f"{option} names partitions that are not read",
+            where=_few(unknown),
             remedy="leave them out, or subscribe to them",
         )
 
@@ -185,8 +193,8 @@ def _at_times(
     _check_named(side, position, logs)
     by_time: dict[int, list[TopicPartition]] = {}
     for tp in logs:
-        at_ms = position.timestamp_ms if isinstance(position, AtTime) else (
-            position.timestamps_ms[tp]
+        at_ms = (
+            position.timestamp_ms if isinstance(position, AtTime) else (position.timestamps_ms[tp])
         )
         by_time.setdefault(at_ms, []).append(tp)
     found: dict[TopicPartition, int] = {}
@@ -206,9 +214,7 @@ def _at_times(
     return found
 
 
-def _stored(
-    options: SourceOptions, logs: Logs, cluster: ClusterLogs
-) -> dict[TopicPartition, int]:
+def _stored(options: SourceOptions, logs: Logs, cluster: ClusterLogs) -> dict[TopicPartition, int]:
     """What the group has stored; else, or where the log has no longer got it, by the reset."""
     config = options.config
     stored = stored_offsets(config, logs)
@@ -219,7 +225,12 @@ def _stored(
         if not log.start <= found[tp] <= log.end:
             _log.warning(
                 "%s: the group's offset %d is not in the log of %d to %d: reset to %d"
-                " (auto.offset.reset)", tp, found[tp], log.start, log.end, reset,
+                " (auto.offset.reset)",
+                tp,
+                found[tp],
+                log.start,
+                log.end,
+                reset,
             )
             found[tp] = reset
     return found
@@ -275,7 +286,8 @@ def within(tp: TopicPartition, offset: int, log: LogRange, *, fail_on_data_loss:
     )
     if fail_on_data_loss:
         raise SparkSourceError(
-            what, where=f"the log has {log.start} to {log.end}",
+            what,
+            where=f"the log has {log.start} to {log.end}",
             remedy=f"failOnDataLoss=false goes on at {nearest}",
         )
     _log.warning("%s: going on at %d (failOnDataLoss=false)", what, nearest)
@@ -292,7 +304,8 @@ def batch_ranges(options: SourceOptions, cluster: ClusterLogs) -> list[OffsetRan
     partitions = partitions_of(options, await_topics(cluster, limit_s=limit_s))
     if missing := absent(options, partitions):
         raise SparkSourceError(
-            "there is nothing of that name to read", where=_few(missing),
+            "there is nothing of that name to read",
+            where=_few(missing),
             remedy="check the spelling, and the chroot of zookeeper",
         )
     logs = await_ends(cluster, partitions, limit_s=limit_s)

@@ -77,7 +77,8 @@ def whole(given: Mapping[str, str], name: str, most: int) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or not 0 < int(text) <= most:
         raise ConfigError(
-            f"bad value {text[:80]!r} of {name}", where=name,
+            f"bad value {text[:80]!r} of {name}",
+            where=name,
             remedy=f"a whole number from 1 to {most}",
         )
     return int(text)
@@ -133,7 +134,8 @@ def parse_offsets(option: str, text: str) -> Place | AtOffsets:
     form = '{"topic":{"0":23,"1":-2}} with -2 for earliest and -1 for latest'
     if not text.strip().startswith("{"):
         raise ConfigError(
-            f"bad value {text[:80]!r} of {option}", where=option,
+            f"bad value {text[:80]!r} of {option}",
+            where=option,
             remedy=f"earliest, latest, zookeeper, or JSON such as {form}",
         )
     return AtOffsets(_by_partition(option, text, least=EARLIEST, form=form))
@@ -143,7 +145,8 @@ def parse_time(option: str, text: str) -> AtTime:
     """Milliseconds since 1970. Raises ConfigError."""
     if not (text.strip().isascii() and text.strip().isdigit()) or int(text) > _MAX:
         raise ConfigError(
-            f"bad value {text[:80]!r} of {option}", where=option,
+            f"bad value {text[:80]!r} of {option}",
+            where=option,
             remedy="a whole number of milliseconds since 1970, for all partitions",
         )
     return AtTime(int(text))
@@ -168,9 +171,7 @@ def parse_partitions(option: str, text: str) -> Mapping[str, tuple[int, ...]]:
     return found
 
 
-def _by_partition(
-    option: str, text: str, *, least: int, form: str
-) -> dict[TopicPartition, int]:
+def _by_partition(option: str, text: str, *, least: int, form: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in _object(option, text, form).items():
         if not isinstance(partitions, dict) or not partitions:

@@ -146,26 +146,33 @@ class SourceOptions:
             starting=_position(given, "starting"),
             ending=_position(given, "ending"),
             without_match=choice(
-                given, "startingOffsetsByTimestampStrategy",
-                {"error": "error", "latest": "latest"}, "error",
+                given,
+                "startingOffsetsByTimestampStrategy",
+                {"error": "error", "latest": "latest"},
+                "error",
             ),
             max_per_trigger=whole(given, "maxOffsetsPerTrigger", _MAX_LONG),
             min_partitions=whole(given, "minPartitions", _MAX_INT),
             fail_on_data_loss=flag(given, "failOnDataLoss", "true"),
             mirror_offsets=flag(given, "mirrorOffsets", "false"),
             push_filters=flag(given, "pushFilters", "false"),
-            revoke_grace_s=(
-                whole(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS) / 1000,
+            revoke_grace_s=(whole(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS) / 1000,
             on_restart=choice(
-                given, "offsets.on.restart",
-                {"max": "max", "zookeeper": "zookeeper", "checkpoint": "checkpoint"}, "max",
+                given,
+                "offsets.on.restart",
+                {"max": "max", "zookeeper": "zookeeper", "checkpoint": "checkpoint"},
+                "max",
             ),
             patience_s=(
                 whole(given, "zookeeper.patience.ms", _MAX_INT)
-                or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000) / 1000,
+                or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000
+            )
+            / 1000,
             fail_on_missing_share=flag(given, "failOnMissingShare", "true"),
             poll_timeout_s=(
-                whole(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS) / 1000,
+                whole(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS
+            )
+            / 1000,
             given=frozenset(given),
         )
 
@@ -181,7 +188,8 @@ class SourceOptions:
         """Complete for `read`. Raises ConfigError for what makes sense in streams only."""
         if self.mode is Mode.GROUP:
             raise ConfigError(
-                "a batch read is no member of a group", where="mode=group",
+                "a batch read is no member of a group",
+                where="mode=group",
                 remedy="leave mode out; startingOffsets=zookeeper begins where the group stands",
             )
         self._refuse("read", _STREAM_ONLY, "it is for streams (`readStream`)")
@@ -200,7 +208,8 @@ class SourceOptions:
         if self.group is None and Place.ZOOKEEPER in (self.starting, self.ending):
             raise ConfigError(
                 "zookeeper as an offset means what a group has stored, and no group is named",
-                where="startingOffsets, endingOffsets", remedy="set group.id, or say earliest",
+                where="startingOffsets, endingOffsets",
+                remedy="set group.id, or say earliest",
             )
         if self.mode is Mode.GROUP and not self.config.auto_commit_enable:
             raise ConfigError(
@@ -221,23 +230,43 @@ _BATCH_ONLY: Final = frozenset({*_ENDING, "pushFilters"})
 _STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "mirrorOffsets"})
 _GROUP_ONLY: Final = frozenset(
     {
-        "streams", "revoke.grace.ms", "offsets.on.restart", "zookeeper.patience.ms",
+        "streams",
+        "revoke.grace.ms",
+        "offsets.on.restart",
+        "zookeeper.patience.ms",
         "failOnMissingShare",
     }
 )
 _DIRECT_ONLY: Final = frozenset(
     {
-        "assign", "mirrorOffsets", "startingOffsetsByTimestampStrategy", "release.grace.ms",
-        *_STARTING[1:], *_ENDING,
+        "assign",
+        "mirrorOffsets",
+        "startingOffsetsByTimestampStrategy",
+        "release.grace.ms",
+        *_STARTING[1:],
+        *_ENDING,
     }
 )
 
 OPTIONS: Final = (
-    "zookeeper", "mode", *_TOPICS, "streams", *_STARTING, "startingOffsetsByTimestampStrategy",
-    *_ENDING, "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
-    "kafkaConsumer.pollTimeoutMs", "mirrorOffsets", "pushFilters", "includeHeaders",
-    "revoke.grace.ms", "offsets.on.restart",
-    "zookeeper.patience.ms", "failOnMissingShare",
+    "zookeeper",
+    "mode",
+    *_TOPICS,
+    "streams",
+    *_STARTING,
+    "startingOffsetsByTimestampStrategy",
+    *_ENDING,
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "mirrorOffsets",
+    "pushFilters",
+    "includeHeaders",
+    "revoke.grace.ms",
+    "offsets.on.restart",
+    "zookeeper.patience.ms",
+    "failOnMissingShare",
 )
 """The options beside the old consumer's property names."""
 
@@ -263,7 +292,8 @@ def _named(options: Mapping[str, str]) -> dict[str, str]:
     given = named(options, _NAMES, hint=_hint)
     if given.pop("includeHeaders", "false").lower() != "false":
         raise ConfigError(
-            "headers are not read", where="includeHeaders",
+            "headers are not read",
+            where="includeHeaders",
             remedy="leave it out: the old consumer and the record formats it reads have none",
         )
     return given
@@ -285,7 +315,8 @@ def _check_together(given: Mapping[str, str], mode: Mode) -> None:
     if len(topics) != 1:
         raise ConfigError(
             "one option must say which topics are read" + ("" if not topics else ", and only one"),
-            where=", ".join(topics or _TOPICS), remedy="set exactly one of them",
+            where=", ".join(topics or _TOPICS),
+            remedy="set exactly one of them",
         )
     for names in (_STARTING, _ENDING):
         several = [name for name in names if name in given]
@@ -296,18 +327,21 @@ def _check_together(given: Mapping[str, str], mode: Mode) -> None:
     if wrong := sorted(given.keys() & (_DIRECT_ONLY if mode is Mode.GROUP else _GROUP_ONLY)):
         other = Mode.DIRECT if mode is Mode.GROUP else Mode.GROUP
         raise ConfigError(
-            f"no option of mode={mode.value}", where=", ".join(wrong),
+            f"no option of mode={mode.value}",
+            where=", ".join(wrong),
             remedy=f"leave it out, or set mode={other.value}",
         )
     if mode is Mode.GROUP and given.get("startingOffsets", "zookeeper").lower() != "zookeeper":
         raise ConfigError(
-            "a member of a group begins where the group stands", where="startingOffsets",
+            "a member of a group begins where the group stands",
+            where="startingOffsets",
             remedy="leave it out; auto.offset.reset decides where nothing is stored, and"
             " `zkconsumer offsets set` moves a group",
         )
     if given.get("mirrorOffsets", "false").lower() == "true" and "group.id" not in given:
         raise ConfigError(
-            "no group is named whose offsets are to be written", where="mirrorOffsets",
+            "no group is named whose offsets are to be written",
+            where="mirrorOffsets",
             remedy="set group.id",
         )
 
@@ -320,7 +354,8 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
     connect = {given[name] for name in ("zookeeper", "zookeeper.connect") if name in given}
     if len(connect) > 1:
         raise ConfigError(
-            "they are two names of one option and differ", where="zookeeper, zookeeper.connect",
+            "they are two names of one option and differ",
+            where="zookeeper, zookeeper.connect",
             remedy="set one of them",
         )
     if not connect:
@@ -345,7 +380,8 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
         topic, colon, count = part.partition(":")
         if colon and mode is Mode.DIRECT:
             raise ConfigError(
-                f"{part!r}: threads are for members of a group", where="subscribe",
+                f"{part!r}: threads are for members of a group",
+                where="subscribe",
                 remedy=f"subscribe={topic}, or mode=group",
             )
         try:
@@ -379,6 +415,7 @@ def _refuse_empty(option: str, given: Position | None, place: Place, number: int
     """A batch that begins at the end, or ends at the beginning, is a slip (Spark refuses it)."""
     if given is place or (isinstance(given, AtOffsets) and number in given.offsets.values()):
         raise ConfigError(
-            f"{place.value} leaves nothing to read in a batch", where=option,
+            f"{place.value} leaves nothing to read in a batch",
+            where=option,
             remedy="another offset, or readStream",
         )

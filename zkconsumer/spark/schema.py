@@ -49,12 +49,14 @@ def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tu
             near = difflib.get_close_matches(one.name.lower(), map(str.lower, types), n=1)
             meant = [name for name in types if name.lower() in near]
             raise ConfigError(
-                f"no column {one.name}", where="schema",
+                f"no column {one.name}",
+                where="schema",
                 remedy=(f"did you mean {meant[0]}? " if meant else "") + f"there are: {known}",
             )
         if one.dataType != kind:
             raise ConfigError(
                 f"column {one.name} is {kind.simpleString()}, not {one.dataType.simpleString()}",
-                where="schema", remedy="read it as that, and cast it in the query",
+                where="schema",
+                remedy="read it as that, and cast it in the query",
             )
     return tuple(schema.names)

@@ -411,9 +411,7 @@ def planned(
     return [RangesPartition(one, settings) for one in dealt]
 
 
-def read_task(
-    partition: InputPartition, columns: Sequence[str]
-) -> Iterator[pyarrow.RecordBatch]:
+def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
     """The records of one task; none where Spark made up a task for an empty plan."""
     if isinstance(partition, RangesPartition):
         with one_sentence():

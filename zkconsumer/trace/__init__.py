@@ -112,14 +112,13 @@ class TraceFile:
             self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - see `close`
         except OSError as error:
             raise ConfigError(
-                f"the trace cannot be written: {error.strerror}", where=f"trace.file={path}",
+                f"the trace cannot be written: {error.strerror}",
+                where=f"trace.file={path}",
                 remedy="name a file that can be made and written",
             ) from error
         self._digest: Digest | None = None
 
-    def write(
-        self, before: State, event: Event, after: State, commands: Iterable[Command]
-    ) -> None:
+    def write(self, before: State, event: Event, after: State, commands: Iterable[Command]) -> None:
         if self._digest is None:
             self._digest = Digest()
             self._file.write(text(header(before.settings)) + "\n")

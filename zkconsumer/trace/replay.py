@@ -87,7 +87,8 @@ def _entry(line: str, where: str) -> dict[str, Any]:
         raise TraceError(f"not a line of a trace: {error}", where=where) from error
     if not isinstance(entry, dict) or entry.get("v") != VERSION:
         raise TraceError(
-            f"not a line of a trace of version {VERSION}", where=where,
+            f"not a line of a trace of version {VERSION}",
+            where=where,
             remedy="check it with the release that wrote it",
         )
     return entry
@@ -98,7 +99,8 @@ def _run_of(runs: dict[str, _Run], entry: dict[str, Any], where: str) -> _Run:
     run = runs.get(member) if isinstance(member, str) else None
     if run is None:
         raise TraceError(
-            f"nothing says how {member!r} was set up", where=where,
+            f"nothing says how {member!r} was set up",
+            where=where,
             remedy="a trace is checked from its member's first line on",
         )
     return run
@@ -122,6 +124,7 @@ def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
         if entry.get(key) != value:
             written, made = (json.dumps(one)[:200] for one in (entry.get(key), value))
             raise TraceError(
-                f"{key!r} was {written}, and is {made}", where=where,
+                f"{key!r} was {written}, and is {made}",
+                where=where,
                 remedy="the line was changed, or another release wrote it",
             )

@@ -216,9 +216,7 @@ class Lanes:
 
     def _act(self, entry: Entry, phase: str, text: str) -> str:
         member = entry.get("member", "")
-        cells = {
-            name: "|" if self._alive.get(name) else NOT_THERE for name in self._members
-        }
+        cells = {name: "|" if self._alive.get(name) else NOT_THERE for name in self._members}
         if member in cells:
             cells[member] = phase or "*"
         else:

@@ -193,7 +193,8 @@ class Connection:
 
 def _denied(request: Read) -> AccessDeniedError:
     return AccessDeniedError(
-        "ZooKeeper does not let us read this", where=request.path,
+        "ZooKeeper does not let us read this",
+        where=request.path,
         remedy="authenticate as somebody who may (zookeeper.auth.*)",
     )
 

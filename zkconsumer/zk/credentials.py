@@ -54,11 +54,13 @@ def client_options(config: ConnectionConfig) -> dict[str, Any]:
     elif scheme == "sasl":
         if find_spec("puresasl") is None:
             raise ConfigError(
-                "SASL needs the package pure-sasl", where="zookeeper.auth.scheme=sasl",
+                "SASL needs the package pure-sasl",
+                where="zookeeper.auth.scheme=sasl",
                 remedy="pip install 'zkconsumer[sasl]'",
             )
         sasl = {
-            "mechanism": config.zookeeper_sasl_mechanism, "service": config.zookeeper_sasl_service
+            "mechanism": config.zookeeper_sasl_mechanism,
+            "service": config.zookeeper_sasl_service,
         }
         if credential is not None:
             sasl["username"], _, sasl["password"] = credential.partition(":")
@@ -83,9 +85,10 @@ def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
         key, password = config.zookeeper_ssl_key, config.zookeeper_ssl_key_password
         # Never None: OpenSSL would ask for the password of an encrypted key at the terminal.
         _load(
-            "zookeeper.ssl.certificate", config.zookeeper_ssl_certificate,
+            "zookeeper.ssl.certificate",
+            config.zookeeper_ssl_certificate,
             lambda file: context.load_cert_chain(file, key, password or ""),
-        )  # fmt: skip
+        )
     if config.zookeeper_ssl_insecure_skip_hostname or config.zookeeper_ssl_insecure_skip_verify:
         context.check_hostname = False
         logger.warning("TLS to ZooKeeper: the host name is not checked (insecure)")
@@ -101,7 +104,8 @@ def _load(name: str, file: str, load: Any) -> None:
     except OSError as error:  # SSLError is one; neither holds the password
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         raise ConfigError(
-            f"{name} cannot be used: {reason}", where=file,
+            f"{name} cannot be used: {reason}",
+            where=file,
             remedy="a PEM file that this process may read, with the right key and password",
         ) from None
 
@@ -205,7 +209,8 @@ def check_credential(client: KazooClient, config: ConnectionConfig, group: str) 
     if open_rooms and config.zookeeper_acl == "creator":
         logger.warning(
             "zookeeper.acl=creator, but anybody may change %s, which existed before; "
-            "set their ACLs", ", ".join(open_rooms),
+            "set their ACLs",
+            ", ".join(open_rooms),
         )
 
 

@@ -302,7 +302,8 @@ class ZooKeeperSession:
                 self._tls.refuse_plain_port()
             fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
             raise ZooKeeperUnreachableError(
-                f"no ZooKeeper session within {limit_s:g} s{fault}", where=where,
+                f"no ZooKeeper session within {limit_s:g} s{fault}",
+                where=where,
                 remedy="check the addresses and that the servers are up, or raise "
                 "zookeeper.connection.timeout.ms",
             )
@@ -311,7 +312,9 @@ class ZooKeeperSession:
     def _check_server(self, where: str) -> None:
         # The connection may break right after it was made: as long as there is time, again.
         patiently = KazooRetry(
-            max_tries=-1, delay=0.05, max_delay=RECONNECT_DELAY_MAX_S,
+            max_tries=-1,
+            delay=0.05,
+            max_delay=RECONNECT_DELAY_MAX_S,
             deadline=self._config.zookeeper_connection_timeout_s,
         )
         try:
@@ -323,12 +326,14 @@ class ZooKeeperSession:
             if self._death is not None:
                 raise self.death_error(self._death) from error
             raise ZooKeeperUnreachableError(
-                f"the connection broke at once ({type(error).__name__})", where=where,
+                f"the connection broke at once ({type(error).__name__})",
+                where=where,
                 remedy="check that the server is up and lets us in, or try again",
             ) from error
         if missing:
             raise ChrootMissingError(
-                f"the chroot {self._chroot} does not exist", where=where,
+                f"the chroot {self._chroot} does not exist",
+                where=where,
                 remedy="check its spelling, or create it; a consumer never does",
             )
         self._sender.takes_many = self.server_release() >= kazoo_transport.SINCE
@@ -337,13 +342,16 @@ class ZooKeeperSession:
             logger.warning(
                 "%s does not tell its tickTime, so that the session timeout of %g s is not checked:"
                 " it must be at least three ticks; add conf to 4lw.commands.whitelist, or compare"
-                " with the servers' zoo.cfg", self._hosts, self._timeout_s,
+                " with the servers' zoo.cfg",
+                self._hosts,
+                self._timeout_s,
             )
         if tick_s and self._timeout_s < 3 * tick_s:
             raise ConfigError(
                 f"the session timeout of {self._timeout_s:g} s is under three ticks of the server "
                 f"({tick_s:g} s each), which leaves a lease no margin",
-                where="zookeeper.session.timeout.ms", remedy=f"set at least {3000 * tick_s:.0f}",
+                where="zookeeper.session.timeout.ms",
+                remedy=f"set at least {3000 * tick_s:.0f}",
             )
 
     def _tick_time_s(self) -> float:
@@ -376,12 +384,14 @@ class ZooKeeperSession:
             return read_survey(self._client, group)
         except kz.NoAuthError as error:
             raise AccessDeniedError(
-                "the group may not be read", where=f"{paths.CONSUMERS}/{group}",
+                "the group may not be read",
+                where=f"{paths.CONSUMERS}/{group}",
                 remedy="ask for rights on the znodes, or name the release in peers.release",
             ) from error
         except (kz.KazooException, self._client.handler.timeout_exception) as error:
             raise ZooKeeperUnreachableError(
-                f"ZooKeeper went away while the group was read: {error!r}", where=self._hosts,
+                f"ZooKeeper went away while the group was read: {error!r}",
+                where=self._hosts,
                 remedy="try again",
             ) from error
 
@@ -398,7 +408,8 @@ class ZooKeeperSession:
                 f"ZooKeeper refused our credential: {death.reason}", where=where, remedy=remedy
             )
         return ZooKeeperUnreachableError(
-            f"the ZooKeeper client failed: {death.reason}", where=where,
+            f"the ZooKeeper client failed: {death.reason}",
+            where=where,
             remedy="check the credential (a Kerberos ticket may have expired) and the servers",
         )
 
@@ -429,7 +440,10 @@ class ZooKeeperSession:
         if self.is_ending:
             logger.warning(
                 "the connection to ZooKeeper (%s) has not ended within %g s; the session ends on "
-                "the server after its timeout of %g s", self._hosts, STOP_S, self._timeout_s,
+                "the server after its timeout of %g s",
+                self._hosts,
+                STOP_S,
+                self._timeout_s,
             )
 
     def _begin_to_stop(self) -> threading.Thread:
@@ -459,9 +473,11 @@ class ZooKeeperSession:
 
 def _death_of(error: BaseException | None) -> ClientDeath:
     """kazoo's exception in words; those that it raises for a refusal have no text of their own."""
-    cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if (
-        error is not None and error.__cause__ is not None
-    ) else ""
+    cause = (
+        f" ({type(error.__cause__).__name__}: {error.__cause__})"
+        if (error is not None and error.__cause__ is not None)
+        else ""
+    )
     text = f"{type(error).__name__}: {error}".removesuffix(": ") if error else "it was stopped"
     return ClientDeath(f"{text}{cause}", isinstance(error, kz.AuthFailedError))
 

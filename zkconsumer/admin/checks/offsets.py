@@ -23,7 +23,8 @@ def offsets_to_compare(case: Case) -> list[TopicPartition]:
         for topic in {tp.topic for tp in case.image.offsets}
     }
     return [
-        tp for tp, node in case.image.offsets.items()
+        tp
+        for tp, node in case.image.offsets.items()
         if node.value is not None and node.value >= 0 and tp.partition in there[tp.topic]
     ]
 
@@ -44,11 +45,16 @@ def _malformed(case: Case) -> Iterator[Finding]:
         mend = case.mend(path, None if number is None else encode_offset(number))
         kept = "deletes it, and auto.offset.reset decides" if number is None else f"writes {number}"
         yield Finding(
-            Severity.ERROR, MALFORMED_OFFSET, case.group, tp.topic,
+            Severity.ERROR,
+            MALFORMED_OFFSET,
+            case.group,
+            tp.topic,
             f"the offset of {partitions_of([tp.partition])}: {node.fault}",
             "a JVM member that is given the partition fails in every rebalance, with"
             " NumberFormatException",
-            f"{fix_command(case.group)} ({kept})", (tp.partition,), (mend,),
+            f"{fix_command(case.group)} ({kept})",
+            (tp.partition,),
+            (mend,),
         )
 
 
@@ -78,12 +84,17 @@ def _of_nothing(case: Case) -> Iterator[Finding]:
         else:
             mends = case.mends_of_tree(paths.offsets_of(case.group, topic))
         yield Finding(
-            Severity.WARNING, OFFSET_OF_NOTHING, case.group, topic,
+            Severity.WARNING,
+            OFFSET_OF_NOTHING,
+            case.group,
+            topic,
             f"{partitions_of(gone)}: an offset, and the topic "
             + ("has no such partition" if exists else "does not exist"),
             "when the topic is made anew, the group begins there in the middle of it, or beyond"
             " its end",
-            fix_command(case.group), gone, mends,
+            fix_command(case.group),
+            gone,
+            mends,
         )
 
 
@@ -97,10 +108,14 @@ def _beside_the_log(case: Case) -> Iterator[Finding]:
             reasons.setdefault(log, []).append(tp)
     for reason, tps in reasons.items():
         yield Finding(
-            Severity.NOTE, UNKNOWN, case.group, case.group,
+            Severity.NOTE,
+            UNKNOWN,
+            case.group,
+            case.group,
             f"the logs of {len(tps)} partition{'s' if len(tps) > 1 else ''}, such as {tps[0]}, are"
             f" unknown: {reason}",
-            "offsets beyond or behind them were not looked for", "check the brokers",
+            "offsets beyond or behind them were not looked for",
+            "check the brokers",
         )
 
 
@@ -116,11 +131,16 @@ class _Off:
 
 
 _BEYOND = _Off(
-    lambda value, log: value > log.end, Severity.ERROR, BEYOND, "beyond the end of the log",
+    lambda value, log: value > log.end,
+    Severity.ERROR,
+    BEYOND,
+    "beyond the end of the log",
     "the log was lost or made anew: members go by auto.offset.reset when they fetch there",
 )
 _BEHIND = _Off(
-    lambda value, log: value < log.start, Severity.WARNING, BEHIND,
+    lambda value, log: value < log.start,
+    Severity.WARNING,
+    BEHIND,
     "before the first that the log still has",
     "messages were deleted before the group read them: members go by auto.offset.reset when they"
     " fetch there",
@@ -144,7 +164,13 @@ def _compared(case: Case, off: _Off) -> Iterator[Finding]:
         else:
             told = f"the offset is {off.where} (partition {first}: {value}, log {ends})"
         yield Finding(
-            off.severity, off.code, case.group, topic, f"{partitions_of(numbers)}: {told}", off.why,
+            off.severity,
+            off.code,
+            case.group,
+            topic,
+            f"{partitions_of(numbers)}: {told}",
+            off.why,
             f"zkconsumer offsets reset --group {case.group} --topic"
-            f" {topic}:{','.join(map(str, numbers))} --to-current --execute", numbers,
+            f" {topic}:{','.join(map(str, numbers))} --to-current --execute",
+            numbers,
         )

@@ -40,11 +40,16 @@ def _stop(*sessions: int) -> str:
 
 def _persistent(case: Case, tp: TopicPartition, node: OwnerNode) -> Finding:
     return Finding(
-        Severity.ERROR, PERSISTENT_OWNER, case.group, tp.topic,
+        Severity.ERROR,
+        PERSISTENT_OWNER,
+        case.group,
+        tp.topic,
         f"the owner node of {partitions_of([tp.partition])}, {shown(node.thread)}, is persistent:"
         " no session will ever take it away",
         "no member can claim the partition, and JVM members give up after their retries",
-        fix_command(case.group), (tp.partition,), (case.mend(paths.owner(case.group, tp)),),
+        fix_command(case.group),
+        (tp.partition,),
+        (case.mend(paths.owner(case.group, tp)),),
     )
 
 
@@ -54,16 +59,24 @@ def _of_nothing(
     numbers = tuple(tp.partition for tp in gone)
     exists = topic in case.topics
     sessions = {node.session for node in nodes} - {0}
-    dead = [paths.owner(case.group, tp) for tp, node in zip(gone, nodes, strict=True)
-            if not node.session]
+    dead = [
+        paths.owner(case.group, tp)
+        for tp, node in zip(gone, nodes, strict=True)
+        if not node.session
+    ]
     root = paths.owners_of(case.group, topic)
     mends = tuple(map(case.mend, dead)) if exists or sessions else case.mends_of_tree(root)
     return Finding(
-        Severity.WARNING, OWNER_OF_NOTHING, case.group, topic,
+        Severity.WARNING,
+        OWNER_OF_NOTHING,
+        case.group,
+        topic,
         f"{partitions_of(numbers)}: an owner node, and the topic "
         + ("has no such partition" if exists else "does not exist"),
         "the topic was deleted or never there; members that hold it read nothing",
-        _stop(*sessions) if sessions else fix_command(case.group), numbers, mends,
+        _stop(*sessions) if sessions else fix_command(case.group),
+        numbers,
+        mends,
     )
 
 
@@ -74,18 +87,26 @@ def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator
         consumer = thread.rpartition("-")[0]
         if thread in members:
             code = FOREIGN_OWNER
-            why = ("a consumer id without the number of a thread, as kafka-node writes it: it is no"
-                   " thread of anybody to JVM members and tools, which wait for it to go")
+            why = (
+                "a consumer id without the number of a thread, as kafka-node writes it: it is no"
+                " thread of anybody to JVM members and tools, which wait for it to go"
+            )
         else:
             code = UNREGISTERED
             why = (
                 f"member {consumer} has not registered that thread for this topic"
-                if consumer in members else "nobody of that name is registered"
+                if consumer in members
+                else "nobody of that name is registered"
             ) + ", so that no member of the group may be reading"
         yield Finding(
-            Severity.ERROR, code, case.group, topic,
+            Severity.ERROR,
+            code,
+            case.group,
+            topic,
             f"{partitions_of(numbers)}: the owner is {shown(thread)}, which no member registered",
-            why, _stop(*sessions), numbers,
+            why,
+            _stop(*sessions),
+            numbers,
         )
     mine_of = {one: case.session_of(paths.member(case.group, one)) for one in members}
     held: dict[str, list[TopicPartition]] = {}
@@ -98,11 +119,15 @@ def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator
         if mine:
             sessions = {left[tp].session for tp in old}
             yield Finding(
-                Severity.WARNING, STALE, case.group, consumer,
+                Severity.WARNING,
+                STALE,
+                case.group,
+                consumer,
                 f"it owns {', '.join(map(str, old[:5]))}{' ...' if len(old) > 5 else ''} under"
                 f" another session than the one it is registered by, 0x{mine:x}",
                 "a process of the same consumer.id that died or froze; it blocks the partitions"
-                " until its session ends", _stop(*sessions),
+                " until its session ends",
+                _stop(*sessions),
             )
 
 
@@ -122,14 +147,19 @@ def _unknown(
 def _unowned(case: Case) -> Iterator[Finding]:
     for topic, missing in unowned(case.wanted, case.image.owners).items():
         due = dict.fromkeys(
-            thread.rpartition("-")[0] for number in missing
+            thread.rpartition("-")[0]
+            for number in missing
             if (thread := case.due.get(TopicPartition(topic, number)))
         )
         yield Finding(
-            Severity.ERROR, NO_OWNER, case.group, topic,
+            Severity.ERROR,
+            NO_OWNER,
+            case.group,
+            topic,
             f"{partitions_of(missing)} without owner" + (f"; due to {_some(due)}" if due else ""),
             "nobody reads them, and their lag grows",
-            f"zkconsumer explain {case.group}; then restart the members they are due to", missing,
+            f"zkconsumer explain {case.group}; then restart the members they are due to",
+            missing,
         )
 
 

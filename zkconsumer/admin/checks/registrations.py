@@ -15,8 +15,10 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.paths import Kind
 
 FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
-    "foreign-owner-nodes", "foreign-offset-nodes", "foreign-topic-name"
-)  # fmt: skip
+    "foreign-owner-nodes",
+    "foreign-offset-nodes",
+    "foreign-topic-name",
+)
 _PYKAFKA = re.compile(r"[0-9]+-[0-9]+")
 
 
@@ -48,9 +50,14 @@ def _topic(case: Case, parent: str, name: str) -> Finding:
         why += ": a Python 3 client wrote the text of its bytes, as pykafka does (its issue 888)"
     mends = case.mends_of_tree(parent)
     return Finding(
-        Severity.WARNING, FOREIGN_TOPIC, case.group, shown(name), f"{parent} is no topic's", why
-        + "; to JVM members it means nothing, and both may be reading the same partitions",
-        fix_command(case.group) if mends else _stop_of(case, [parent]), mends=mends,
+        Severity.WARNING,
+        FOREIGN_TOPIC,
+        case.group,
+        shown(name),
+        f"{parent} is no topic's",
+        why + "; to JVM members it means nothing, and both may be reading the same partitions",
+        fix_command(case.group) if mends else _stop_of(case, [parent]),
+        mends=mends,
     )
 
 
@@ -61,25 +68,32 @@ def _nodes(case: Case, topic: str, odd: list[str], kind: Kind) -> Finding:
     remedy = fix_command(case.group) if mends else _stop_of(case, odd)
     if kind is Kind.OFFSETS_OF:
         return Finding(
-            Severity.WARNING, FOREIGN_OFFSETS, case.group, topic,
+            Severity.WARNING,
+            FOREIGN_OFFSETS,
+            case.group,
+            topic,
             f"offset nodes that are no partitions': {listed}",
-            "no JVM member reads them: what they say is not where the group goes on", remedy,
+            "no JVM member reads them: what they say is not where the group goes on",
+            remedy,
             mends=mends,
         )
     pykafka = any(map(_PYKAFKA.fullmatch, names))
     layout = "pykafka's layout, leader-partition" if pykafka else "an unknown layout"
     return Finding(
-        Severity.ERROR, FOREIGN_OWNERS, case.group, topic,
+        Severity.ERROR,
+        FOREIGN_OWNERS,
+        case.group,
+        topic,
         f"owner nodes that are no partitions': {listed} ({layout})",
         "JVM members do not see them and own the same partitions as well: everything is read twice",
-        remedy, mends=mends,
+        remedy,
+        mends=mends,
     )
 
 
 def _stop_of(case: Case, roots: list[str]) -> str:
     sessions = {
-        session for root in roots for path in case.below(root)
-        if (session := case.session_of(path))
+        session for root in roots for path in case.below(root) if (session := case.session_of(path))
     }
     held = ", ".join(f"0x{session:x}" for session in sorted(sessions)) or "of another client"
     return (
@@ -100,7 +114,10 @@ def of_members(case: Case) -> Iterator[Finding]:
     for consumer, error in case.wanted.faults.items():
         thrown = error.thrown if isinstance(error, MalformedZnodeError) else ""
         yield _finding(
-            case, MALFORMED, consumer, f"its registration cannot be read: {error.what}",
+            case,
+            MALFORMED,
+            consumer,
+            f"its registration cannot be read: {error.what}",
             "every rebalance of every JVM member of the group fails on it"
             f"{f' with {thrown}' if thrown else ''}, so that nobody takes a partition over",
         )
@@ -108,13 +125,18 @@ def of_members(case: Case) -> Iterator[Finding]:
         path = paths.member(case.group, consumer)
         if not case.session_of(path) and consumer not in case.wanted.faults:
             yield _finding(
-                case, PERSISTENT_MEMBER, consumer,
+                case,
+                PERSISTENT_MEMBER,
+                consumer,
                 "its registration is persistent: no session will ever take it away",
                 "partitions are given to it that nobody reads",
             )
     for topic, fault in case.wanted.topic_faults.items():
         yield Finding(
-            Severity.ERROR, MALFORMED_TOPIC, case.group, topic,
+            Severity.ERROR,
+            MALFORMED_TOPIC,
+            case.group,
+            topic,
             f"its partitions cannot be read: {fault}",
             "members that ask for it fail in every rebalance",
             f"compare {paths.topic(topic)} with another topic's znode, and mend it",
@@ -128,7 +150,13 @@ def _finding(case: Case, code: str, consumer: str, what: str, why: str) -> Findi
         remedy = f"stop the process that holds session 0x{session:x}: {path} goes with it"
         return Finding(Severity.ERROR, code, case.group, consumer, what, why, remedy)
     return Finding(
-        Severity.ERROR, code, case.group, consumer, what, why, fix_command(case.group),
+        Severity.ERROR,
+        code,
+        case.group,
+        consumer,
+        what,
+        why,
+        fix_command(case.group),
         mends=(case.mend(path),),
     )
 
@@ -137,7 +165,10 @@ def of_agreement(case: Case) -> Iterator[Finding]:
     """Members that compute another assignment than the rest."""
     for consumer, why in case.quarrels.items():
         yield Finding(
-            Severity.ERROR, DISAGREEMENT, case.group, consumer,
+            Severity.ERROR,
+            DISAGREEMENT,
+            case.group,
+            consumer,
             f"it goes by other rules than the rest of the group: {why}",
             "two members want the same partition, one of them fails, and others stay unread",
             "give all members one partition.assignment.strategy, one exclude.internal.topics, and"
@@ -149,7 +180,11 @@ def of_settings(case: Case) -> Iterator[Finding]:
     """Brokers that are missing, and retries that end before a dead member's session does."""
     if case.image.registrations and not case.has_brokers:
         yield Finding(
-            Severity.ERROR, NO_BROKERS, case.group, case.group, "no broker is registered",
+            Severity.ERROR,
+            NO_BROKERS,
+            case.group,
+            case.group,
+            "no broker is registered",
             "members find nothing to read, and do not rebalance",
             f"start the brokers, or check the chroot: they register below {paths.BROKER_IDS}",
         )
@@ -160,7 +195,10 @@ def of_settings(case: Case) -> Iterator[Finding]:
     if tried_s < said.zookeeper_session_timeout_s:
         needed_ms = 1000 * said.zookeeper_session_timeout_s / said.rebalance_max_retries
         yield Finding(
-            Severity.WARNING, SHORT_RETRIES, case.group, "rebalance.backoff.ms",
+            Severity.WARNING,
+            SHORT_RETRIES,
+            case.group,
+            "rebalance.backoff.ms",
             f"rebalance.max.retries x rebalance.backoff.ms is {said.rebalance_max_retries} x"
             f" {said.rebalance_backoff_s:g} s = {tried_s:g} s, less than"
             f" zookeeper.session.timeout.ms, {said.zookeeper_session_timeout_s:g} s",

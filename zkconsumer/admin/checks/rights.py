@@ -36,7 +36,8 @@ def places(case: Case) -> list[str]:
 def more_places(case: Case) -> list[str]:
     """The offsets that `places` left out, where not all that it named have the same list."""
     lists = {
-        found for path, found in case.rights.items()
+        found
+        for path, found in case.rights.items()
         if _is_offset(case, path) and not isinstance(found, AccessDeniedError)
     }
     if len(lists) < 2:
@@ -75,7 +76,10 @@ def of_rights(case: Case) -> Iterator[Finding]:
     hidden = [path for path, found in case.rights.items() if isinstance(found, AccessDeniedError)]
     if hidden:
         yield Finding(
-            Severity.NOTE, RIGHTS_UNKNOWN, case.group, hidden[0],
+            Severity.NOTE,
+            RIGHTS_UNKNOWN,
+            case.group,
+            hidden[0],
             f"the access control lists of {len(hidden)} znodes may not be read",
             "whether members are locked out was not looked for",
             "authenticate as somebody who may (zookeeper.auth.*)",
@@ -98,15 +102,22 @@ def _locked(case: Case, who: frozenset[str], where: list[str], may: str) -> Find
     needed, act = _needed(case, where[0])
     others = len(where) - 1
     more = f", and {others} znodes more" if others else ""
-    letters = "".join(letter for bit, letter in zip(
-        (CREATE, DELETE, READ, WRITE), "cdrw", strict=True) if needed & bit)
+    letters = "".join(
+        letter
+        for bit, letter in zip((CREATE, DELETE, READ, WRITE), "cdrw", strict=True)
+        if needed & bit
+    )
     remedy = f"as one who may: setAcl {where[0]} with {letters} for all members"
     if who:
         remedy += f", or run all members as {_names(who)}"
     return Finding(
-        Severity.ERROR, LOCKED_OUT, case.group, where[0] + more,
+        Severity.ERROR,
+        LOCKED_OUT,
+        case.group,
+        where[0] + more,
         f"{may} {act} there, while other znodes of the group are used by others",
-        f"members that authenticate otherwise, or not at all, cannot {act}", remedy,
+        f"members that authenticate otherwise, or not at all, cannot {act}",
+        remedy,
     )
 
 

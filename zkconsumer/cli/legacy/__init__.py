@@ -82,7 +82,8 @@ def legacy(
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=0.001, metavar="S",
+            min=0.001,
+            metavar="S",
             help="Seconds to wait for ZooKeeper, by default 30, and for the brokers, 10.",
         ),
     ] = None,

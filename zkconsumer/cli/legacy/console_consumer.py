@@ -425,7 +425,8 @@ def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
     tool.require(parser, given, "bootstrap-server")
     raise ConfigError(
         "this asks for a consumer that has nothing to do with ZooKeeper",
-        where="--bootstrap-server", remedy="Kafka's own kafka-console-consumer.sh is one",
+        where="--bootstrap-server",
+        remedy="Kafka's own kafka-console-consumer.sh is one",
     )
 
 
@@ -554,8 +555,10 @@ def _report(tool: Tool, ended: _End) -> None:
     if modern:
         tool.err(count)
     if ended.error is not None:
-        words = "Unknown error when running consumer" if modern else (
-            "Error processing message, stopping consumer"
+        words = (
+            "Unknown error when running consumer"
+            if modern
+            else ("Error processing message, stopping consumer")
         )
         tool.log("ERROR", f"{words}: ")
         tool.err(f"{ended.error.kind}: {ended.error.text}")
@@ -571,8 +574,10 @@ def _consume(tool: Tool, asked: _Run, group: str) -> _End:
     from zkconsumer import ConsumerConnector
 
     config = ConsumerConfig.from_properties(
-        dict(asked.properties), tool.own_properties(),
-        zookeeper_connect=asked.connect, group_id=group,
+        dict(asked.properties),
+        tool.own_properties(),
+        zookeeper_connect=asked.connect,
+        group_id=group,
     )
     messages = _Messages(tool, asked)
     try:

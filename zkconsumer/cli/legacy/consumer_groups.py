@@ -163,9 +163,7 @@ def _reset_options(release: Release) -> Iterator[Option]:
         "Export operation execution to a CSV file. Supported operations: reset-offsets.",
     )
     yield Option("to-offset", "Reset offsets to a specific offset.", "offset", "Long")
-    yield Option(
-        "from-file", "Reset offsets to values defined in CSV file.", "path to CSV file"
-    )
+    yield Option("from-file", "Reset offsets to values defined in CSV file.", "path to CSV file")
     yield Option(
         "to-datetime",
         "Reset offsets to offset from datetime. Format: 'YYYY-MM-DDTHH:mm:SS.sss'",
@@ -206,9 +204,7 @@ def _kafka_options() -> Iterator[Option]:
         "Describe the group and list all topic partitions in the group along with their offset "
         f"lag. This is the default sub-action of and may be used {only}{example}offsets",
     )
-    yield Option(
-        "state", f"Describe the group state. This option may be used {only}{example}state"
-    )
+    yield Option("state", f"Describe the group state. This option may be used {only}{example}state")
 
 
 # ---- groups --------------------------------------------------------------------------------------
@@ -246,7 +242,6 @@ def _act(tool: Tool, zk: ZkUtils, given: Options) -> None:
         for group in zk.groups():
             tool.out(group)
     elif given.has("describe"):
-
         describe(tool, zk, validate_group(given.required("group")))
     elif given.has("delete"):
         _delete(tool, zk, given)
@@ -284,7 +279,8 @@ def _check(tool: Tool, parser: Parser, given: Options) -> None:
     _exclude(tool, parser, given, "topic", ["list", "describe"])
     if not given.has("zookeeper"):
         raise ConfigError(
-            "this asks for groups that Kafka keeps, not ZooKeeper", where="--bootstrap-server",
+            "this asks for groups that Kafka keeps, not ZooKeeper",
+            where="--bootstrap-server",
             remedy="Kafka's own kafka-consumer-groups.sh answers it",
         )
 
@@ -356,9 +352,7 @@ def _check_reset(tool: Tool, parser: Parser, given: Options) -> None:
         _exclude(tool, parser, given, one, others)
 
 
-def _exclude(
-    tool: Tool, parser: Parser, given: Options, used: str, others: Sequence[str]
-) -> None:
+def _exclude(tool: Tool, parser: Parser, given: Options, used: str, others: Sequence[str]) -> None:
     """`CommandLineUtils.checkInvalidArgs`."""
     for other in others:
         if given.has(used) and given.has(other):
@@ -366,7 +360,6 @@ def _exclude(
 
 
 # ---- deleting -----------------------------------------------------------------------------------
-
 
 
 def _delete(tool: Tool, zk: ZkUtils, given: Options) -> None:
@@ -384,7 +377,8 @@ def _delete(tool: Tool, zk: ZkUtils, given: Options) -> None:
         whose = f"group {quote}{group}{quote}{named}"
         try:
             gone = (
-                _delete_group(tool, zk, group) if topic is None
+                _delete_group(tool, zk, group)
+                if topic is None
                 else _delete_topic(tool, zk, group, topic)
             )
         except NoNodeError:
@@ -516,8 +510,9 @@ def _describe(tool: Tool, zk: ZkUtils, group: str) -> None:
 
 
 def _show(tool: Tool, rows: Iterable[Sequence[object] | None]) -> None:
-    cells = [None if row is None else ["-" if one is None else str(one) for one in row]
-             for row in rows]
+    cells = [
+        None if row is None else ["-" if one is None else str(one) for one in row] for row in rows
+    ]
     if tool.release.since(Release.R1):
         # The JVM trips over what is not shown, here before it has shown anything.
         shown = [_cells(row) for row in cells]
@@ -579,7 +574,8 @@ def _ends(tool: Tool, zk: ZkUtils, partitions: Sequence[TopicPartition]) -> _End
         if leader is None:
             ignored.add(tp)
             tool.out(
-                f"Error: No broker for partition '{name}'" if modern
+                f"Error: No broker for partition '{name}'"
+                if modern
                 else f"No broker for partition {name}"
             )
         elif leader != NO_LEADER and leader not in brokers:

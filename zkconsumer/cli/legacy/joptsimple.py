@@ -217,9 +217,7 @@ def _widths(cells: Sequence[tuple[str, str]]) -> tuple[int, int]:
     return left, min(WIDTH - left - _GAP, max(len(one) for _, one in cells))
 
 
-def _fitted(
-    rows: Sequence[tuple[str, str]], widths: tuple[int, int]
-) -> Iterator[tuple[str, str]]:
+def _fitted(rows: Sequence[tuple[str, str]], widths: tuple[int, int]) -> Iterator[tuple[str, str]]:
     for left, right in rows:
         yield from zip_longest(_lines(left, widths[0]), _lines(right, widths[1]), fillvalue="")
 

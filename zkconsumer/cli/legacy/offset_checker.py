@@ -36,9 +36,7 @@ def _options() -> Iterator[Option]:
 
 
 def check_offsets(tool: Tool) -> None:
-    tool.deprecated(
-        Release.R0_9, "releases following 0.9.0. Use ConsumerGroupCommand instead."
-    )
+    tool.deprecated(Release.R0_9, "releases following 0.9.0. Use ConsumerGroupCommand instead.")
     parser, given = tool.options(_options(), "Check the offset of your consumers.")
     tool.require(parser, given, "group", "zookeeper")
     group = validate_group(given.required("group"))
@@ -104,9 +102,7 @@ def _offsets(
     found = committed(zk, group, partitions, limit_s=limit_s)
     for tp, reason in found.unknown.items():
         tool.out(f"Could not fetch offset for {_named(tp)} due to {reason}.")
-    present = zk.connection.stats(
-        {paths.offsets_of(group, tp.topic) for tp in found.missing}
-    )
+    present = zk.connection.stats({paths.offsets_of(group, tp.topic) for tp in found.missing})
     for tp in found.missing:
         if paths.offsets_of(group, tp.topic) not in present:
             raise NoNodeError(paths.offset(group, tp))

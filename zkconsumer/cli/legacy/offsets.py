@@ -130,4 +130,3 @@ def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPart
 def _put(tool: Tool, zk: ZkUtils, offsets: Mapping[tuple[str, TopicPartition], int]) -> None:
     values = {paths.offset(*at): encode_offset(offset) for at, offset in offsets.items()}
     tool.writing(zk).put(values)
-

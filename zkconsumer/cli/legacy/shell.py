@@ -28,7 +28,10 @@ def _options(release: Release) -> Iterator[Option]:
     partitions = "comma separated list of partition ids. If not specified, it will find offsets for"
     yield Option("partitions", f"{partitions} all partitions", "partition ids", default="")
     yield Option(
-        "time", "timestamp of the offsets before that", "timestamp/-1(latest)/-2(earliest)", "Long",
+        "time",
+        "timestamp of the offsets before that",
+        "timestamp/-1(latest)/-2(earliest)",
+        "Long",
         "-1" if modern else None,
     )
     yield Option("offsets", "number of offsets returned", "count", "Integer", "1")
@@ -50,7 +53,8 @@ def run(tool: Tool) -> None:
     if (given.number("offsets") or 1) > 1:
         raise ConfigError(
             "more than one offset is not to be had: the client here asks for one",
-            where="--offsets", remedy="leave it out",
+            where="--offsets",
+            remedy="leave it out",
         )
     found = _found(tool, brokers, topic, time)
     for number in _numbers(given, found):
@@ -77,9 +81,7 @@ def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
     return [Broker(host, port, _VERSION, ()) for host, port in found]
 
 
-def _found(
-    tool: Tool, brokers: Sequence[Broker], topic: str, time: int
-) -> dict[int, int | str]:
+def _found(tool: Tool, brokers: Sequence[Broker], topic: str, time: int) -> dict[int, int | str]:
     """Partition -> offset, -1 where there is none of that time, or in words why not."""
     from zkconsumer.admin.legacy import partitions_of
     from zkconsumer.kafka.logs import log_ends, offsets_at
@@ -90,8 +92,7 @@ def _found(
     if time in (LATEST, EARLIEST):
         logs = log_ends(brokers, partitions, limit_s=limit_s)
         return {
-            tp.partition: log if isinstance(log, str)
-            else log.end if time == LATEST else log.start
+            tp.partition: log if isinstance(log, str) else log.end if time == LATEST else log.start
             for tp, log in logs.items()
         }
     at = offsets_at(brokers, partitions, time, limit_s=limit_s)

@@ -141,8 +141,10 @@ class Tool:
         """A connection; authentication and TLS as `properties` say, and before them our options."""
         limit_s = self.common.timeout or ZOOKEEPER_S
         config = ConnectionConfig.from_properties(
-            dict(properties), self.own_properties(),
-            zookeeper_connect=connect, zookeeper_session_timeout_s=ZOOKEEPER_S,
+            dict(properties),
+            self.own_properties(),
+            zookeeper_connect=connect,
+            zookeeper_session_timeout_s=ZOOKEEPER_S,
             zookeeper_connection_timeout_s=limit_s,
         )
         with Connection(config) as connection:

@@ -44,7 +44,14 @@ _STORAGE, _PARALLELISM = "offsets.storage", "parallelism"
 _INTERVAL, _STARTING = "poll.interval.ms", "startingOffsets"
 
 OPTIONS: Final = (
-    _TABLE, _ZOOKEEPER, _GROUPS, _GROUPS_PATTERN, _TOPICS, _STORAGE, _PARALLELISM, _INTERVAL,
+    _TABLE,
+    _ZOOKEEPER,
+    _GROUPS,
+    _GROUPS_PATTERN,
+    _TOPICS,
+    _STORAGE,
+    _PARALLELISM,
+    _INTERVAL,
     _STARTING,
 )
 """The options beside the properties `zookeeper.*`."""
@@ -113,13 +120,15 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
     for name, tables in _FOR.items():
         if name in given and table not in tables:
             raise ConfigError(
-                f"no option of the table {table.value}", where=name,
+                f"no option of the table {table.value}",
+                where=name,
                 remedy=f"leave it out; it is for {', '.join(one.value for one in tables)}"
                 + (_NOT_FOLLOWED if name == _STORAGE and table is Table.OFFSET_CHANGES else ""),
             )
     if _GROUPS in given and _GROUPS_PATTERN in given:
         raise ConfigError(
-            "they contradict each other", where=f"{_GROUPS}, {_GROUPS_PATTERN}",
+            "they contradict each other",
+            where=f"{_GROUPS}, {_GROUPS_PATTERN}",
             remedy="set one of them",
         )
     groups, topics = _listed(given, _GROUPS), _listed(given, _TOPICS)
@@ -142,7 +151,8 @@ def _config(given: Mapping[str, str]) -> ConnectionConfig:
     if (_ZOOKEEPER in given) is (_CONNECT in given):
         raise ConfigError(
             "ZooKeeper is named twice" if _CONNECT in given else "no ZooKeeper is named",
-            where=_ZOOKEEPER, remedy="host:port[,host:port...][/chroot]",
+            where=_ZOOKEEPER,
+            remedy="host:port[,host:port...][/chroot]",
         )
     if _ZOOKEEPER in given:
         properties[_CONNECT] = given[_ZOOKEEPER]

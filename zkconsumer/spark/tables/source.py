@@ -125,7 +125,8 @@ def _counts(
     }
     below = {
         f"{room}/{topic}": (rooms[room], topic)
-        for room, topics in connection.listable(rooms).items() for topic in topics
+        for room, topics in connection.listable(rooms).items()
+        for topic in topics
         if options.topics is None or topic in options.topics
     }
     for path, partitions in connection.listable(below).items():
@@ -198,7 +199,8 @@ class GroupsSource(Pickled, DataSource):
         options = self._parsed()
         if not options.table.is_stream:
             raise SparkSourceError(
-                f"{options.table.value} is no stream", where="table",
+                f"{options.table.value} is no stream",
+                where="table",
                 remedy=f"{Table.OWNER_CHANGES.value}, {Table.OFFSET_CHANGES.value}, or spark.read",
             )
         columns_of(schema, COLUMNS[options.table])
@@ -301,7 +303,9 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         if start and now == before:
             return start
         return changes.to_offset(
-            self._options.table, now, read_ms=time.time_ns() // 1_000_000,
+            self._options.table,
+            now,
+            read_ms=time.time_ns() // 1_000_000,
             is_first=self._options.from_now and not start,
         )
 

@@ -352,54 +352,138 @@ _HEX_DIGIT = r"\p{Nd}0-9A-Fa-f\uFF10-\uFF19\uFF21-\uFF26\uFF41-\uFF46"
 # What \b takes for a word, marks aside (until Java 19): not what \w takes.
 BOUND_WORD = r"_\p{L}\p{Nd}"
 
-_CATEGORIES = frozenset({
-    "Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Me", "Mc", "Nd", "Nl", "No", "Zs", "Zl", "Zp", "Cc",
-    "Cf", "Co", "Cs", "Pd", "Ps", "Pe", "Pc", "Po", "Sm", "Sc", "Sk", "So", "Pi", "Pf",
-    "L", "M", "N", "Z", "C", "P", "S",
-})
+_CATEGORIES = frozenset(
+    {
+        "Cn",
+        "Lu",
+        "Ll",
+        "Lt",
+        "Lm",
+        "Lo",
+        "Mn",
+        "Me",
+        "Mc",
+        "Nd",
+        "Nl",
+        "No",
+        "Zs",
+        "Zl",
+        "Zp",
+        "Cc",
+        "Cf",
+        "Co",
+        "Cs",
+        "Pd",
+        "Ps",
+        "Pe",
+        "Pc",
+        "Po",
+        "Sm",
+        "Sc",
+        "Sk",
+        "So",
+        "Pi",
+        "Pf",
+        "L",
+        "M",
+        "N",
+        "Z",
+        "C",
+        "P",
+        "S",
+    }
+)
 _ASCII_CLASSES = {
-    "ASCII": r"\u0000-\u007F", "Alnum": "0-9A-Za-z", "Alpha": "A-Za-z", "Blank": r"\u0020\t",
-    "Cntrl": r"\u0000-\u001F\u007F", "Digit": "0-9", "Graph": r"\u0021-\u007E", "Lower": "a-z",
-    "Print": r"\u0020-\u007E", "Punct": r"\u0021-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u007E",
-    "Space": _ASCII_SPACE, "Upper": "A-Z", "XDigit": "0-9A-Fa-f",
-}  # fmt: skip
+    "ASCII": r"\u0000-\u007F",
+    "Alnum": "0-9A-Za-z",
+    "Alpha": "A-Za-z",
+    "Blank": r"\u0020\t",
+    "Cntrl": r"\u0000-\u001F\u007F",
+    "Digit": "0-9",
+    "Graph": r"\u0021-\u007E",
+    "Lower": "a-z",
+    "Print": r"\u0020-\u007E",
+    "Punct": r"\u0021-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u007E",
+    "Space": _ASCII_SPACE,
+    "Upper": "A-Z",
+    "XDigit": "0-9A-Fa-f",
+}
 _JAVA = {
-    "LC": r"\p{Lu}\p{Ll}\p{Lt}", "LD": r"\p{L}\p{Nd}", "L1": r"\u0000-\u00FF",
+    "LC": r"\p{Lu}\p{Ll}\p{Lt}",
+    "LD": r"\p{L}\p{Nd}",
+    "L1": r"\u0000-\u00FF",
     "all": r"\u0000-\U0010FFFF",
-    "javaLowerCase": r"\p{Lowercase}", "javaUpperCase": r"\p{Uppercase}",
-    "javaAlphabetic": r"\p{Alphabetic}", "javaIdeographic": r"\p{Ideographic}",
-    "javaTitleCase": r"\p{Lt}", "javaDigit": r"\p{Nd}", "javaDefined": r"\P{Cn}",
-    "javaLetter": r"\p{L}", "javaLetterOrDigit": r"\p{L}\p{Nd}",
+    "javaLowerCase": r"\p{Lowercase}",
+    "javaUpperCase": r"\p{Uppercase}",
+    "javaAlphabetic": r"\p{Alphabetic}",
+    "javaIdeographic": r"\p{Ideographic}",
+    "javaTitleCase": r"\p{Lt}",
+    "javaDigit": r"\p{Nd}",
+    "javaDefined": r"\P{Cn}",
+    "javaLetter": r"\p{L}",
+    "javaLetterOrDigit": r"\p{L}\p{Nd}",
     "javaJavaIdentifierStart": r"\p{L}\p{Nl}\p{Sc}\p{Pc}",
     "javaJavaIdentifierPart": r"\p{L}\p{Nl}\p{Sc}\p{Pc}\p{Nd}\p{Mc}\p{Mn}" + _IGNORABLE,
-    "javaIdentifierIgnorable": _IGNORABLE, "javaSpaceChar": r"\p{Z}",
+    "javaIdentifierIgnorable": _IGNORABLE,
+    "javaSpaceChar": r"\p{Z}",
     "javaWhitespace": r"\t-\r\u001C-\u0020\u1680\u2000-\u2006\u2008-\u200A\u2028\u2029\u205F\u3000",
-    "javaISOControl": r"\u0000-\u001F\u007F-\u009F", "javaMirrored": r"\p{Bidi_Mirrored}",
-}  # fmt: skip
+    "javaISOControl": r"\u0000-\u001F\u007F-\u009F",
+    "javaMirrored": r"\p{Bidi_Mirrored}",
+}
 # What these hold depends on the release of Java.
 _MOVING = frozenset({"javaUnicodeIdentifierStart", "javaUnicodeIdentifierPart"})
 _GRAPH = r"[^\p{Z}\p{Cc}\p{Cs}\p{Cn}]"
 # Under (?U), and after \p{Is...} in any case of letters
 _POSIX = {
-    "ALPHA": r"\p{Alphabetic}", "LOWER": r"\p{Lowercase}", "UPPER": r"\p{Uppercase}",
-    "SPACE": _SPACE, "PUNCT": r"\p{P}", "XDIGIT": _HEX_DIGIT, "ALNUM": r"\p{Alphabetic}\p{Nd}",
-    "CNTRL": r"\p{Cc}", "DIGIT": r"\p{Nd}", "BLANK": r"\p{Zs}\t", "GRAPH": _GRAPH,
+    "ALPHA": r"\p{Alphabetic}",
+    "LOWER": r"\p{Lowercase}",
+    "UPPER": r"\p{Uppercase}",
+    "SPACE": _SPACE,
+    "PUNCT": r"\p{P}",
+    "XDIGIT": _HEX_DIGIT,
+    "ALNUM": r"\p{Alphabetic}\p{Nd}",
+    "CNTRL": r"\p{Cc}",
+    "DIGIT": r"\p{Nd}",
+    "BLANK": r"\p{Zs}\t",
+    "GRAPH": _GRAPH,
     "PRINT": rf"[[{_GRAPH}\p{{Zs}}]--\p{{Cc}}]",
-}  # fmt: skip
+}
 _BINARY = {
-    "ALPHABETIC": r"\p{Alphabetic}", "ASSIGNED": r"\P{Cn}", "CONTROL": r"\p{Cc}",
-    "HEXDIGIT": _HEX_DIGIT, "HEX_DIGIT": _HEX_DIGIT, "IDEOGRAPHIC": r"\p{Ideographic}",
-    "JOINCONTROL": r"\u200C\u200D", "JOIN_CONTROL": r"\u200C\u200D", "LETTER": r"\p{L}",
-    "LOWERCASE": r"\p{Lowercase}", "UPPERCASE": r"\p{Uppercase}", "TITLECASE": r"\p{Lt}",
+    "ALPHABETIC": r"\p{Alphabetic}",
+    "ASSIGNED": r"\P{Cn}",
+    "CONTROL": r"\p{Cc}",
+    "HEXDIGIT": _HEX_DIGIT,
+    "HEX_DIGIT": _HEX_DIGIT,
+    "IDEOGRAPHIC": r"\p{Ideographic}",
+    "JOINCONTROL": r"\u200C\u200D",
+    "JOIN_CONTROL": r"\u200C\u200D",
+    "LETTER": r"\p{L}",
+    "LOWERCASE": r"\p{Lowercase}",
+    "UPPERCASE": r"\p{Uppercase}",
+    "TITLECASE": r"\p{Lt}",
     "NONCHARACTERCODEPOINT": r"\p{Noncharacter_Code_Point}",
     "NONCHARACTER_CODE_POINT": r"\p{Noncharacter_Code_Point}",
-    "PUNCTUATION": r"\p{P}", "WHITESPACE": _SPACE, "WHITE_SPACE": _SPACE, "WORD": UNICODE_WORD,
-}  # fmt: skip
+    "PUNCTUATION": r"\p{P}",
+    "WHITESPACE": _SPACE,
+    "WHITE_SPACE": _SPACE,
+    "WORD": UNICODE_WORD,
+}
 # Java 11.0.13 and 17 differ in what these are in any case of letters.
-_CASED_NAMES = frozenset({
-    "lower", "upper", "lowercase", "uppercase", "titlecase", "lu", "ll", "lt",
-    "javalowercase", "javauppercase", "javatitlecase",
-})
+_CASED_NAMES = frozenset(
+    {
+        "lower",
+        "upper",
+        "lowercase",
+        "uppercase",
+        "titlecase",
+        "lu",
+        "ll",
+        "lt",
+        "javalowercase",
+        "javauppercase",
+        "javatitlecase",
+    }
+)
 
 # letter -> (set, set under (?U)); the capital letter is the negation
 _PREDEFINED = {
