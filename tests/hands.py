@@ -8,7 +8,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration

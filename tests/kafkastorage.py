@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, TopicPartition
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.requests import OffsetRequest, Reply
 from zkconsumer.sandbox.process import until

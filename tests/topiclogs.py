@@ -17,7 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from confluent_kafka import TopicPartition as RawTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate, Which

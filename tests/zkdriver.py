@@ -10,7 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.member import operations
 from zkconsumer.member.events import Outcome, Registered
 from zkconsumer.protocol import paths

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zkconsumer.config.consumer import ConsumerConfig
+    from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
     from zkconsumer.consumer.messages import Batch, Message
@@ -51,7 +51,7 @@ __all__ = [
 # A name is imported when it is first asked for: the command line must not load both client
 # libraries (0.1 s) to print a help text.
 _HOMES = {
-    "ConsumerConfig": "zkconsumer.config.consumer",
+    "ConsumerConfig": "zkconsumer.config.settings",
     "ConsumerConnector": "zkconsumer.consumer.connector",
     "Status": "zkconsumer.consumer.status",
     "Stream": "zkconsumer.consumer.stream",

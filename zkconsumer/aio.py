@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
 from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
 from zkconsumer.consumer.messages import Batch, Message

@@ -14,7 +14,7 @@ from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import apply
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.plan import Plan
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import AppliedInPartError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

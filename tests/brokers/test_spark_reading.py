@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from brokerlogs import CODECS, LARGE, Keyed, contents, write
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.spark.cluster_logs import brokers_of

@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from zkconsumer.cli import COMMANDS, Exit, app
-from zkconsumer.config.consumer import TABLE
 from zkconsumer.config.page import _default
+from zkconsumer.config.settings import TABLE
 from zkconsumer.member.state import Phase
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port

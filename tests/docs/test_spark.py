@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.config.consumer import TABLE
+from zkconsumer.config.settings import TABLE
 from zkconsumer.errors import ConfigError
 from zkconsumer.spark import legacy
 from zkconsumer.spark.offset_ranges import SHARED_TASK

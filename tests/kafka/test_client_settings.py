@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import broker_settings, fetch_settings
 from zkconsumer.protocol.payloads import Broker

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from kafkastorage import running, store_of
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings

@@ -14,11 +14,10 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim import faults
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import Decisions, draw_plan, load, run
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
 def patient(one: Settings) -> Settings:
@@ -44,9 +43,9 @@ def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
     member = world.members[0]
     reading = rq.Get(paths.broker(0))
     until(world, lambda: bool(member.wire) and member.wire[0][1] == reading)
-    faults.no_brokers(world)
+    no_brokers(world)
     until(world, lambda: bool(member.state.waiting_for) and not member.wire)
-    faults.brokers(world)
+    brokers(world)
     until(world, lambda: not monitor.converged(world))
 
 
@@ -76,7 +75,7 @@ def test_a_hand_is_quicker_than_a_release() -> None:
     path = paths.owner(world.GROUP, tp)
     alone(world, 0, lambda: first.settled)
     until(world, lambda: any(releases(request, path) for _, request in first.wire))
-    faults.delete_owner(world, tp)
+    delete_owner(world, tp)
     alone(world, 1, lambda: (owner := world.owner(tp)) and owner[1] == world.links[1].session)
     claimed = world.owner(tp)
     alone(world, 0, lambda: not any(releases(request, path) for _, request in first.wire))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Reply

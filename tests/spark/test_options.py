@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from zkconsumer.config.consumer import TABLE
+from zkconsumer.config.settings import TABLE
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.data_source import ZkConsumerSource

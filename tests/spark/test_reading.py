@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from topiclogs import KafkaLog
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox

@@ -33,7 +33,7 @@ from zkconsumer.admin.offset_plans import Reset
 from zkconsumer.admin.plan import Plan, load_plan
 from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import Place, live_group, places, what_if
-from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
+from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.group_assignment import compute
 from zkconsumer.protocol.model import Storage, TopicPartition

@@ -111,7 +111,7 @@ class Guards:
         self._marked: set[str] = set()
 
     def read(self, connection: Connection) -> None:
-        """Return the present znodes. Raises AccessDeniedError if the guard could not be restored."""
+        """Return the present znodes. Raises AccessDeniedError if the guard cannot be restored."""
         groups = self._plan.groups
         roots = {paths.group(name): name for name in groups}
         self._groups = {roots[path] for path in connection.stats(roots)}

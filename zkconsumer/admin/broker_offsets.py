@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.groups import read_brokers
-from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
 from zkconsumer.kafka.client_settings import broker_settings
 from zkconsumer.kafka.logs import committed_in_kafka

@@ -29,7 +29,7 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

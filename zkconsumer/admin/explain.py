@@ -17,7 +17,7 @@ from zkconsumer.admin.groups import (
     read_topics,
     unknown_group,
 )
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol.assignors import Strategy, Variant
 from zkconsumer.protocol.group_assignment import Failure
 from zkconsumer.protocol.java.text import java_hash, utf16_key

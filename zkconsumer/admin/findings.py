@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Protocol
 
 from zkconsumer.admin.groups import GroupImage
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import Asked, Failure, Group, Part, asked

@@ -30,7 +30,7 @@ from zkconsumer.errors import ConfigError, RebalanceBlockedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zkconsumer.config.consumer import ConsumerConfig
+    from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.protocol.filters import TopicFilter
 
 # Messages. One write and one flush for so many at most; a fault repeats so many at most.
@@ -141,7 +141,7 @@ def _settings(
     file: Path | None, properties: list[str] | None, named: dict[str, str | None]
 ) -> ConsumerConfig:
     """An option wins over a property, that over the file, and that over the environment."""
-    from zkconsumer.config.consumer import ConsumerConfig
+    from zkconsumer.config.settings import ConsumerConfig
 
     environment = os.environ.get(ENVIRONMENT)
     return ConsumerConfig.from_properties(

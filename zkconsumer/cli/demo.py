@@ -32,11 +32,7 @@ def demo(
 
     Example: zkconsumer demo --partitions 12 --json
     """
-    from zkconsumer.demo.group import (
-        Play,
-        print_result,
-        view,
-    )
+    from zkconsumer.demo.group import Play, print_result, view
 
     signal.signal(signal.SIGTERM, interrupt)
     with view() as shown:

@@ -110,10 +110,7 @@ class Reader:
 
     def observe(self) -> list[GroupLag]:
         """As `read`, and the windows are told."""
-        from zkconsumer.admin.lag import (
-            Source,
-            Window,
-        )
+        from zkconsumer.admin.lag import Source, Window
 
         groups, now_s = self.read(), time.time()
         for group in groups:

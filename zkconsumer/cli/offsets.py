@@ -442,11 +442,7 @@ def shift(
 
     Example: zkconsumer offsets shift -g billing --topic orders:0 --by -100 --execute
     """
-    from zkconsumer.admin.offset_plans import (
-        Kind,
-        Reset,
-        plan_reset,
-    )
+    from zkconsumer.admin.offset_plans import Kind, Reset, plan_reset
 
     name = common.group(group)
     with common.connect(name) as connection:

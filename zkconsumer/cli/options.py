@@ -22,7 +22,7 @@ from zkconsumer.cli.output import Column, Output, Row, Screen, Table
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
+    from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.client import Connection
 
 ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
@@ -97,7 +97,7 @@ class Common:
         An option wins over a property, a property over the file, the file over the environment.
         Raises ConfigError.
         """
-        from zkconsumer.config.consumer import ConsumerConfig
+        from zkconsumer.config.settings import ConsumerConfig
 
         return ConsumerConfig.from_properties(*self._sources(), group_id=group, **self._overrides())
 
@@ -106,7 +106,7 @@ class Common:
 
         Raises ConfigError.
         """
-        from zkconsumer.config.consumer import ConnectionConfig
+        from zkconsumer.config.settings import ConnectionConfig
 
         named = group if group is not None else self.named_group()
         if named is not None:

@@ -66,12 +66,7 @@ def simulate(
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
     from zkconsumer.sim.lessons import LESSONS
-    from zkconsumer.sim.scenarios import (
-        SCENARIOS,
-        names_of,
-        tell,
-        tell_seed,
-    )
+    from zkconsumer.sim.scenarios import SCENARIOS, names_of, tell, tell_seed
     from zkconsumer.sim.scenarios import Peers as Kinds
 
     if list_:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from zkconsumer.config.consumer import EXEMPT, NO_EFFECT, TABLE
 from zkconsumer.config.property_types import Decided, MillisOrNever, Required, Setting
+from zkconsumer.config.settings import EXEMPT, NO_EFFECT, TABLE
 
 
 def configuration_page() -> str:

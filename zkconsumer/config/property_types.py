@@ -1,7 +1,7 @@
 """What a property may hold: one small value per kind, and `setting`, which puts it on a field.
 
 A kind turns the text of a properties file into a typed value (`from_text`) and checks a typed value
-(`check`), whichever way it came. Both raise ValueError; `zkconsumer.config.consumer` says where.
+(`check`), whichever way it came. Both raise ValueError; `zkconsumer.config.settings` says where.
 The rules are those of `kafka.utils.VerifiableProperties` 0.9 and later.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from zkconsumer.errors import (
     CommitError,
@@ -24,9 +24,6 @@ from zkconsumer.protocol.model import (
     Storage,
     TopicPartition,
 )
-
-if TYPE_CHECKING:
-    from zkconsumer.consumer.coordinator import Inbox
 
 # The greatest offset that can be stored.
 MAX_OFFSET = 2**63 - 1
@@ -62,7 +59,14 @@ class CommitGivenUp:
     answer: Answer
 
 
-def refuse_late(inbox: Inbox, where: str, failure: ZkConsumerError | None) -> None:
+class Queued(Protocol):
+    """The part of the coordinator's inbox that is needed to empty it."""
+
+    def get_nowait(self) -> Any:
+        """Remove the next item; raise queue.Empty if there is none."""
+
+
+def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> None:
     """Answer what was asked of a coordinator that has ended; any thread may call it.
 
     The answer is `failure`, the error that ended the member, or ConnectorClosedError.

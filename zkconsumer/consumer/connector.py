@@ -12,7 +12,7 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics
 from zkconsumer.consumer import stream as pause_seek
 from zkconsumer.consumer.coordinator import Coordinator

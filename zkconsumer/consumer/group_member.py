@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
-from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.config.property_types import AUTO_RELEASE
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import (

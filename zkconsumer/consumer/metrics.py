@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from zkconsumer.consumer.stream_partitions import Which
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from zkconsumer.config.consumer import ConsumerConfig
-    from zkconsumer.consumer.coordinator import Coordinator
+    from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.stream import Streams
     from zkconsumer.consumer.stream_partitions import LeaseGate
 
@@ -95,8 +94,30 @@ class Figures:
         }
 
 
+class Counted(Protocol):
+    """The part of a `Coordinator` that figures are made of."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def tally(self) -> Tally: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def counters(self) -> Mapping[str, int]: ...
+    @property
+    def troubles(self) -> TroubleCounts: ...
+
+
+class TroubleCounts(Protocol):
+    """Failures that streams report, by name."""
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+
+
 def figures(
-    config: ConsumerConfig, coordinator: Coordinator, gate: LeaseGate, streams: Streams
+    config: ConsumerConfig, coordinator: Counted, gate: LeaseGate, streams: Streams
 ) -> Figures:
     """A member's figures now; for any thread."""
     state, tally = coordinator.state, coordinator.tally

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.protocol.paths import BROKER_IDS
 from zkconsumer.protocol.payloads import Broker

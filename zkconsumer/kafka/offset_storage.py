@@ -19,7 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RawPartition
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition

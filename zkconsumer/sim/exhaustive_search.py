@@ -22,12 +22,11 @@ from typing import Any
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
-from zkconsumer.sim import faults
 from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
-from zkconsumer.sim.world import WALL_MS, World
+from zkconsumer.sim.world import WALL_MS, World, mends, possible
 
 # ---- canonical -----------------------------------------------------------------------------------
 
@@ -329,8 +328,8 @@ class SmallWorld(World):
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
         elif any(action.do not in (Do.ASK, Do.TIME) for action in actions):
             actions = [one for one in actions if one.do is not Do.TIME]
-        actions += (one for one in faults.mends(self) if one.do is Do.THAW)
-        return actions + faults.possible(self)
+        actions += (one for one in mends(self) if one.do is Do.THAW)
+        return actions + possible(self)
 
 
 def _quiet(one: Settings) -> Settings:
@@ -405,7 +404,7 @@ def _must_converge(node: _Node) -> None:
     copy = _after(node, Action(Do.TIME))
     world, monitor = copy.world, copy.monitor
     world.may_fail(0)
-    for mend in faults.mends(world):
+    for mend in mends(world):
         world.act(mend)
     deadline = world.now + CONVERGENCE_S
     turn = 0

@@ -21,11 +21,10 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim import faults
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import World, mends, possible
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
@@ -267,8 +266,8 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     and nobody would hand over what has been read.
     """
     if rarity and decide(rarity) == 0:
-        ends = faults.mends(world) if decide(world.plan.mending) == 0 else []
-        wrong = [*faults.possible(world), *ends]
+        ends = mends(world) if decide(world.plan.mending) == 0 else []
+        wrong = [*possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]
     if len(actions) > 1 and actions[-1].do is Do.TIME and decide(8):
@@ -284,8 +283,8 @@ def heal(world: World, decide: Decide) -> None:
     world.faults_left, world.flow = {}, 0
     if world.tool is not None:
         world.tool.retire()
-    while mends := faults.mends(world):
-        world.act(mends[0])
+    while due := mends(world):
+        world.act(due[0])
     alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     for who in alive[1:]:
         if decide(4) == 0:

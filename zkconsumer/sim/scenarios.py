@@ -17,13 +17,12 @@ from enum import Enum
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim import faults
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import Decisions
 from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import World, mends, possible
 
 Script = Callable[[Stage], None]
 
@@ -520,8 +519,8 @@ def tell_seed(
             on.world.act(action)
         on.say("all is mended, and no more messages come")
         on.world.flow = 0
-        while mends := faults.mends(on.world):
-            on.world.act(mends[0])
+        while due := mends(on.world):
+            on.world.act(due[0])
         for who, link in enumerate(on.world.links):
             if not link.joined:
                 on.join(who)
@@ -533,7 +532,7 @@ def tell_seed(
 def _choose(world: World, decide: Decisions) -> Action:
     """Now and then a fault or the end of one; time passes rarely while there is work."""
     if decide(RARITY) == 0:
-        wrong = [*faults.possible(world), *faults.mends(world)]
+        wrong = [*possible(world), *mends(world)]
         if wrong:
             return wrong[decide(len(wrong))]
     actions = world.enabled()

@@ -14,24 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from zkconsumer.admin import apply as applying
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import Live
 from zkconsumer.admin.group_changes import plan_undo
 from zkconsumer.admin.plan import Change, Content, Plan, State
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.plan import Plan as WorldPlan
+from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.client import Connection
-
-if TYPE_CHECKING:
-    from zkconsumer.sim.world import World
 
 MAX_WRITES = 1
 """Changes in a transaction: a plan of two partitions is already made in two."""
@@ -68,6 +68,16 @@ class _Connection(Connection):
 Task = Callable[[Connection], None]
 
 
+class ToolWorld(Protocol):
+    """The part of a `World` that a tool sees."""
+
+    GROUP: str
+    plan: WorldPlan
+    now: float
+    log_end: dict[TopicPartition, int]
+    zookeeper: SimZooKeeper
+
+
 class Tool:
     """One operator, with one plan at a time.
 
@@ -77,7 +87,7 @@ class Tool:
         written: how often each znode of the plan was written for it.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ToolWorld) -> None:
         self._world = world
         self._session = 0
         self._directory = TemporaryDirectory(prefix="zkconsumer-sim-")

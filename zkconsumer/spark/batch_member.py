@@ -21,7 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member
 from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.loop import Outlets

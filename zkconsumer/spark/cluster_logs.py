@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from zkconsumer.admin.broker_offsets import registered
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_mirror import Mirror

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from zkconsumer.admin.broker_offsets import registered
-from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.config.property_types import AUTO_RELEASE
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.group_member import storage
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.logs import LogRange, are_times_exact, committed_in_kafka

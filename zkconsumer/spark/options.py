@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, Self
 
-from zkconsumer.config.consumer import TABLE, ConsumerConfig
+from zkconsumer.config.settings import TABLE, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, white_list

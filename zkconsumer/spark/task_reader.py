@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Message
 from pyspark.sql.datasource import InputPartition
 
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import Fault, FaultKind, KafkaFetcher, Reset

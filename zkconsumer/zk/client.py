@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.protocol.requests import (
     Children,

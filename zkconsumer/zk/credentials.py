@@ -19,7 +19,7 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL, Permissions
 
-from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ConfigError
 from zkconsumer.protocol import paths
 from zkconsumer.zk import kazoo_transport

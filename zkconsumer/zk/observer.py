@@ -29,8 +29,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from zkconsumer.config.connection import split_connect
-from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig, split_connect
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,

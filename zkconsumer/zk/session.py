@@ -22,7 +22,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from zkconsumer.config.consumer import ConnectionConfig, ConsumerConfig
+from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,

@@ -28,7 +28,7 @@ from zkconsumer.cli import abandon_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Ended, Tool
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths

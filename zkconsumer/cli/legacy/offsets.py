@@ -9,7 +9,7 @@ from zkconsumer.admin.legacy import NO_LEADER, JavaError, NoNodeError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
-from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic

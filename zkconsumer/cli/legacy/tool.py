@@ -15,7 +15,7 @@ from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common, pair
-from zkconsumer.config.consumer import ConnectionConfig
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import Connection
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from zkconsumer.config.consumer import TABLE, ConnectionConfig
+from zkconsumer.config.settings import TABLE, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic

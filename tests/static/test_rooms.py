@@ -1,0 +1,96 @@
+"""Which package may import which, and that no import goes round in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "zkconsumer"
+
+PERMITTED: dict[str, set[str]] = {
+    "errors": set(),
+    "java": {"errors"},
+    "protocol": {"errors", "java"},
+    "config": {"errors", "protocol"},
+    "member": {"errors", "protocol"},
+    "zk": {"errors", "protocol", "config"},
+    "kafka": {"errors", "protocol", "config"},
+    "trace": {"errors", "protocol", "member"},
+    "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
+    "aio": {"errors", "protocol", "config", "consumer"},
+    "admin": {"errors", "java", "protocol", "config", "zk", "kafka"},
+    "spark": {"errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"},
+    "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
+    "sim": {
+        *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
+    },
+    "sandbox": {"errors", "protocol", "kafka"},
+    "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
+    "cli": {
+        *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
+        *("sim", "sandbox", "demo", "zkconsumer"),
+    },
+    "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
+}
+"""Room -> the rooms that its modules may import, function-local and `TYPE_CHECKING` imports too.
+
+`java` is `protocol.java` and `tables` is `spark.tables`. `zkconsumer` is the public names at the
+top. `sim` runs the production code of the loop, the streams and the tools, on simulated servers.
+"""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted name -> file, of every module but Spark's two discovery packages."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if "discovery" not in path.parts:
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules of this package that a module imports."""
+    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zkconsumer"):
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if below in modules() else str(node.module)
+
+
+def room(name: str) -> str:
+    parts = name.split(".")
+    if parts[1:3] in (["protocol", "java"], ["spark", "tables"]):
+        return parts[2]
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else parts[0]
+
+
+def test_rooms_import_what_they_may() -> None:
+    """No module imports from a package that `PERMITTED` does not list for its own."""
+    found = [
+        f"{name} imports {other}"
+        for name in modules()
+        for other in imports(name)
+        if room(other) not in {room(name), *PERMITTED[room(name)]}
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_permission_is_used() -> None:
+    """`PERMITTED` lists no import that no module makes."""
+    used = {(room(name), room(other)) for name in modules() for other in imports(name)}
+    spare = {(one, other) for one, others in PERMITTED.items() for other in others} - used
+    assert not spare
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    """Imports form no circle, function-local and `TYPE_CHECKING` imports included."""
+    graph = {name: {other for other in imports(name) if other != name} for name in modules()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
