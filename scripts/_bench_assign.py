@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from _bench import Result, at_most, show
 
 from zkconsumer.protocol.assignors import KeyForm, Strategy, assign
-from zkconsumer.protocol.group_assignment import Group, compute
+from zkconsumer.protocol.group_assignment import GroupInput, assign_each_member
 from zkconsumer.protocol.payloads import decode_topic
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.releases import profile
@@ -65,9 +65,9 @@ def all_members(subscriptions: Subscriptions, partitions: Partitions) -> float:
         topic: json.dumps({"partitions": {str(n): [1, 2, 3] for n in numbers}}).encode()
         for topic, numbers in partitions.items()
     }
-    group = Group(Strategy.ROUND_ROBIN, registrations, topics)
+    group = GroupInput(Strategy.ROUND_ROBIN, registrations, topics)
     decode_topic.cache_clear()
-    return seconds(lambda: compute(group, profile("1.1.1")), 1)
+    return seconds(lambda: assign_each_member(group, profile("1.1.1")), 1)
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
 from zkconsumer.protocol.model import TopicPartition  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402
-from zkconsumer.zk.observer import Observer, Part  # noqa: E402
+from zkconsumer.zk.observer import GroupPart, Observer  # noqa: E402
 
 PARTITIONS = 8
 # Seconds beyond the session's timeout within which its partitions must be read again: the server's
@@ -328,7 +328,7 @@ def requests(bench: Bench, _rounds: int) -> list[Result]:
     with ExitStack() as stack:
         meter = stack.enter_context(Meter(bench.sandbox.zookeeper_connect))
         observer = stack.enter_context(
-            Observer(bench.sandbox.zookeeper_connect, topic, follow={Part.OWNERS})
+            Observer(bench.sandbox.zookeeper_connect, topic, follow={GroupPart.OWNERS})
         )
         members: list[ConsumerConnector] = []
 

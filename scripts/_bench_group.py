@@ -34,7 +34,7 @@ from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.offset_ranges import OffsetRange, from_offset
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.process_lifecycle import RUNNER
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     from _bench_spark import Bench
@@ -323,7 +323,7 @@ def _claimed_at(bench: Bench, query: Query) -> float:
     """When the query claimed the first partition that it owns: seconds since 1970."""
     root = paths.owners_of(query.group, query.topic)
     config = ConsumerConfig(group_id=query.group, zookeeper_connect=query.zookeeper)
-    with Connection(config) as zookeeper:
+    with ZooKeeperClient(config) as zookeeper:
         names = zookeeper.children([root]).get(root, ())
         found = zookeeper.read(f"{root}/{one}" for one in names)
     prefix = f"{query.group}_{query.name}-".encode()
@@ -349,7 +349,7 @@ def _others(zookeeper: str, group: str, topic: str) -> list[int]:
     """The partitions of the topic that another member than `query` owns."""
     root = paths.owners_of(group, topic)
     config = ConsumerConfig(group_id=group, zookeeper_connect=zookeeper)
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         names = connection.children([root]).get(root, ())
         found = connection.read(f"{root}/{one}" for one in names)
     return [

@@ -12,7 +12,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 # A znode: payload, version, access control list.
 Seen = tuple[bytes | None, int, tuple[Any, ...]]
@@ -21,7 +21,7 @@ Seen = tuple[bytes | None, int, tuple[Any, ...]]
 class Hands:
     """A connection for the tools (`tools`) and one that acts as another client (`other`)."""
 
-    def __init__(self, connect: str, tools: Connection, other: KazooClient) -> None:
+    def __init__(self, connect: str, tools: ZooKeeperClient, other: KazooClient) -> None:
         self.connect, self.tools, self.other = connect, tools, other
 
     def offsets(self, group: str, values: dict[TopicPartition, int | bytes]) -> None:
@@ -87,7 +87,7 @@ def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
     other = KazooClient(connect, timeout=10.0)
     other.start(60)
     try:
-        with Connection(config) as tools:
+        with ZooKeeperClient(config) as tools:
             yield Hands(connect, tools, other)
     finally:
         other.stop()

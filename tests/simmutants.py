@@ -22,7 +22,7 @@ from zkconsumer.admin import apply, plan
 from zkconsumer.consumer import executor, loop
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, SessionChanged
-from zkconsumer.consumer.stream_partitions import Which
+from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.member import (
     commands,
     commits,
@@ -181,18 +181,18 @@ def _release_before_stop() -> list[Patch]:
         state, op = start_op(state)
         return state, (commands.Release(op, go),)
 
-    return [(rebalance, "stop", stop)]
+    return [(rebalance, "revoke", stop)]
 
 
 def _release_without_commit() -> list[Patch]:
     def stopped(state: Any, now: float) -> Any:
         return rebalance.release(state)
 
-    return [(rebalance, "stopped", stopped)]
+    return [(rebalance, "commit_revoked", stopped)]
 
 
 def _no_wait_for_the_user() -> list[Patch]:
-    return [(loop._WHICH, purpose, Which.DELIVERED) for purpose in Purpose]
+    return [(loop._WHICH, purpose, Coverage.DELIVERED) for purpose in Purpose]
 
 
 def _anybodys_owner_deleted() -> list[Patch]:
@@ -247,13 +247,13 @@ def _blockers_end_overlooked() -> list[Patch]:
 
 
 def _no_watch_on_owners() -> list[Patch]:
-    real = executor.meaning
+    real = executor.event_of_watch
 
     def meaning(fired: Any, settings: Any, now: float) -> Any:
         event = real(fired, settings, now)
         return None if isinstance(event, events.OwnersChanged) else event
 
-    return [(loop, "meaning", meaning)]
+    return [(loop, "event_of_watch", meaning)]
 
 
 # ---- the group ----------------------------------------------------------------------------------
@@ -269,14 +269,14 @@ def _trigger_during_a_rebalance_lost() -> list[Patch]:
 
 
 def _deaf_to_members() -> list[Patch]:
-    real = executor.meaning
+    real = executor.event_of_watch
 
     def meaning(fired: Any, settings: Any, now: float) -> Any:
         event = real(fired, settings, now)
         is_members = getattr(event, "trigger", None) is events.Trigger.MEMBERS
         return None if is_members else event
 
-    return [(loop, "meaning", meaning)]
+    return [(loop, "event_of_watch", meaning)]
 
 
 def _everyone_first() -> list[Patch]:

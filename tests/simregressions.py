@@ -40,7 +40,7 @@ def _retry_in_front_of_a_hand_over() -> list[Patch]:
 
 
 def _hand_over_cut_short_is_forgotten() -> list[Patch]:
-    real = rebalance.stop
+    real = rebalance.revoke
 
     def stop(state: Any, go: Any, now: float) -> Any:
         if go & state.serving:
@@ -48,7 +48,7 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
         return rebalance.before_release(replace(state, moving=go, ready=frozenset()), now)
 
     return [
-        (rebalance, "stop", stop),
+        (rebalance, "revoke", stop),
         (commits, "_first", lambda asked, waiting: (asked, *waiting)),
     ]
 

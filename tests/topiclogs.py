@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate, Which
+from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
@@ -239,11 +239,11 @@ class Reader:
         self.stream.withdraw([self.tp(one) for one in partitions])
 
     def finished(self, partition: int) -> int | None:
-        found = self.stream.positions(Which.FINISHED).get(self.tp(partition))
+        found = self.stream.positions(Coverage.FINISHED).get(self.tp(partition))
         return None if found is None else found.offset
 
     def delivered(self, partition: int) -> int | None:
-        found = self.stream.positions(Which.DELIVERED).get(self.tp(partition))
+        found = self.stream.positions(Coverage.DELIVERED).get(self.tp(partition))
         return None if found is None else found.offset
 
     def take(self, count: int) -> Iterator[tuple[int, int]]:

@@ -50,7 +50,7 @@ class Client:
         self.session.start()
         now = self._sessions[-1]
         assert now is not None
-        self.me = operations.Member(group, consumer, {"t": 1}, Strategy.RANGE, now.id)
+        self.me = operations.MemberIdentity(group, consumer, {"t": 1}, Strategy.RANGE, now.id)
 
     def run(
         self,

@@ -20,7 +20,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import until
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 T = [TopicPartition("t", number) for number in range(9)]
 LIMIT_S = 60.0
@@ -53,9 +53,9 @@ def setting(hands: Hands, group: str) -> Plan:
     return plan_offsets(hands.tools, "offsets set", {group: dict.fromkeys(T, 7)})
 
 
-def through(line: Proxy, timeout_s: float) -> Connection:
+def through(line: Proxy, timeout_s: float) -> ZooKeeperClient:
     """A connection over the line, which waits so long for it."""
-    return Connection(
+    return ZooKeeperClient(
         ConsumerConfig(
             group_id="none",
             zookeeper_connect=line.address,

@@ -19,7 +19,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Create
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}
@@ -27,7 +27,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
     """What is found of groups, by default of all; without waiting."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, groups or None, patience_s=0.0, **said)
 
 
@@ -277,7 +277,7 @@ def test_the_one_that_stalls_all_comes_first(scene: Scene) -> None:
 def test_an_owner_of_an_older_session(scene: Scene) -> None:
     """What a member's older session still holds is told apart from what it holds now."""
     scene.settled(TWO, SIZES)
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         path = paths.owner("g", TopicPartition("orders", 0))
         scene.session.delete(path)
         connection.write([Create(path, b"g_a-0", ephemeral=True)])

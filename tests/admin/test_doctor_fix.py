@@ -15,7 +15,7 @@ from zkconsumer.admin.plan import Plan
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}
@@ -23,13 +23,13 @@ SIZES = {"orders": 7, "logs": 2}
 
 def examined(scene: Scene) -> list[Finding]:
     """What is found of group g."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         return doctor(connection, ["g"], patience_s=0.0)
 
 
 def mended(scene: Scene, backups: Path) -> Plan:
     """Examines, plans and applies."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         plan = plan_mends(connection, doctor(connection, ["g"], patience_s=0.0))
         apply(connection, plan, backup_dir=backups, live=live_of(plan))
         return plan
@@ -115,7 +115,7 @@ def test_what_has_changed_meanwhile_is_left_alone(scene: Scene) -> None:
     scene.settled(TWO, SIZES)
     scene.topic("more", 1)
     path = scene.put(paths.owner("g", _tp("more", 0)), b"g_gone-0")
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         found = doctor(connection, ["g"], patience_s=0.0)
         scene.session.set(path, b"g_a-0")
         with pytest.raises(RefusedError, match="changed"):
@@ -133,7 +133,7 @@ def test_nothing_of_a_session_is_ever_planned_on(scene: Scene) -> None:
     held = scene.owner("deleted", 1, "g_a-0")
     (one,) = examined(scene)
     assert held not in {mend.path for mend in one.mends}
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         plan = plan_mends(connection, [one])
     assert [change.path for change in plan.changes] == [paths.owner("g", _tp("deleted", 0))]
 

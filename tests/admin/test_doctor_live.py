@@ -18,7 +18,7 @@ from zkconsumer.admin.verify import verify
 from zkconsumer.cli import app
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 LIMIT_S = 30.0
 
@@ -41,7 +41,7 @@ def config(group: Group) -> ConsumerConfig:
 
 def examined(group: Group) -> list[Finding]:
     """What is found of the group, its logs and settings included."""
-    with Connection(config(group)) as connection:
+    with ZooKeeperClient(config(group)) as connection:
         return doctor(
             connection, [group.name], settings=lambda _: config(group), ask_logs=kafka_logs(LIMIT_S)
         )
@@ -53,7 +53,7 @@ def test_a_group_of_ours_is_sound(group: Group) -> None:
     eventually(lambda: len(one.owned) == len(two.owned) == 2)
     one.connector.commit_offsets()
     assert examined(group) == []
-    with Connection(config(group)) as connection:
+    with ZooKeeperClient(config(group)) as connection:
         assert verify(connection, group.name) == []
         shares = explain(connection, group.name).shares
     assert [one.partitions for one in shares] == [(0, 1), (2, 3)]

@@ -8,7 +8,7 @@ from zkconsumer.admin.explain import Explanation, explain
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 MEMBERS = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}, "g_c": {"logs": 3}}
 SIZES = {"orders": 7, "logs": 2}
@@ -16,7 +16,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 def explained(scene: Scene, **settings: str) -> Explanation:
     """Group g, with settings of its members."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         return explain(connection, "g", settings=scene.config(**settings))
 
 

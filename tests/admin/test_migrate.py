@@ -28,7 +28,7 @@ from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 LIMIT_S = 30.0
 TO_KAFKA, TO_ZOOKEEPER = Direction
@@ -49,13 +49,13 @@ def kafka(group: Group) -> Iterator[Foreign]:
 
 
 @pytest.fixture
-def tools(group: Group) -> Iterator[Connection]:
+def tools(group: Group) -> Iterator[ZooKeeperClient]:
     """The tools' connection."""
     connect = group.sandbox.zookeeper_connect
     config = ConsumerConfig(
         group_id=group.name, zookeeper_connect=connect, zookeeper_connection_timeout_s=LIMIT_S
     )
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         yield connection
 
 
@@ -75,14 +75,14 @@ def stored(client: KazooClient, group: Group) -> dict[int, bytes]:
     return {int(name): client.get(f"{room}/{name}")[0] for name in client.get_children(room)}
 
 
-def planned(tools: Connection, group: Group, direction: Direction, **said: Any) -> Migration:
+def planned(tools: ZooKeeperClient, group: Group, direction: Direction, **said: Any) -> Migration:
     """The plan for the group's topic."""
     return plan_migration(
         tools, group.name, direction, ask_kafka=kafka_offsets(LIMIT_S), topics=[group.topic], **said
     )
 
 
-def done(tools: Connection, found: Migration, backups: Path) -> None:
+def done(tools: ZooKeeperClient, found: Migration, backups: Path) -> None:
     """Applies it, and finds all of it arrived."""
     apply(tools, found.plan, backup_dir=backups, kafka=BrokerOffsets.of(tools))
     assert verify_migration(tools, found, ask_kafka=kafka_offsets(LIMIT_S)) == []
@@ -93,7 +93,7 @@ def actions(found: Migration) -> dict[int, str]:
     return {one.partition.partition: one.action.value for one in found.transfers}
 
 
-def test_to_kafka(tools: Connection, group: Group, kafka: Foreign, tmp_path: Path) -> None:
+def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
     """What Kafka has not or has lower goes there; higher ones stay, unless that is forced."""
     store(group, {0: 7, 1: 9, 2: 4})
     kafka.commit({1: 2, 2: 11})
@@ -113,7 +113,7 @@ def test_to_kafka(tools: Connection, group: Group, kafka: Foreign, tmp_path: Pat
     assert planned(tools, group, TO_KAFKA).plan.is_empty
 
 
-def test_to_zookeeper(tools: Connection, group: Group, kafka: Foreign, tmp_path: Path) -> None:
+def test_to_zookeeper(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path) -> None:
     """The same the other way; a group that ZooKeeper has never heard of is made."""
     kafka.commit({0: 7, 1: 9})
     found = planned(tools, group, TO_ZOOKEEPER)
@@ -128,7 +128,7 @@ def test_to_zookeeper(tools: Connection, group: Group, kafka: Foreign, tmp_path:
     assert stored(group.admin, group) == {0: b"8", 1: b"12", 2: b"3"}
 
 
-def test_what_cannot_go_is_left(tools: Connection, group: Group) -> None:
+def test_what_cannot_go_is_left(tools: ZooKeeperClient, group: Group) -> None:
     """An offset that is no number, and one of a partition that there is not; -1 is none."""
     store(group, {0: "x", 1: -1, 7: 5})
     found = planned(tools, group, TO_KAFKA)
@@ -138,7 +138,7 @@ def test_what_cannot_go_is_left(tools: Connection, group: Group) -> None:
     assert found.plan.is_empty
 
 
-def test_outside_the_log(tools: Connection, group: Group) -> None:
+def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
     """What is beyond either end, or cannot be compared, goes as it is, and the reason says so."""
     store(group, {0: 4, 1: 21, 2: 20})
     logs = {group.tp(0): LogRange(5, 20), group.tp(1): LogRange(5, 20), group.tp(2): "no leader"}
@@ -151,7 +151,7 @@ def test_outside_the_log(tools: Connection, group: Group) -> None:
     ]
 
 
-def test_a_live_group_is_refused(tools: Connection, group: Group, kafka: Foreign) -> None:
+def test_a_live_group_is_refused(tools: ZooKeeperClient, group: Group, kafka: Foreign) -> None:
     """Members that commit to ZooKeeper alone: nothing is planned, and it shows how that is told."""
     one = group.join()
     one.read(60)
@@ -163,7 +163,7 @@ def test_a_live_group_is_refused(tools: Connection, group: Group, kafka: Foreign
 
 
 def test_a_member_that_comes_meanwhile(
-    tools: Connection, group: Group, kafka: Foreign, tmp_path: Path
+    tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path
 ) -> None:
     """It makes the whole plan fail at the first write."""
     store(group, {0: 7})
@@ -174,7 +174,7 @@ def test_a_member_that_comes_meanwhile(
     assert kafka.offsets(0, 1, 2) == {}
 
 
-def test_a_dual_committing_group_has_migrated(tools: Connection, group: Group) -> None:
+def test_a_dual_committing_group_has_migrated(tools: ZooKeeperClient, group: Group) -> None:
     """Its partitions are the same in both stores; nothing is written, what nobody owns is left."""
     one = group.join(offsets_storage="kafka", auto_commit_enable=False)
     one.read(60)
@@ -186,7 +186,7 @@ def test_a_dual_committing_group_has_migrated(tools: Connection, group: Group) -
     assert found.plan.is_empty
 
 
-def test_a_group_that_does_not_exist(tools: Connection, group: Group) -> None:
+def test_a_group_that_does_not_exist(tools: ZooKeeperClient, group: Group) -> None:
     """Neither store knows it: an error, and nothing is made."""
     with pytest.raises(UnknownGroupError):
         planned(tools, group, TO_ZOOKEEPER)
@@ -195,7 +195,7 @@ def test_a_group_that_does_not_exist(tools: Connection, group: Group) -> None:
     assert not group.admin.exists(paths.group(group.name))
 
 
-def test_brokers_that_do_not_tell(tools: Connection, group: Group) -> None:
+def test_brokers_that_do_not_tell(tools: ZooKeeperClient, group: Group) -> None:
     """Where Kafka's offsets are unknown, nothing is planned."""
     store(group, {0: 7})
     with pytest.raises(RefusedError, match="does not tell"):

@@ -19,7 +19,7 @@ from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 Kafka = dict[TopicPartition, OffsetAndMetadata | str | None]
 Logs = dict[TopicPartition, LogRange | str]
@@ -32,7 +32,7 @@ def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) 
         assert brokers
         return {tp: (logs or {}).get(tp, LogRange(0, 100)) for tp in asked}
 
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         return group_lags(
             connection, ["g"], limit_s=1, logs=said, kafka=lambda brokers, group, asked: kafka or {}
         )["g"]
@@ -107,7 +107,7 @@ def test_a_selection(scene: Scene) -> None:
         asked.extend(which)
         return {}
 
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         group_lags(
             connection,
             ["g"],
@@ -122,7 +122,7 @@ def test_a_selection(scene: Scene) -> None:
 def test_brokers_that_do_not_answer(scene: Scene) -> None:
     """Nobody listens where the broker is registered: every figure says that it is not known."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         found = group_lags(connection, ["g"], limit_s=0.3)["g"]
     assert all(isinstance(one.lag, str) and "broker" in one.lag for one in found.partitions)
     assert all(isinstance(one.in_kafka, str) for one in found.partitions)
@@ -132,7 +132,7 @@ def test_brokers_that_do_not_answer(scene: Scene) -> None:
 def test_idle_threads_are_explained(scene: Scene) -> None:
     """More threads than partitions are idle by design; the members say which."""
     scene.settled({"g_a": {"t": 8}}, {"t": 3})
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         asked, (member,) = members(connection, ["g"])["g"]
     assert list(idle_by_design(asked)) == ["t: 8 threads, 3 partitions: 5 idle by design"]
     assert member.idle == tuple(f"g_a-{n}" for n in range(3, 8))
@@ -146,7 +146,7 @@ def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
     scene.hold(paths.member("g", "g_pattern"), payload)
     scene.hold(paths.member("g", "g_bad"), b"{")
     scene.put(paths.member("g", "g_stays"), payload)
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         asked, reports = members(connection, ["g"])["g"]
     bad, pattern, stays = reports
     assert "is not the JSON" in bad.fault
@@ -160,7 +160,7 @@ def test_groups(scene: Scene) -> None:
     scene.member("g_a")
     scene.offset("t", 0, 1, group="idle")
     scene.put(paths.ids("left"))
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         every = {one.name: one.members for one in groups(connection)}
         assert every == {"g": 1, "idle": None, "left": 0}
         assert [one.name for one in groups(connection, topic="t")] == ["idle"]
@@ -168,7 +168,7 @@ def test_groups(scene: Scene) -> None:
 
 def test_no_group_at_all(scene: Scene) -> None:
     """Where nobody ever consumed there are no groups, and one that is asked for is left out."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         assert groups(connection) == []
         assert group_lags(connection, ["g"], limit_s=1) == {}
 
@@ -180,7 +180,7 @@ def test_topics(scene: Scene) -> None:
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
     scene.put(paths.partition_state("t", 0), state)
     scene.put(paths.partition_state("t", 1), state.replace(b'"leader":1', b'"leader":-1'))
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         bad, good = topics(connection)
         found = partitions(connection, ["t", "nowhere"])
     assert "int32" in bad.fault

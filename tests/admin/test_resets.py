@@ -6,7 +6,7 @@ import pytest
 
 from zkconsumer.admin.offset_plans import (
     Kind,
-    Known,
+    OffsetFacts,
     Reset,
     parse_duration,
     parse_instant,
@@ -25,28 +25,38 @@ LOG = LogRange(10, 50)
 @pytest.mark.parametrize(
     ("reset", "known", "expected", "note"),
     [
-        (Reset(Kind.EARLIEST), Known(20, LOG), 10, ""),
-        (Reset(Kind.LATEST), Known(None, LOG), 50, ""),
-        (Reset(Kind.OFFSET, 30), Known(20, LOG), 30, ""),
-        (Reset(Kind.OFFSET, 9), Known(20, LOG), 10, "9 is before the log, which begins at 10"),
-        (Reset(Kind.OFFSET, 51), Known(20, LOG), 50, "51 is behind the log, which ends at 50"),
-        (Reset(Kind.OFFSET, 51), Known(20, "dead"), 51, "not checked against the log: dead"),
-        (Reset(Kind.SHIFT, 5), Known(20, LOG), 25, ""),
-        (Reset(Kind.SHIFT, -5), Known(20, LOG), 15, ""),
-        (Reset(Kind.SHIFT, -15), Known(20, LOG), 10, "5 is before"),
-        (Reset(Kind.SHIFT, -25), Known(20, LOG), 10, "-5 is before"),
-        (Reset(Kind.SHIFT, -25), Known(20, "dead"), 0, "not checked"),
-        (Reset(Kind.SHIFT, 99), Known(20, LOG), 50, "119 is behind"),
-        (Reset(Kind.CURRENT), Known(20, LOG), 20, ""),
-        (Reset(Kind.CURRENT), Known(2, LOG), 10, "2 is before"),
-        (Reset(Kind.CURRENT), Known(None, LOG), 50, ""),
-        (Reset(Kind.DATETIME, 1), Known(20, LOG, at=33), 33, ""),
-        (Reset(Kind.DURATION, 1), Known(20, LOG, at=None), 50, ""),
-        (Reset(Kind.FILE), Known(20, LOG, wanted=44), 44, ""),
-        (Reset(Kind.FILE), Known(20, LOG, wanted=4), 10, "4 is before"),
+        (Reset(Kind.EARLIEST), OffsetFacts(20, LOG), 10, ""),
+        (Reset(Kind.LATEST), OffsetFacts(None, LOG), 50, ""),
+        (Reset(Kind.OFFSET, 30), OffsetFacts(20, LOG), 30, ""),
+        (
+            Reset(Kind.OFFSET, 9),
+            OffsetFacts(20, LOG),
+            10,
+            "9 is before the log, which begins at 10",
+        ),
+        (
+            Reset(Kind.OFFSET, 51),
+            OffsetFacts(20, LOG),
+            50,
+            "51 is behind the log, which ends at 50",
+        ),
+        (Reset(Kind.OFFSET, 51), OffsetFacts(20, "dead"), 51, "not checked against the log: dead"),
+        (Reset(Kind.SHIFT, 5), OffsetFacts(20, LOG), 25, ""),
+        (Reset(Kind.SHIFT, -5), OffsetFacts(20, LOG), 15, ""),
+        (Reset(Kind.SHIFT, -15), OffsetFacts(20, LOG), 10, "5 is before"),
+        (Reset(Kind.SHIFT, -25), OffsetFacts(20, LOG), 10, "-5 is before"),
+        (Reset(Kind.SHIFT, -25), OffsetFacts(20, "dead"), 0, "not checked"),
+        (Reset(Kind.SHIFT, 99), OffsetFacts(20, LOG), 50, "119 is behind"),
+        (Reset(Kind.CURRENT), OffsetFacts(20, LOG), 20, ""),
+        (Reset(Kind.CURRENT), OffsetFacts(2, LOG), 10, "2 is before"),
+        (Reset(Kind.CURRENT), OffsetFacts(None, LOG), 50, ""),
+        (Reset(Kind.DATETIME, 1), OffsetFacts(20, LOG, at=33), 33, ""),
+        (Reset(Kind.DURATION, 1), OffsetFacts(20, LOG, at=None), 50, ""),
+        (Reset(Kind.FILE), OffsetFacts(20, LOG, wanted=44), 44, ""),
+        (Reset(Kind.FILE), OffsetFacts(20, LOG, wanted=4), 10, "4 is before"),
     ],
 )
-def test_kinds(reset: Reset, known: Known, expected: int, note: str) -> None:
+def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> None:
     """Each kind's offset, moved to the nearest end of the log with a word about it."""
     targets, notes = resolve(reset, {TP: known})
     assert targets == {TP: expected}
@@ -57,19 +67,19 @@ def test_kinds(reset: Reset, known: Known, expected: int, note: str) -> None:
 @pytest.mark.parametrize(
     ("reset", "known", "why"),
     [
-        (Reset(Kind.EARLIEST), Known(20, "dead"), "dead"),
-        (Reset(Kind.LATEST), Known(20, "dead"), "dead"),
-        (Reset(Kind.SHIFT, 1), Known(None, LOG), "nothing is committed"),
-        (Reset(Kind.SHIFT, 1), Known("odd", LOG), "odd"),
-        (Reset(Kind.CURRENT), Known("odd", LOG), "odd"),
-        (Reset(Kind.DATETIME, 1), Known(20, LOG, at="dead"), "dead"),
-        (Reset(Kind.FILE), Known(20, LOG), "does not name it"),
+        (Reset(Kind.EARLIEST), OffsetFacts(20, "dead"), "dead"),
+        (Reset(Kind.LATEST), OffsetFacts(20, "dead"), "dead"),
+        (Reset(Kind.SHIFT, 1), OffsetFacts(None, LOG), "nothing is committed"),
+        (Reset(Kind.SHIFT, 1), OffsetFacts("odd", LOG), "odd"),
+        (Reset(Kind.CURRENT), OffsetFacts("odd", LOG), "odd"),
+        (Reset(Kind.DATETIME, 1), OffsetFacts(20, LOG, at="dead"), "dead"),
+        (Reset(Kind.FILE), OffsetFacts(20, LOG), "does not name it"),
     ],
 )
-def test_what_is_not_known(reset: Reset, known: Known, why: str) -> None:
+def test_what_is_not_known(reset: Reset, known: OffsetFacts, why: str) -> None:
     """Where something needed is not known nothing is guessed, of no partition."""
     with pytest.raises(RefusedError, match=f"1 of 2 partitions.*t-0: .*{why}"):
-        resolve(reset, {TP: known, TopicPartition("t", 1): Known(20, LOG, at=1, wanted=1)})
+        resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from zkconsumer.errors import UnknownGroupError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}
@@ -19,7 +19,7 @@ SIZES = {"orders": 7, "logs": 2}
 
 def findings(scene: Scene, *, exclude_internal: bool = True) -> list[Finding]:
     """What is found of group g."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         return verify(connection, "g", exclude_internal=exclude_internal)
 
 
@@ -77,7 +77,7 @@ def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
     """A group without members has nothing to own; one that does not exist is an error."""
     scene.offset("orders", 0, 5)
     assert findings(scene) == []
-    with Connection(scene.config()) as connection, pytest.raises(UnknownGroupError):
+    with ZooKeeperClient(scene.config()) as connection, pytest.raises(UnknownGroupError):
         verify(connection, "nobody")
 
 

@@ -10,7 +10,7 @@ import pytest
 from zkconsumer.admin.what_if import Place, places, what_if
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, Group, compute
+from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import decode_topic
 from zkconsumer.protocol.registrations import (
@@ -22,9 +22,9 @@ from zkconsumer.protocol.registrations import (
 from zkconsumer.protocol.releases import DEFAULT
 
 
-def group(*registrations: Registration, **sizes: int) -> Group:
+def group(*registrations: Registration, **sizes: int) -> GroupInput:
     """Members g_a, g_b, ... and topics of these sizes."""
-    return Group(
+    return GroupInput(
         Strategy.RANGE,
         {
             f"g_{letter}": encode_registration(one)
@@ -37,9 +37,9 @@ def group(*registrations: Registration, **sizes: int) -> Group:
     )
 
 
-def owned(one: Group) -> Counter[str]:
+def owned(one: GroupInput) -> Counter[str]:
     """How many partitions each thread would own."""
-    parts = compute(one, DEFAULT)
+    parts = assign_each_member(one, DEFAULT)
     return Counter(
         thread
         for part in parts.values()
@@ -71,7 +71,7 @@ def test_wishes_add_up() -> None:
 def test_a_topic_grows_behind_its_last_partition() -> None:
     """Also where numbers are missing."""
     gaps = group(STATIC)
-    gaps = Group(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
+    gaps = GroupInput(gaps.strategy, gaps.registrations, {"t": b'{"partitions":{"0":[0],"5":[0]}}'})
     assert decode_topic(what_if(gaps, ["t=+2"]).topics["t"], where="") == (0, 5, 6, 7)
 
 
@@ -114,7 +114,7 @@ def test_a_group_that_asks_for_nothing() -> None:
 def test_what_moves() -> None:
     """A move goes from one owner to another; what had none, or will have none, is no move."""
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
-    found = places(compute(group(STATIC, STATIC, t=4), DEFAULT), now)
+    found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [
         Place(TopicPartition("t", 0), "g_a-0", "g_a-0"),
         Place(TopicPartition("t", 1), "g_a-0", "g_a-0"),

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Group, compute
+from zkconsumer.protocol.group_assignment import GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.protocol.releases import profile
@@ -170,7 +170,7 @@ def group(client: KazooClient, topic: str, unique: Callable[[str], str]) -> str:
     for member, registration in members.items():
         client.create(paths.member(name, member), registration, ephemeral=True, makepath=True)
     topics = {topic: client.get(paths.topic(topic))[0]}
-    parts = compute(Group(Strategy.ROUND_ROBIN, members, topics), profile("1.1.1"))
+    parts = assign_each_member(GroupInput(Strategy.ROUND_ROBIN, members, topics), profile("1.1.1"))
     for part in parts.values():
         assert isinstance(part, dict)
         for tp, thread in part.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from topiclogs import KafkaLog, Log, MemoryLog, Reader, eventually
 
-from zkconsumer.consumer.stream_partitions import Which
+from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
@@ -56,7 +56,7 @@ def test_every_message_says_its_topic_and_its_token(
             assert message.token == tokens[tp]
             assert message.value == f"{tp}-{message.offset}".encode()
     assert seen == {tp: list(range(500)) for tp in tps}
-    assert {tp: at.offset for tp, at in reader.stream.positions(Which.DELIVERED).items()} == (
+    assert {tp: at.offset for tp, at in reader.stream.positions(Coverage.DELIVERED).items()} == (
         dict.fromkeys(tps, 500)
     )
 
@@ -92,7 +92,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
 
     def known() -> bool:
         reader.stream.poll(timeout_s=0.05)
-        return len(reader.stream.positions(Which.DELIVERED)) == len(tps)
+        return len(reader.stream.positions(Coverage.DELIVERED)) == len(tps)
 
     eventually(known)
     assert {one.tp: one.offset for one in reader.news} == dict.fromkeys(tps, 500)

@@ -24,7 +24,7 @@ from zkconsumer.errors import AccessDeniedError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 USER, PASSWORD = "carol", "canary-first-8831"
 _SASL = 102  # ZooKeeper's number of a login's request
@@ -216,7 +216,7 @@ def test_a_client_that_dies_before_there_are_streams(
 def test_a_tool_is_told_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
     """A tool whose client dies does not wait for its time limit, and says what happened."""
     config = guarded.config("g", spoiler.address, zookeeper_connection_timeout_s=LIMIT_S)
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         assert connection.children([paths.CONSUMERS]) is not None
         spoiler.logins = 1
         spoiler.cut()

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from zkconsumer.protocol.assignors import KeyForm, Strategy
-from zkconsumer.protocol.group_assignment import Failure, Group, Part, compute
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    assign_each_member,
+)
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.releases import profile
 
@@ -34,14 +39,14 @@ def cases(name: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def group_of(case: dict[str, Any]) -> Group:
+def group_of(case: dict[str, Any]) -> GroupInput:
     """A case as it stood in ZooKeeper."""
 
     def payload(text: str | None) -> bytes | None:
         return None if text is None else text.encode()
 
     registrations = case["registrations"]
-    return Group(
+    return GroupInput(
         Strategy(case["strategy"]),
         {one: payload(registrations[one]) for one in case["ids_child_order"]},
         {topic: payload(text) for topic, text in case["topics"].items()},
@@ -56,7 +61,7 @@ def expected(case: dict[str, Any], release: str) -> dict[str, object]:
     return result["assignment"] | errors
 
 
-def shown(parts: dict[str, Part | Failure]) -> dict[str, object]:
+def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
     """What we computed, in the captures' form."""
     found: dict[str, object] = {}
     for consumer, part in parts.items():
@@ -83,7 +88,7 @@ def test_each_member_computes_what_the_jvm_member_computed(name: str, release: s
     differing = []
     for case in cases(name):
         theirs = expected(case, release)
-        ours = compute(group_of(case), profile(release), members=theirs)
+        ours = assign_each_member(group_of(case), profile(release), members=theirs)
         if not has_ties(case, release) and shown(ours) != theirs:
             differing.append((case["case"], case.get("name"), shown(ours), theirs))
     assert differing == []
@@ -95,7 +100,7 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
     dealt = 0
     for case in cases("roundrobin_hash_ties"):
         theirs = expected(case, release)
-        parts = compute(group_of(case), profile(release))
+        parts = assign_each_member(group_of(case), profile(release))
         failed = {one for one, part in parts.items() if isinstance(part, Failure)}
         assert failed == {one for one, part in theirs.items() if isinstance(part, str)}
         theirs_dealt = {

@@ -30,7 +30,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
-from zkconsumer.zk.observer import Observer, Part
+from zkconsumer.zk.observer import GroupPart, Observer
 
 TAKE_OVERS = 20  # of one session; its own client wins now and then
 REST_S = 0.7  # longer than a member waits before it reads back what it has kept
@@ -231,7 +231,9 @@ class Crew:
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)
         self.observer = stack.enter_context(
-            Observer(zookeeper, group, follow={Part.MEMBERS, Part.OWNERS, Part.OFFSETS})
+            Observer(
+                zookeeper, group, follow={GroupPart.MEMBERS, GroupPart.OWNERS, GroupPart.OFFSETS}
+            )
         )
         self._began_ms = int(time.time() * 1000) - 1
         self._ahead_s = time.time() - boottime()

@@ -11,7 +11,7 @@ from zkconsumer.member.rebalance import MAX_PUT_OFF, RECHECK_S
 from zkconsumer.member.state import Phase, replace
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
-    UNNAMED,
+    UNKNOWN_BLOCKER,
     Blocker,
     Ownership,
     Purpose,
@@ -431,7 +431,7 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
 def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
     """What a failed claim could not delete is owned, told, and released when it goes elsewhere."""
     member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
-    got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNNAMED)
+    got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNKNOWN_BLOCKER)
     done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
     member.load()

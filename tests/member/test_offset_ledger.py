@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from zkconsumer.member.offset_ledger import (
     Ledger,
-    absorb,
     allow,
+    apply_commit_result,
     doubt,
     plan,
     reset,
-    take_up,
+    starting_offset,
     track,
     without,
 )
@@ -43,7 +43,7 @@ def met(
     before: Ledger, offset: int, theirs: StoredOffset, *marked: TopicPartition
 ) -> tuple[Ledger, object]:
     """A commit to `offset` that meets what somebody else wrote."""
-    return absorb(
+    return apply_commit_result(
         before,
         plan(before, at(offset)),
         versions={},
@@ -74,7 +74,7 @@ def test_positions_of_another_ownership_count_for_nothing() -> None:
 def test_our_own_commits_never_go_back() -> None:
     """After an explicit commit of the message in hand, a commit of finished ones writes nothing."""
     before = ledger(10, 3)
-    after, _ = absorb(
+    after, _ = apply_commit_result(
         before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
     )
     lower = plan(after, at(10))
@@ -156,7 +156,7 @@ def test_a_malformed_offset_is_never_written_over() -> None:
 def test_findings_about_what_was_lost_meanwhile_are_ignored() -> None:
     """Results for a partition that is no longer in the ledger change nothing."""
     asked = plan(ledger(10, 3), at(12))
-    after, findings = absorb(
+    after, findings = apply_commit_result(
         {}, asked, versions={TP: 4}, foreign={TP: StoredOffset(1, 9)}, marked=frozenset({TP})
     )
     assert after == {}
@@ -231,12 +231,12 @@ class Owner:
                         self.ledger = doubt(self.ledger, asked)
                         return
                 versions = {TP: self.znode.version or 0} if TP in asked.writes else {}
-                self.ledger, _ = absorb(
+                self.ledger, _ = apply_commit_result(
                     self.ledger, asked, versions=versions, foreign={}, marked=frozenset()
                 )
                 return
             marked = frozenset({TP}) if self.znode.mzxid in self.znode.marks else frozenset()
-            self.ledger, findings = absorb(
+            self.ledger, findings = apply_commit_result(
                 self.ledger, asked, versions={}, foreign={TP: self.znode.stored()}, marked=marked
             )
             self.left += [to for _, to in findings.left.values() if to is not None]
@@ -332,7 +332,7 @@ def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
 def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Ledger:
     """What Kafka has, and what ZooKeeper has beside it."""
     kafka = OffsetAndMetadata(offset, metadata)
-    tracked, _ = take_up(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
+    tracked, _ = starting_offset(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
     return {TP: tracked}
 
 
@@ -356,15 +356,15 @@ def test_where_reading_begins(
     """Of both stores the larger; where Kafka alone is written its own, or else ZooKeeper's."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
-    assert take_up(storage, stored, noted, EPOCH)[1] == start
+    assert starting_offset(storage, stored, noted, EPOCH)[1] == start
 
 
 def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
     """Kafka's own offset is enough where it alone is written; the larger of both needs both."""
     broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
-    assert not take_up(Storage.KAFKA, broken, noted, EPOCH)[0].error
-    assert take_up(Storage.KAFKA, broken, None, EPOCH)[0].error
-    assert take_up(Storage.DUAL, broken, noted, EPOCH)[0].error
+    assert not starting_offset(Storage.KAFKA, broken, noted, EPOCH)[0].error
+    assert starting_offset(Storage.KAFKA, broken, None, EPOCH)[0].error
+    assert starting_offset(Storage.DUAL, broken, noted, EPOCH)[0].error
 
 
 def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
@@ -400,8 +400,8 @@ def test_what_kafka_has_stored_is_known_from_then_on() -> None:
     """An acknowledged commit is what the next one may not go behind; another is not."""
     before = in_kafka(10)
     asked = plan(before, at(12), Storage.KAFKA)
-    none, _ = absorb(before, asked, versions={}, foreign={}, marked=frozenset())
-    stored, _ = absorb(
+    none, _ = apply_commit_result(before, asked, versions={}, foreign={}, marked=frozenset())
+    stored, _ = apply_commit_result(
         before, asked, versions={}, foreign={}, marked=frozenset(), kafka=frozenset({TP})
     )
     assert plan(none, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
@@ -411,7 +411,7 @@ def test_what_kafka_has_stored_is_known_from_then_on() -> None:
 def test_what_may_go_back_in_kafka() -> None:
     """After a reset, an operator's marked edit, or when the user names a lower offset."""
     before = in_kafka(10, value=10)
-    edited, _ = absorb(
+    edited, _ = apply_commit_result(
         before,
         plan(before, at(12), Storage.DUAL),
         versions={},
@@ -420,7 +420,7 @@ def test_what_may_go_back_in_kafka() -> None:
     )
     for ledger_then in (reset(before, TP), edited, allow(before, at(3))):
         assert plan(ledger_then, at(3), Storage.DUAL).kafka == {TP: (3, "")}
-    foreign, _ = absorb(
+    foreign, _ = apply_commit_result(
         before,
         plan(before, at(12), Storage.DUAL),
         versions={},

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from zkconsumer.protocol.assignors import KeyForm, Strategy
-from zkconsumer.protocol.group_assignment import Failure, Group, Part, compute
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    assign_each_member,
+)
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.protocol.release_detection import detect, nearest
@@ -23,9 +28,9 @@ INTERNAL = "__consumer_offsets"
 
 def group(
     strategy: Strategy, members: Mapping[str, Registration], sizes: Mapping[str, int]
-) -> Group:
+) -> GroupInput:
     """A group whose members registered as by default."""
-    return Group(
+    return GroupInput(
         strategy,
         {name: encode_registration(one, profile=DEFAULT) for name, one in members.items()},
         {
@@ -45,14 +50,14 @@ def wildcard(regex: str) -> Registration:
     return Registration({regex: 1}, Pattern.WHITE_LIST, 1)
 
 
-def part(one: Group, consumer: str, release: Profile) -> Part:
+def part(one: GroupInput, consumer: str, release: Profile) -> MemberAssignment:
     """What a member of a release would own."""
-    found = compute(one, release)[consumer]
+    found = assign_each_member(one, release)[consumer]
     assert not isinstance(found, Failure)
     return found
 
 
-def all_parts(one: Group, release: Profile) -> Part:
+def all_parts(one: GroupInput, release: Profile) -> MemberAssignment:
     """What all members of a release would own."""
     return owned(*(part(one, consumer, release) for consumer in one.registrations))
 
@@ -81,7 +86,7 @@ def test_what_is_found_is_written_and_read_as_by_default() -> None:
     assert found.key_form is KeyForm.DASH
 
 
-DEFAULTS: list[tuple[str, Group, Part]] = [
+DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
     ("nobody owns", TWO, {}),
     (
         "all releases",
@@ -90,12 +95,14 @@ DEFAULTS: list[tuple[str, Group, Part]] = [
     ),
     ("not registered", TWO, {TopicPartition("logs", 0): "g_gone-0"}),
     ("no release explains", TWO, {TopicPartition("logs", 0): "g_a-0"}),
-    ("cannot be read", Group(RANGE, {"g_a": b"x"}, {}), {TopicPartition("t", 0): "g_a-0"}),
+    ("cannot be read", GroupInput(RANGE, {"g_a": b"x"}, {}), {TopicPartition("t", 0): "g_a-0"}),
 ]
 
 
 @pytest.mark.parametrize(("reason", "one", "owners"), DEFAULTS, ids=lambda value: str(value)[:20])
-def test_otherwise_it_is_the_default(reason: str, one: Group, owners: Part) -> None:
+def test_otherwise_it_is_the_default(
+    reason: str, one: GroupInput, owners: MemberAssignment
+) -> None:
     """Where the owner nodes do not tell, it is the default, and the reason is said."""
     found = detect(one, owners)
     assert found.profile is DEFAULT
@@ -111,7 +118,7 @@ def test_internal_topics_tell_0_10_from_0_11() -> None:
     assert detect(one, all_parts(one, OLD)).profile is DEFAULT
 
 
-def owned(*held: Part) -> Part:
+def owned(*held: MemberAssignment) -> MemberAssignment:
     """All owner nodes of members that hold what each computed for itself."""
     return {tp: thread for of_member in held for tp, thread in of_member.items()}
 
@@ -141,7 +148,9 @@ def test_the_profile_that_we_deal_by() -> None:
 def test_unequal_exclusion_of_internal_topics() -> None:
     """A member that takes internal topics where the rest leave them out is named."""
     one = group(RANGE, {"g_a": wildcard(".*"), "g_b": wildcard("t|_.*")}, {"t": 2, INTERNAL: 2})
-    taking = compute(Group(RANGE, one.registrations, one.topics, exclude_internal=False), OLD)
+    taking = assign_each_member(
+        GroupInput(RANGE, one.registrations, one.topics, exclude_internal=False), OLD
+    )
     of_b = taking["g_b"]
     assert not isinstance(of_b, Failure)
     found = detect(one, owned(part(one, "g_a", OLD), of_b))
@@ -151,7 +160,7 @@ def test_unequal_exclusion_of_internal_topics() -> None:
 
 def test_another_strategy() -> None:
     """A group that deals by the other strategy than ours is told from the owner nodes."""
-    ranged = Group(RANGE, TWO.registrations, TWO.topics)
+    ranged = GroupInput(RANGE, TWO.registrations, TWO.topics)
     found = detect(TWO, all_parts(ranged, OLD))
     assert set(found.quarrels) == {"g_a", "g_b"}
     assert "range" in found.quarrels["g_a"]
@@ -164,7 +173,7 @@ def test_another_strategy() -> None:
 def test_regexes_that_were_written_badly(key: str, said: str) -> None:
     """Doubled escapes, and what two releases read differently, are named even without owners."""
     payload = f'{{"subscription":{{"{key}":1}},"pattern":"white_list"}}'.encode()
-    found = detect(Group(RANGE, {"g_a": payload}, {}), {})
+    found = detect(GroupInput(RANGE, {"g_a": payload}, {}), {})
     assert said in found.quarrels.get("g_a", "")
     assert bool(found.quarrels) is bool(said)
 

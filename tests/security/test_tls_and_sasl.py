@@ -15,7 +15,7 @@ from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachab
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import Observer
 
 SASL = {
@@ -123,7 +123,7 @@ def test_tls_to_a_plain_port_names_the_server_s_release(
         ConsumerConnector(config)
     with pytest.raises(ConfigError, match=said):
         Observer(config.zookeeper_connect, "g", config=config, timeout_s=1.0).__enter__()
-    with pytest.raises(ConfigError, match=said), Connection(config):
+    with pytest.raises(ConfigError, match=said), ZooKeeperClient(config):
         pass
 
 

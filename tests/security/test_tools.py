@@ -20,7 +20,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Right, SetData
 from zkconsumer.sandbox.topics import create_topic, produce
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 DIGEST = {
     "zookeeper_auth_scheme": "digest",
@@ -108,8 +108,8 @@ class World:
         assert "canary" not in result.output
         return result
 
-    def connection(self) -> Connection:
-        return Connection(ConsumerConfig(group_id=self.group, **self.settings))
+    def connection(self) -> ZooKeeperClient:
+        return ZooKeeperClient(ConsumerConfig(group_id=self.group, **self.settings))
 
     def rights(self, group: str) -> set[tuple[Right, ...]]:
         """Every list that there is below a group."""

@@ -11,7 +11,7 @@ import pytest
 from zkconsumer.consumer.executor import Done, Running, WatchFired
 from zkconsumer.member import commands, events, offset_ledger, state
 from zkconsumer.member import state as core_state
-from zkconsumer.member.operations import Member
+from zkconsumer.member.operations import MemberIdentity
 from zkconsumer.member.state import State, replace
 from zkconsumer.protocol import group_snapshot, model
 from zkconsumer.protocol.model import TopicPartition
@@ -136,7 +136,7 @@ def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
 
 
 TP, OWNED = TopicPartition("t", 0), 12
-ME = Member.of(core_state.Settings("g", "g_0", {}), 1)
+ME = MemberIdentity.of(core_state.Settings("g", "g_0", {}), 1)
 OF_A_WORLD: dict[str, Any] = {
     "now": 1.0,
     "zookeeper": SimZooKeeper(),

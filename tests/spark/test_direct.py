@@ -30,7 +30,7 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.cluster_logs import ClusterLogs
 from zkconsumer.spark.direct_stream import DirectStreamReader
-from zkconsumer.spark.offset_mirror import Mirror
+from zkconsumer.spark.offset_mirror import OffsetMirror
 from zkconsumer.spark.offset_ranges import StreamOffset, from_offset
 from zkconsumer.spark.offset_resolution import offsets_of, partitions_of
 from zkconsumer.spark.options import SourceOptions
@@ -432,7 +432,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
         }
     ).config
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    mirror = Mirror(config)
+    mirror = OffsetMirror(config)
     mirror.commit({zero: 5, one: 5})
     with session(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, zero), b"9")
@@ -469,7 +469,7 @@ def test_a_group_with_members_is_told_of(
     ).config
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.member(group, f"{group}_other"), b"{}", makepath=True)
-    mirror = Mirror(config)
+    mirror = OffsetMirror(config)
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         mirror.commit({TopicPartition(topic, 0): 5})
     mirror.close()

@@ -36,7 +36,7 @@ from zkconsumer.spark.tables.changes import State
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, schema_of
 from zkconsumer.spark.tables.source import ChangesReader, Piece, chunks, plan
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 ROOT = Path(__file__).parents[2]
 GROUPS, PARTITIONS = 30, 4
@@ -56,7 +56,7 @@ class Cluster(Scene):
     def lags(self) -> dict[str, GroupLag]:
         """Of all groups, as the operator's tools have them."""
         names = [*(f"{self.prefix}-{n}" for n in range(GROUPS)), f"{self.prefix}-bad"]
-        with Connection(self.config()) as connection:
+        with ZooKeeperClient(self.config()) as connection:
             return group_lags(connection, names, limit_s=LIMIT_S)
 
 
@@ -164,7 +164,7 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
 def test_members(spark: SparkSession, cluster: Cluster) -> None:
     """Members as the operator's tools report them; one that cannot be read is a row, too."""
     found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
-    with Connection(cluster.config()) as connection:
+    with ZooKeeperClient(cluster.config()) as connection:
         names = {row.group for row in found.values()}
         reports = [one for _, of in members(connection, names).values() for one in of]
     expected = {one.consumer: one for one in reports}
@@ -186,7 +186,7 @@ def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
     """Each znode is a row, with its version and session; what cannot be read has no value."""
     owners = _by_partition(tables.owners(spark, **_all_of(cluster)))
     offsets = _by_partition(tables.offsets(spark, **_all_of(cluster)))
-    with Connection(cluster.config()) as connection:
+    with ZooKeeperClient(cluster.config()) as connection:
         images = read_groups(connection, {row.group for row in offsets.values()})
     assert len(owners) == sum(len(image.owners) for image in images.values())
     assert len(offsets) == sum(len(image.offsets) for image in images.values())
@@ -301,7 +301,7 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
 
 def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
     """Whole clusters: every group of thousands is there once, read by several tasks."""
-    with Connection(scene.config()) as connection:
+    with ZooKeeperClient(scene.config()) as connection:
         connection.write([Create(paths.CONSUMERS)])
         for first in range(0, 3_000, 250):
             writes = []
@@ -334,7 +334,7 @@ def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scen
         scene.session.delete(paths.offset("g", TopicPartition("new", number)))
     scene.offset("t0", 0, 5, "small")
     options = parse({"table": "lag", "zookeeper": scene.connect, "parallelism": "4"})
-    with Connection(options.config) as connection:
+    with ZooKeeperClient(options.config) as connection:
         shares = plan(connection, options)
     assert len(shares) == 4
     sizes = [sum(piece.size for piece in share) for share in shares]

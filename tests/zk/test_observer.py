@@ -21,7 +21,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.observer import Change, GroupSnapshot, Observer, OwnerInfo, Part, What
+from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer, OwnerInfo
 
 # Seconds until an expected change must have come; a lost one fails the test after so long.
 PATIENCE_S = 60.0
@@ -62,7 +62,7 @@ def following(connect: str, group: str) -> Iterator[tuple[Observer, Followed]]:
     """An observer that follows a group, read once."""
     with Observer(connect, group) as observer:
         followed = Followed(observer)
-        followed.until(lambda change: change.what is What.READ)
+        followed.until(lambda change: change.what is ChangeKind.READ)
         yield observer, followed
     assert followed.join()
 
@@ -93,7 +93,7 @@ def is_owner(tp: TopicPartition, thread: str | None) -> Callable[[Change], bool]
     def wanted(change: Change) -> bool:
         after = change.after
         found = after.thread_id if isinstance(after, OwnerInfo) else None
-        return (change.what, change.key, found) == (What.OWNER, tp, thread)
+        return (change.what, change.key, found) == (ChangeKind.OWNER, tp, thread)
 
     return wanted
 
@@ -126,7 +126,7 @@ def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> No
         assert observer.snapshot() == GroupSnapshot()
         assert observer.count_owners("orders") == 0
         followed = Followed(observer)
-        followed.until(lambda change: change.what is What.READ)
+        followed.until(lambda change: change.what is ChangeKind.READ)
         assert not observer.group_exists()
     assert followed.join()
 
@@ -135,7 +135,7 @@ def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> N
     """Only the parts that were asked for are read."""
     claim(client, group, T0)
     client.create(paths.offset(group, T0), b"42", makepath=True)
-    with Observer(zookeeper.connect, group, follow={Part.OWNERS}) as observer:
+    with Observer(zookeeper.connect, group, follow={GroupPart.OWNERS}) as observer:
         found = observer.snapshot()
     assert (set(found.owners), set(found.offsets)) == ({T0}, set())
 
@@ -144,14 +144,14 @@ def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, g
     """A group that comes into being while it is followed is seen, part by part, and its end too."""
     with following(zookeeper.connect, group) as (_, followed):
         client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
-        followed.until(lambda change: (change.what, change.key) == (What.MEMBER, "g_a"))
+        followed.until(lambda change: (change.what, change.key) == (ChangeKind.MEMBER, "g_a"))
         claim(client, group, T0)
         followed.until(is_owner(T0, "g_a-0"))
         client.create(paths.offset(group, T0), b"1", makepath=True)
         followed.until(lambda change: change.after == 1)
         client.set(paths.offset(group, T0), b"2")
         last = followed.until(lambda change: change.after == 2)[-1]
-        assert last == Change(What.OFFSET, T0, 1, 2)
+        assert last == Change(ChangeKind.OFFSET, T0, 1, 2)
         client.set(paths.offset(group, T0), b"x")
         followed.until(lambda change: "is no offset" in str(change.after))
         claim(client, group, T1)
@@ -160,7 +160,7 @@ def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, g
         seen = followed.until(is_owner(T1, None))
         assert is_owner(T0, None)(seen[-2])
         client.delete(paths.member(group, "g_a"))
-        followed.until(lambda change: change.what is What.MEMBER and change.after is None)
+        followed.until(lambda change: change.what is ChangeKind.MEMBER and change.after is None)
 
 
 def test_an_owner_that_is_replaced_at_once(
@@ -234,7 +234,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
         thief.start()
         thief.stop()
         followed.until(lambda change: change.after == "lost")
-        followed.until(lambda change: change.what is What.READ)
+        followed.until(lambda change: change.what is ChangeKind.READ)
         client.delete(paths.owner(group, T0))
         followed.until(is_owner(T0, None))
 

@@ -90,7 +90,7 @@ def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> No
 def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
     """More than a server takes: refused by name before it is sent, and the session lives on."""
     many = {f"{number:04}{'t' * 245}": 1 for number in range(4100)}
-    large = ops.Member(client.group, "g_large", many, client.me.strategy, client.me.session)
+    large = ops.MemberIdentity(client.group, "g_large", many, client.me.strategy, client.me.session)
     outcome = client.run(ops.register(large, 1))
     assert isinstance(outcome, Denied)
     assert "larger than" in outcome.reason
@@ -189,7 +189,7 @@ def test_topics_are_watched_whether_they_exist_or_not(
 ) -> None:
     """A change of a topic's data, its creation and its deletion each fire the watch."""
     topic = unique("topic")
-    me = ops.Member(client.group, "g_m", {topic: 1}, client.me.strategy, client.me.session)
+    me = ops.MemberIdentity(client.group, "g_m", {topic: 1}, client.me.strategy, client.me.session)
     path = paths.topic(topic)
     client.peer.ensure_path(paths.TOPICS)
     fired = []

@@ -10,7 +10,7 @@ from zkdriver import READ_ONLY, Client, tps
 from zkconsumer.member.events import Claimed, MemberNodeGone, Outcome
 from zkconsumer.member.operations import claim
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import UNNAMED, Blocker, TopicPartition
+from zkconsumer.protocol.model import UNKNOWN_BLOCKER, Blocker, TopicPartition
 
 T0, T1, T2 = tps(0, 1, 2)
 Races = Mapping[int, Callable[[], object]]
@@ -87,7 +87,7 @@ def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
     with_parents(client)
     outcome = claimed(run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)}))
     assert outcome.claimed.keys() == {T0, T2}
-    assert outcome.blocked == {T1: UNNAMED}
+    assert outcome.blocked == {T1: UNKNOWN_BLOCKER}
     assert client.owners()[T1][1] == client.peer.client_id[0]
 
 

@@ -12,7 +12,7 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError
 from zkconsumer.protocol.requests import Code, Create, Right
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.kazoo_transport import AT_ONCE
 
 
@@ -29,7 +29,7 @@ def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique
     """Replies longer than what is read ahead, between short ones, come whole and in order."""
     root = f"/{unique('ahead')}"  # type: ignore[operator]
     data = {f"{root}/{n}": bytes([n % 251]) * (n * 997 % 200_000) for n in range(200)}
-    with Connection(_config(zookeeper)) as connection:
+    with ZooKeeperClient(_config(zookeeper)) as connection:
         assert connection.write([Create(root)]).code is Code.OK
         for path, payload in data.items():
             assert connection.write([Create(path, payload)]).code is Code.OK
@@ -45,10 +45,10 @@ def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) 
     nobody = (Right("digest:nobody:x", 31),)
     payloads = {f"/{n}": None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(200)}
     config = _config(zookeeper)
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         assert connection.write([Create(chroot)]).code is Code.OK
     config = dataclasses.replace(config, zookeeper_connect=f"{zookeeper.connect}{chroot}")
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         for path, data in payloads.items():
             assert connection.write([Create(path, data), Create(f"{path}/ü")]).code is Code.OK
         assert connection.write([Create("/no", b"", rights=nobody)]).code is Code.OK
@@ -85,7 +85,7 @@ def test_a_server_that_takes_single_reads_only(
     """A server before 3.6 is read znode by znode, also when it follows one that takes many."""
     server, root = zookeeper_of(release), f"/{unique('single')}"
     paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
-    with Connection(_config(server)) as connection:
+    with ZooKeeperClient(_config(server)) as connection:
         assert connection._session.server_release() == tuple(map(int, release.split(".")))
         assert not connection._session._sender.takes_many
         assert connection.write([Create(root), *map(Create, paths)]).code is Code.OK
@@ -105,13 +105,13 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
             zookeeper_connect=server.connect,
             zookeeper_session_timeout_s=0.6,
         )
-        with Connection(config) as connection:
+        with ZooKeeperClient(config) as connection:
             assert connection.children(["/"])["/"] == ["zookeeper"]
             server.kill()
             with pytest.raises(ZooKeeperUnreachableError):
                 connection.children(["/"])
             server.start()
-            with Connection(_config(server)):
+            with ZooKeeperClient(_config(server)):
                 pass  # it lets clients in
             for _ in range(50):
                 try:

@@ -35,10 +35,10 @@ from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import Place, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.group_assignment import compute
+from zkconsumer.protocol.group_assignment import assign_each_member
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.release_detection import detect
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 BROKER_LIMIT_S: Final = 6.0
 """Seconds for each request to the brokers. A broker that is slower counts as silent, and what it
@@ -85,7 +85,7 @@ class Admin:
             )
         self.config = config
         self._backup_dir, self._limit_s = backup_dir, broker_limit_s
-        self._connection = Connection(config)
+        self._connection = ZooKeeperClient(config)
 
     def __enter__(self) -> Self:
         self._connection.__enter__()
@@ -165,7 +165,7 @@ class Admin:
         """
         now, owners = live_group(self._connection, group)
         rules = detect(now, owners).profile
-        return places(compute(what_if(now, wishes), rules), owners)
+        return places(assign_each_member(what_if(now, wishes), rules), owners)
 
     # ---- plan: nothing is written ----------------------------------------------------------------
 

@@ -59,7 +59,7 @@ from zkconsumer.protocol.requests import (
     Write,
     payload_size,
 )
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- guards --------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Guards:
         self._marks: dict[str, int] = {}
         self._marked: set[str] = set()
 
-    def read(self, connection: Connection) -> None:
+    def read(self, connection: ZooKeeperClient) -> None:
         """Return the present znodes. Raises AccessDeniedError if the guard cannot be restored."""
         groups = self._plan.groups
         roots = {paths.group(name): name for name in groups}
@@ -211,7 +211,7 @@ class Guards:
         is_below = write.path == room or write.path.startswith(f"{room}/")
         return is_below and all(one.path != write.path for one in self._plan.changes)
 
-    def prune(self, connection: Connection) -> None:
+    def prune(self, connection: ZooKeeperClient) -> None:
         """Take away marks that are older than a day; somebody else may do so at the same time."""
         for group in self._marked:
             room = paths.edits(group)
@@ -226,7 +226,7 @@ class Guards:
 # ---- access control -----------------------------------------------------------------------------
 
 
-def read_rights(connection: Connection, of: Iterable[str]) -> dict[str, tuple[Right, ...]]:
+def read_rights(connection: ZooKeeperClient, of: Iterable[str]) -> dict[str, tuple[Right, ...]]:
     """The access control lists of these znodes, so that they can be written again as they are.
 
     Raises AccessDeniedError for one that is kept from us, in whole or in the hash of a password,
@@ -292,7 +292,7 @@ _OF_NOBODY = " (of no session: `zkconsumer doctor` tells how to be rid of it)"
 
 
 def apply(
-    connection: Connection,
+    connection: ZooKeeperClient,
     plan: Plan,
     *,
     backup_dir: Path,
@@ -341,7 +341,7 @@ class _Run:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ZooKeeperClient,
         plan: Plan,
         *,
         live: Live,

@@ -14,7 +14,7 @@ from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.requests import Reply, StoreOffsets
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 
 class BrokerOffsets:
@@ -27,7 +27,7 @@ class BrokerOffsets:
         self._config, self._brokers, self._limit_s = config, brokers, limit_s
 
     @classmethod
-    def of(cls, connection: Connection) -> BrokerOffsets:
+    def of(cls, connection: ZooKeeperClient) -> BrokerOffsets:
         """That of the brokers that are registered now."""
         limit_s = connection.config.zookeeper_connection_timeout_s
         return cls(connection.config, registered(connection), limit_s)
@@ -70,6 +70,6 @@ class BrokerOffsets:
         return {**denied, **unavailable}
 
 
-def registered(connection: Connection) -> list[Broker]:
+def registered(connection: ZooKeeperClient) -> list[Broker]:
     """The brokers whose registrations can be read."""
     return [one for one in read_brokers(connection).values() if isinstance(one, Broker)]

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from zkconsumer.admin.apply import Live
 from zkconsumer.admin.checks import offsets, owners, registrations, rights
-from zkconsumer.admin.findings import Case, Finding, Log, Severity
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Log, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
     GroupImage,
@@ -35,7 +35,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.requests import Node
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 Logs = Mapping[TopicPartition, Log | str]
 AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
@@ -62,7 +62,7 @@ finding."""
 ACCESS_DENIED = "access-denied"
 
 
-def examine(case: Case) -> list[Finding]:
+def examine(case: ExaminedGroup) -> list[Finding]:
     """All that is wrong with one group as it was read; the worst first, and pure."""
     found = [
         *registrations.of_members(case),
@@ -78,7 +78,7 @@ def examine(case: Case) -> list[Finding]:
 
 
 def doctor(
-    connection: Connection,
+    connection: ZooKeeperClient,
     groups: Iterable[str] | None = None,
     *,
     settings: MemberSettings | None = None,
@@ -132,17 +132,17 @@ def kafka_logs(limit_s: float) -> AskLogs:
 
 
 def _cases(
-    connection: Connection,
+    connection: ZooKeeperClient,
     names: Sequence[str],
     settings: MemberSettings | None,
     denied: list[Finding],
-) -> dict[str, Case]:
+) -> dict[str, ExaminedGroup]:
     topics = read_topics(connection, read_topic_names(connection))
     payloads = {name: one.node.data for name, one in topics.items()}
     brokers = read_brokers(connection)
     images = _images(connection, names, denied)
     cases = {
-        name: Case(
+        name: ExaminedGroup(
             image,
             payloads,
             settings=settings(name) if settings else None,
@@ -166,8 +166,10 @@ def _cases(
 
 
 def _with_rights(
-    connection: Connection, cases: dict[str, Case], places: Callable[[Case], list[str]]
-) -> dict[str, Case]:
+    connection: ZooKeeperClient,
+    cases: dict[str, ExaminedGroup],
+    places: Callable[[ExaminedGroup], list[str]],
+) -> dict[str, ExaminedGroup]:
     wanted = {name: where for name, case in cases.items() if (where := places(case))}
     lists = connection.rights(path for where in wanted.values() for path in where)
     found = dict(cases)
@@ -178,7 +180,7 @@ def _with_rights(
 
 
 def _images(
-    connection: Connection, names: Sequence[str], denied: list[Finding]
+    connection: ZooKeeperClient, names: Sequence[str], denied: list[Finding]
 ) -> dict[str, GroupImage]:
     images, secret = read_allowed_groups(connection, names)
     denied += (
@@ -197,7 +199,7 @@ def _images(
     return images
 
 
-def _to_read_whole(case: Case) -> Iterator[str]:
+def _to_read_whole(case: ExaminedGroup) -> Iterator[str]:
     """Foreign nodes, and what belongs to topics that are gone: to be deleted with all below."""
     yield from registrations.foreign_nodes(case)
     for parent, at in case.image.topic_rooms.items():
@@ -206,8 +208,8 @@ def _to_read_whole(case: Case) -> Iterator[str]:
 
 
 def _with_logs(
-    connection: Connection, cases: dict[str, Case], ask_logs: AskLogs | None
-) -> dict[str, Case]:
+    connection: ZooKeeperClient, cases: dict[str, ExaminedGroup], ask_logs: AskLogs | None
+) -> dict[str, ExaminedGroup]:
     wanted = {name: offsets.offsets_to_compare(case) for name, case in cases.items()}
     partitions = sorted({tp for tps in wanted.values() for tp in tps})
     if ask_logs is None or not partitions:
@@ -223,7 +225,7 @@ def _with_logs(
 # ---- mending -------------------------------------------------------------------------------------
 
 
-def plan_mends(connection: Connection, findings: Iterable[Finding]) -> Plan:
+def plan_mends(connection: ZooKeeperClient, findings: Iterable[Finding]) -> Plan:
     """A plan of all that these findings' mends are; empty where they have none.
 
     Raises RefusedError where a znode is no longer what was found, or belongs to a session by now.

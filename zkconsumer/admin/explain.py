@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.findings import Case, partitions_of, ranges
+from zkconsumer.admin.findings import ExaminedGroup, partitions_of, ranges
 from zkconsumer.admin.groups import (
     read_brokers,
     read_groups,
@@ -22,7 +22,7 @@ from zkconsumer.protocol.assignors import Strategy, Variant
 from zkconsumer.protocol.group_assignment import Failure
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.model import ThreadId, TopicPartition
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Explanation:
 
 
 def explain(
-    connection: Connection, group: str, *, settings: ConsumerConfig | None = None
+    connection: ZooKeeperClient, group: str, *, settings: ConsumerConfig | None = None
 ) -> Explanation:
     """Explain a live group, read once, by the rules that its owner nodes show.
 
@@ -76,10 +76,12 @@ def explain(
     topics = read_topics(connection, read_topic_names(connection))
     payloads = {name: one.node.data for name, one in topics.items()}
     has_brokers = bool(read_brokers(connection))
-    return explanation(Case(images[group], payloads, settings=settings, has_brokers=has_brokers))
+    return explanation(
+        ExaminedGroup(images[group], payloads, settings=settings, has_brokers=has_brokers)
+    )
 
 
-def explanation(case: Case) -> Explanation:
+def explanation(case: ExaminedGroup) -> Explanation:
     """The same of what was read."""
     rules, wanted = case.rules, case.wanted
     is_range = rules.strategy is Strategy.RANGE or rules.profile.variant is Variant.RANGE_ONLY
@@ -99,7 +101,7 @@ def explanation(case: Case) -> Explanation:
     )
 
 
-def _words(case: Case, *, is_range: bool) -> Iterator[str]:
+def _words(case: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
     count = len(case.image.registrations)
     if not count:
         yield "No member is registered, so nobody is due anything."
@@ -134,7 +136,7 @@ def _words(case: Case, *, is_range: bool) -> Iterator[str]:
 # ---- range --------------------------------------------------------------------------------------
 
 
-def _range_words(case: Case, topic: str) -> str:
+def _range_words(case: ExaminedGroup, topic: str) -> str:
     n, m = len(case.wanted.partitions[topic]), len(case.wanted.threads[topic])
     if not n:
         return f"The topic does not exist, or has no partitions: its {_threads(m)} have nothing."
@@ -154,7 +156,7 @@ def _idle(threads: int, partitions: int) -> str:
     )
 
 
-def _range_shares(case: Case) -> Iterator[Share]:
+def _range_shares(case: ExaminedGroup) -> Iterator[Share]:
     for topic, threads in case.wanted.threads.items():
         numbers = case.wanted.partitions[topic]
         share, extra = divmod(len(numbers), len(threads))
@@ -177,7 +179,7 @@ def _range_shares(case: Case) -> Iterator[Share]:
 # ---- round-robin --------------------------------------------------------------------------------
 
 
-def _circle_words(case: Case, topic: str) -> str:
+def _circle_words(case: ExaminedGroup, topic: str) -> str:
     n, threads = len(case.wanted.partitions[topic]), case.wanted.threads[topic]
     if not n:
         return (
@@ -191,18 +193,18 @@ def _circle_words(case: Case, topic: str) -> str:
     return f"{text}; the first to be dealt is {first}, whose hash code is {code}."
 
 
-def _circle(case: Case) -> list[ThreadId]:
+def _circle(case: ExaminedGroup) -> list[ThreadId]:
     return sorted(
         {one for threads in case.wanted.threads.values() for one in threads}, key=utf16_key
     )
 
 
-def _hash(case: Case, topic: str, partition: int) -> int:
+def _hash(case: ExaminedGroup, topic: str, partition: int) -> int:
     form = case.rules.profile.key_form.value
     return java_hash(form.format(topic=topic, partition=partition))
 
 
-def _circle_shares(case: Case) -> Iterator[Share]:
+def _circle_shares(case: ExaminedGroup) -> Iterator[Share]:
     circle = _circle(case)
     place = {thread: position for position, thread in enumerate(circle)}
     every = sorted(case.due, key=lambda tp: _hash(case, tp.topic, tp.partition))
@@ -226,7 +228,7 @@ def _circle_shares(case: Case) -> Iterator[Share]:
 # ---- both ---------------------------------------------------------------------------------------
 
 
-def _beside_today(case: Case, share: Share) -> Share:
+def _beside_today(case: ExaminedGroup, share: Share) -> Share:
     """With what it owns now, and the reason ends with how that differs."""
     owned = case.owned_by.get((share.topic, share.thread), ())
     missing = [number for number in share.partitions if number not in owned]

@@ -16,7 +16,13 @@ from zkconsumer.admin.groups import GroupImage
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Asked, Failure, Group, Part, asked
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    RequestedTopics,
+    requested_topics,
+)
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.release_detection import Rules, detect, nearest
 from zkconsumer.protocol.releases import DEFAULT
@@ -113,7 +119,7 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True)
-class Case:
+class ExaminedGroup:
     """A group.
 
     Attributes:
@@ -150,11 +156,11 @@ class Case:
         return {key: tuple(numbers) for key, numbers in found.items()}
 
     @cached_property
-    def live(self) -> Group:
+    def live(self) -> GroupInput:
         """What members compute the assignment from, as `settings` say."""
         said = self.settings
         strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
-        return Group(
+        return GroupInput(
             strategy,
             dict(sorted(self.image.registrations.items())),
             self.topics,
@@ -167,9 +173,11 @@ class Case:
         return nearest(self.live, self.owners)
 
     @cached_property
-    def wanted(self) -> Asked:
+    def wanted(self) -> RequestedTopics:
         """What the members ask for."""
-        return asked(self.image.members, self.topics, exclude_internal=self.rules.exclude_internal)
+        return requested_topics(
+            self.image.members, self.topics, exclude_internal=self.rules.exclude_internal
+        )
 
     @cached_property
     def due(self) -> dict[TopicPartition, ThreadId]:
@@ -187,7 +195,7 @@ class Case:
         if self.wanted.faults:
             return {}
         rules = self.rules
-        as_found = Group(
+        as_found = GroupInput(
             rules.strategy,
             self.live.registrations,
             self.topics,
@@ -198,8 +206,10 @@ class Case:
         return detect(as_found, left, own=rules.profile if left else DEFAULT).quarrels
 
     @property
-    def _held(self) -> dict[ConsumerId, Part]:
-        held: dict[ConsumerId, Part] = {consumer: {} for consumer in self.image.registrations}
+    def _held(self) -> dict[ConsumerId, MemberAssignment]:
+        held: dict[ConsumerId, MemberAssignment] = {
+            consumer: {} for consumer in self.image.registrations
+        }
         for tp, thread in self.owners.items():
             held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
         return held

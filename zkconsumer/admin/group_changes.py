@@ -35,7 +35,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Node, Right
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 MAX_DELETED: Final = 10_000
 """Znodes that one command deletes unless it is told more: a slip should not cost a cluster."""
@@ -45,7 +45,7 @@ Targets = Mapping[str, Mapping[TopicPartition, int | None]]
 
 
 def plan_offsets(
-    connection: Connection, kind: str, targets: Targets, *, notes: Iterable[str] = ()
+    connection: ZooKeeperClient, kind: str, targets: Targets, *, notes: Iterable[str] = ()
 ) -> Plan:
     """Set or delete offsets in ZooKeeper, as `kind`; groups and parents that are missing are made.
 
@@ -83,7 +83,7 @@ def _offset_changes(
 
 
 def plan_delete_offsets(
-    connection: Connection,
+    connection: ZooKeeperClient,
     group: str,
     *,
     topics: Mapping[str, Collection[int] | None],
@@ -119,7 +119,7 @@ def plan_delete_offsets(
 
 
 def plan_delete_group(
-    connection: Connection, group: str, *, max_deleted: int = MAX_DELETED
+    connection: ZooKeeperClient, group: str, *, max_deleted: int = MAX_DELETED
 ) -> Plan:
     """Delete all that ZooKeeper holds of a group (`kafka.admin.ConsumerGroupCommand --delete`).
 
@@ -138,7 +138,7 @@ def plan_delete_group(
     return Plan.of("groups delete", connection.config.zookeeper_chroot, changes, notes=notes)
 
 
-def plan_copy_group(connection: Connection, source: str, target: str) -> Plan:
+def plan_copy_group(connection: ZooKeeperClient, source: str, target: str) -> Plan:
     """Give a new group all offsets of another, with the access control lists of their znodes.
 
     Raises UnknownGroupError; RefusedError when the target exists.
@@ -150,7 +150,7 @@ def plan_copy_group(connection: Connection, source: str, target: str) -> Plan:
 
 
 def plan_rename_group(
-    connection: Connection, source: str, target: str, *, max_deleted: int = MAX_DELETED
+    connection: ZooKeeperClient, source: str, target: str, *, max_deleted: int = MAX_DELETED
 ) -> Plan:
     """As `plan_copy_group`, and the old group goes once the new one is complete.
 
@@ -170,7 +170,7 @@ def plan_rename_group(
 
 
 def plan_forget_topics(
-    connection: Connection,
+    connection: ZooKeeperClient,
     topics: Collection[str],
     *,
     groups: Collection[str] | None = None,
@@ -213,7 +213,7 @@ def plan_forget_topics(
     return Plan.of("topics forget", connection.config.zookeeper_chroot, changes, notes=notes)
 
 
-def plan_writes(connection: Connection, kind: str, writes: Mapping[str, bytes | None]) -> Plan:
+def plan_writes(connection: ZooKeeperClient, kind: str, writes: Mapping[str, bytes | None]) -> Plan:
     """Write these payloads to znodes of groups, or delete them where there is None; for `doctor`.
 
     Raises RefusedError for a znode that belongs to a session.
@@ -233,7 +233,7 @@ def plan_writes(connection: Connection, kind: str, writes: Mapping[str, bytes | 
 # ---- parts --------------------------------------------------------------------------------------
 
 
-def _tree(connection: Connection, group: str) -> GroupImage:
+def _tree(connection: ZooKeeperClient, group: str) -> GroupImage:
     tree = read_group_tree(connection, group)
     if tree is None:
         raise unknown_group(group)
@@ -256,7 +256,9 @@ def _held(nodes: Mapping[str, Node]) -> set[str]:
     return held
 
 
-def _deletion(connection: Connection, nodes: Mapping[str, Node], max_deleted: int) -> list[Change]:
+def _deletion(
+    connection: ZooKeeperClient, nodes: Mapping[str, Node], max_deleted: int
+) -> list[Change]:
     if len(nodes) > max_deleted:
         raise RefusedError(
             f"{len(nodes)} znodes would be deleted, more than {max_deleted}",
@@ -273,7 +275,7 @@ def _malformed(tree: GroupImage) -> list[str]:
     ]
 
 
-def _copy(connection: Connection, tree: GroupImage, target: str) -> list[Change]:
+def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Change]:
     if connection.stats([paths.group(target)]):
         raise RefusedError(
             f"group {target} exists",
@@ -301,7 +303,7 @@ def _copy(connection: Connection, tree: GroupImage, target: str) -> list[Change]
 # ---- undo ----------------------------------------------------------------------------------------
 
 
-def plan_undo(connection: Connection, done: Plan, *, kafka: KafkaStore | None = None) -> Plan:
+def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | None = None) -> Plan:
     """Put back what stood in each znode before `done`, which `planfile.load` reads from a backup.
 
     Also where it was applied in part, and over what others have written since, which the notes
@@ -347,7 +349,7 @@ def plan_undo(connection: Connection, done: Plan, *, kafka: KafkaStore | None = 
     )
 
 
-def _kept(connection: Connection, made: Mapping[str, Node]) -> set[str]:
+def _kept(connection: ZooKeeperClient, made: Mapping[str, Node]) -> set[str]:
     """Those that cannot go, because somebody else's znode is below them."""
     kept: set[str] = set()
     below = connection.children(made)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, UnknownGroupError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_assignment import Asked, asked
+from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind, thread_ids
 from zkconsumer.protocol.payloads import (
@@ -31,7 +31,7 @@ from zkconsumer.protocol.payloads import (
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.protocol.requests import Node
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class TopicImage:
         return decode_topic(self.node.data, where=paths.topic(self.name), profile=profile)
 
 
-def read_group_names(connection: Connection) -> list[str]:
+def read_group_names(connection: ZooKeeperClient) -> list[str]:
     """All groups that have a znode, sorted (`ConsumerGroupCommand --list`)."""
     return connection.children([paths.CONSUMERS]).get(paths.CONSUMERS, [])
 
@@ -149,7 +149,7 @@ MEMBERS, OWNERS, OFFSETS = "ids", "owners", "offsets"
 
 
 def read_groups(
-    connection: Connection,
+    connection: ZooKeeperClient,
     names: Iterable[str],
     *,
     rooms: Collection[str] = (
@@ -193,7 +193,7 @@ def read_groups(
 
 
 def read_allowed_groups(
-    connection: Connection,
+    connection: ZooKeeperClient,
     names: Sequence[str],
     *,
     rooms: Collection[str] = (
@@ -214,7 +214,7 @@ def read_allowed_groups(
     return images | more[0], denied | more[1]
 
 
-def unknown_group(group: str, connection: Connection | None = None) -> UnknownGroupError:
+def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:
     """The error for a group that has no znode; with a connection it says on which servers."""
     return UnknownGroupError(
         f"group {group} does not exist",
@@ -223,13 +223,13 @@ def unknown_group(group: str, connection: Connection | None = None) -> UnknownGr
     )
 
 
-def read_group_tree(connection: Connection, name: str) -> GroupImage | None:
+def read_group_tree(connection: ZooKeeperClient, name: str) -> GroupImage | None:
     """Everything below a group's znode, whatever it is; None where the group does not exist."""
     nodes = connection.tree(paths.group(name))
     return GroupImage(name, nodes) if nodes else None
 
 
-def read_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicImage]:
+def read_topics(connection: ZooKeeperClient, names: Iterable[str]) -> dict[str, TopicImage]:
     """These topics, as far as they exist, without the state of their partitions."""
     found = connection.read([paths.topic(name) for name in names])
     return {
@@ -239,12 +239,12 @@ def read_topics(connection: Connection, names: Iterable[str]) -> dict[str, Topic
     }
 
 
-def read_topic_names(connection: Connection) -> list[str]:
+def read_topic_names(connection: ZooKeeperClient) -> list[str]:
     """All topics, sorted."""
     return connection.children([paths.TOPICS]).get(paths.TOPICS, [])
 
 
-def read_brokers(connection: Connection) -> dict[str, Broker | MalformedZnodeError]:
+def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZnodeError]:
     """The registered brokers by id; in place of what cannot be read stands the error."""
     ids = connection.children([paths.BROKER_IDS]).get(paths.BROKER_IDS, [])
     found: dict[str, Broker | MalformedZnodeError] = {}
@@ -299,7 +299,7 @@ class MemberReport:
         return tuple(thread for thread in self.threads if thread not in self.owned)
 
 
-def groups(connection: Connection, *, topic: str | None = None) -> list[GroupSummary]:
+def groups(connection: ZooKeeperClient, *, topic: str | None = None) -> list[GroupSummary]:
     """All groups there are, or those that have offsets or owners of a topic; sorted by name.
 
     Raises as `Connection.read`. Kafka: `ConsumerGroupCommand --list`.
@@ -321,11 +321,11 @@ def _group_summary(name: str, members: list[str] | AccessDeniedError | None) -> 
 
 
 def members(
-    connection: Connection,
+    connection: ZooKeeperClient,
     names: Iterable[str],
     *,
     on_denied: Callable[[str, AccessDeniedError], None] | None = None,
-) -> dict[str, tuple[Asked, list[MemberReport]]]:
+) -> dict[str, tuple[RequestedTopics, list[MemberReport]]]:
     """What the members of these groups ask for and have; of the groups that exist.
 
     A group that may not be read is told to `on_denied` and left out; without it that is raised.
@@ -338,13 +338,13 @@ def members(
     topics = read_topic_payloads(connection, images.values())
     found = {}
     for name, image in images.items():
-        wanted = asked(image.members, topics)
+        wanted = requested_topics(image.members, topics)
         found[name] = wanted, list(member_reports(image, wanted))
     return found
 
 
 def read_topic_payloads(
-    connection: Connection, images: Iterable[GroupImage]
+    connection: ZooKeeperClient, images: Iterable[GroupImage]
 ) -> dict[str, bytes | None]:
     """The topics that these groups have to do with; all there are where a member has a pattern."""
     names: set[str] = set()
@@ -360,7 +360,7 @@ def read_topic_payloads(
     return {name: one.node.data for name, one in read_topics(connection, sorted(names)).items()}
 
 
-def member_reports(image: GroupImage, wanted: Asked) -> Iterator[MemberReport]:
+def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[MemberReport]:
     """Every member of a group, sorted."""
     owned: dict[ThreadId, int] = {}
     for owner in image.owners.values():
@@ -384,7 +384,7 @@ def member_reports(image: GroupImage, wanted: Asked) -> Iterator[MemberReport]:
         )
 
 
-def idle_by_design(wanted: Asked) -> Iterator[str]:
+def idle_by_design(wanted: RequestedTopics) -> Iterator[str]:
     """Of each topic with more threads than partitions, why some have nothing to do."""
     for topic, threads in wanted.threads.items():
         partitions = len(wanted.partitions.get(topic, ()))
@@ -431,7 +431,7 @@ class PartitionPlace:
         return tuple(one for one in self.replicas if one not in self.isr)
 
 
-def topics(connection: Connection, names: Iterable[str] | None = None) -> list[TopicSummary]:
+def topics(connection: ZooKeeperClient, names: Iterable[str] | None = None) -> list[TopicSummary]:
     """These topics, as far as they exist, or all; sorted. Raises as `Connection.read`."""
     wanted = read_topic_names(connection) if names is None else sorted(set(names))
     return [_topic_summary(image) for image in read_topics(connection, wanted).values()]
@@ -449,7 +449,7 @@ def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:
     return decode_replicas(image.node.data, where=paths.topic(image.name))
 
 
-def partitions(connection: Connection, names: Iterable[str]) -> list[PartitionPlace]:
+def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionPlace]:
     """Every partition of these topics, as far as they exist, sorted.
 
     Raises MalformedZnodeError for a topic that cannot be read, and as `Connection.read`.
@@ -463,7 +463,7 @@ def partitions(connection: Connection, names: Iterable[str]) -> list[PartitionPl
 
 
 def _places(
-    connection: Connection, placed: dict[tuple[str, int], tuple[int, ...]]
+    connection: ZooKeeperClient, placed: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[PartitionPlace]:
     states = connection.read(paths.partition_state(*key) for key in placed)
     for (topic, number), replicas in placed.items():

@@ -36,10 +36,10 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
-from zkconsumer.protocol.group_assignment import Asked, asked, partitions_in
+from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 NOTHING_COMMITTED = "nothing is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
@@ -115,7 +115,7 @@ class GroupLag:
     """A group, and every partition that it has to do with, sorted."""
 
     image: GroupImage
-    asked: Asked
+    requested_topics: RequestedTopics
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -125,7 +125,7 @@ class GroupLag:
     @property
     def members(self) -> list[MemberReport]:
         """The registered members, sorted."""
-        return list(member_reports(self.image, self.asked))
+        return list(member_reports(self.image, self.requested_topics))
 
 
 AskKafka = Callable[
@@ -138,7 +138,7 @@ AskLogs = Callable[
 
 
 def group_lags(
-    connection: Connection,
+    connection: ZooKeeperClient,
     names: Iterable[str],
     *,
     limit_s: float,
@@ -161,7 +161,7 @@ def group_lags(
 
 
 def lags_of(
-    connection: Connection,
+    connection: ZooKeeperClient,
     images: Mapping[str, GroupImage],
     *,
     limit_s: float,
@@ -173,7 +173,7 @@ def lags_of(
     topics = read_topic_payloads(connection, images.values())
     brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}
-    wants = {name: asked(image.members, topics) for name, image in images.items()}
+    wants = {name: requested_topics(image.members, topics) for name, image in images.items()}
     wanted = {
         name: sorted(_selected(_concerned(image, wants[name], existing), only))
         for name, image in images.items()
@@ -213,7 +213,7 @@ def unasked_logs(
 
 
 def _concerned(
-    image: GroupImage, wanted: Asked, existing: Mapping[str, frozenset[int]]
+    image: GroupImage, wanted: RequestedTopics, existing: Mapping[str, frozenset[int]]
 ) -> set[TopicPartition]:
     topics = {*wanted.threads, *(tp.topic for tp in (*image.owners, *image.offsets))}
     found = {TopicPartition(topic, n) for topic in topics for n in existing.get(topic, ())}

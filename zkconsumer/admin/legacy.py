@@ -46,7 +46,7 @@ from zkconsumer.protocol.payloads import (
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import Profile
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Delete
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 Key = TypeVar("Key", str, int)
 
@@ -77,7 +77,7 @@ class NoNodeError(JavaError):
 class ZkUtils:
     """Reads as the tools of one release did, but many at once."""
 
-    def __init__(self, connection: Connection, profile: Profile) -> None:
+    def __init__(self, connection: ZooKeeperClient, profile: Profile) -> None:
         self.connection = connection
         self.profile = profile
 
@@ -354,7 +354,7 @@ _ATTEMPTS: Final = 20
 class Writing:
     """How a tool writes: `kind` is its name; the backup is told before the first write."""
 
-    connection: Connection
+    connection: ZooKeeperClient
     kind: str
     backup_dir: Path
     on_backup: Callable[[Path], None]
@@ -393,7 +393,7 @@ class Writing:
                 return
 
 
-def _puts(connection: Connection, values: Mapping[str, bytes]) -> Iterator[Change]:
+def _puts(connection: ZooKeeperClient, values: Mapping[str, bytes]) -> Iterator[Change]:
     above = dict.fromkeys(parent for path in values for parent in _parents(path))
     there = connection.read([*above, *values])
     for path in above:
@@ -404,7 +404,7 @@ def _puts(connection: Connection, values: Mapping[str, bytes]) -> Iterator[Chang
         yield Change(path, before, Content(data))
 
 
-def _deletions(connection: Connection, roots: Iterable[str]) -> Iterator[Change]:
+def _deletions(connection: ZooKeeperClient, roots: Iterable[str]) -> Iterator[Change]:
     there = connection.tree(*roots)
     rights = read_rights(connection, there)
     for path, node in there.items():
@@ -418,7 +418,7 @@ def _parents(path: str) -> Iterator[str]:
         yield "/".join(parts[:end])
 
 
-def forget(connection: Connection, group: str) -> None:
+def forget(connection: ZooKeeperClient, group: str) -> None:
     """Delete a group that one run made up for itself (`ZkUtils.maybeDeletePath`), if it can be.
 
     Without a backup, since nothing of it is anybody's; what refuses to go stays, as in the JVM.

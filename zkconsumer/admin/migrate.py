@@ -32,7 +32,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     from zkconsumer.admin.doctor import AskLogs
@@ -109,7 +109,7 @@ class Migration:
 
 
 def plan_migration(
-    connection: Connection,
+    connection: ZooKeeperClient,
     group: str,
     direction: Direction,
     *,
@@ -162,7 +162,7 @@ def plan_migration(
 
 
 def verify_migration(
-    connection: Connection, done: Migration, *, ask_kafka: AskKafka
+    connection: ZooKeeperClient, done: Migration, *, ask_kafka: AskKafka
 ) -> list[Transfer]:
     """What of an applied migration is not in its store, read anew; empty when all has arrived."""
     moved = [one for one in done.transfers if one.action in _MOVES]
@@ -198,14 +198,14 @@ def kafka_offsets(limit_s: float) -> AskKafka:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _image(connection: Connection, group: str) -> GroupImage:
+def _image(connection: ZooKeeperClient, group: str) -> GroupImage:
     images = read_groups(connection, [group])
     if group not in images:
         raise unknown_group(group, connection)
     return images[group]
 
 
-def _partitions(connection: Connection, topics: Collection[str] | None) -> set[TopicPartition]:
+def _partitions(connection: ZooKeeperClient, topics: Collection[str] | None) -> set[TopicPartition]:
     names = read_topic_names(connection) if topics is None else topics
     payloads = {name: one.node.data for name, one in read_topics(connection, names).items()}
     return {
@@ -235,7 +235,7 @@ def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def _activity(
-    connection: Connection,
+    connection: ZooKeeperClient,
     image: GroupImage,
     stored: Mapping[TopicPartition, OffsetAndMetadata],
     follow_s: float,
@@ -332,7 +332,7 @@ def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> Re
 
 
 def _plan(
-    connection: Connection,
+    connection: ZooKeeperClient,
     group: str,
     direction: Direction,
     transfers: Sequence[Transfer],

@@ -52,7 +52,7 @@ from zkconsumer.protocol.filters import matching, white_list
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- resets --------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OffsetFacts:
     """A partition as it is: what is committed, the log's range, the answer by time.
 
     A text in place of a number says why it is not known. `wanted`: what a file says.
@@ -98,7 +98,7 @@ class Known:
 
 
 def resolve(
-    reset: Reset, partitions: Mapping[TopicPartition, Known]
+    reset: Reset, partitions: Mapping[TopicPartition, OffsetFacts]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """The new offset of each partition, and notes about those that the log's range has moved.
 
@@ -125,7 +125,7 @@ def resolve(
     return targets, notes
 
 
-def _aim(reset: Reset, known: Known) -> int | str:
+def _aim(reset: Reset, known: OffsetFacts) -> int | str:
     """The offset before the log's range is looked at, or why there is none."""
     match reset.kind:
         case Kind.EARLIEST:
@@ -147,7 +147,7 @@ def _aim(reset: Reset, known: Known) -> int | str:
             return reset.value
 
 
-def _end(known: Known) -> int | str:
+def _end(known: OffsetFacts) -> int | str:
     return known.log if isinstance(known.log, str) else known.log.end
 
 
@@ -260,7 +260,7 @@ class Unknown(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class OffsetMove:
     """A plan, and where the logs that it is about end, to show lag by."""
 
     plan: Plan
@@ -271,7 +271,7 @@ class Moved:
 
 
 def plan_reset(
-    connection: Connection,
+    connection: ZooKeeperClient,
     group: str,
     reset: Reset,
     *,
@@ -282,7 +282,7 @@ def plan_reset(
     unknown: Unknown = Unknown.REFUSE,
     wanted: Mapping[TopicPartition, int] | None = None,
     kind: str = "offsets reset",
-) -> Moved:
+) -> OffsetMove:
     """Move a group's offsets as `kafka-consumer-groups --reset-offsets` does, within the logs.
 
     Args:
@@ -314,7 +314,9 @@ def plan_reset(
     at = _first_of(brokers, logs, reset.value, limit_s) if times_note else {}
     said = wanted or {}
     known = {
-        tp: Known(_current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp))
+        tp: OffsetFacts(
+            _current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp)
+        )
         for tp in partitions
     }
     targets, clamped = resolve(reset, known)
@@ -326,11 +328,11 @@ def plan_reset(
             " read; --storage both moves those as well"
         )
     ends = {tp: log.end for tp, log in logs.items() if isinstance(log, LogRange)}
-    return Moved(plan.noted(*notes), ends)
+    return OffsetMove(plan.noted(*notes), ends)
 
 
 def plan_import(
-    connection: Connection,
+    connection: ZooKeeperClient,
     offsets: Mapping[str, Mapping[TopicPartition, int]],
     *,
     kind: str = "offsets import",
@@ -356,7 +358,7 @@ def plan_import(
 
 
 def read_committed(
-    connection: Connection,
+    connection: ZooKeeperClient,
     groups: Iterable[str],
     *,
     topics: Selection | None,
@@ -395,7 +397,7 @@ def read_committed(
     return found, at_most(notes, _NOTES)
 
 
-def kafka_notes(connection: Connection, groups: Iterable[str], *, limit_s: float) -> list[str]:
+def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: float) -> list[str]:
     """What is to be said of groups' offsets in Kafka where only those in ZooKeeper are changed.
 
     Looked for are the topics below a group's `offsets` and `owners`; all there are where it has
@@ -423,7 +425,7 @@ def kafka_notes(connection: Connection, groups: Iterable[str], *, limit_s: float
     return notes
 
 
-def _ever_owned(connection: Connection, group: str) -> list[TopicPartition]:
+def _ever_owned(connection: ZooKeeperClient, group: str) -> list[TopicPartition]:
     below = connection.children([paths.offsets(group), paths.owners(group)])
     topics = {name for names in below.values() for name in names}
     found = read_topics(connection, sorted(topics) or read_topic_names(connection))
@@ -439,7 +441,7 @@ def _ever_owned(connection: Connection, group: str) -> list[TopicPartition]:
 
 
 def _plan(
-    connection: Connection,
+    connection: ZooKeeperClient,
     kind: str,
     targets: Mapping[str, Mapping[TopicPartition, int]],
     kafka: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata | str | None]],
@@ -507,14 +509,14 @@ def _current(
 
 
 def _partitions(
-    connection: Connection, image: GroupImage, topics: Selection | None
+    connection: ZooKeeperClient, image: GroupImage, topics: Selection | None
 ) -> set[TopicPartition]:
     """The partitions that are meant; all of a topic are those that the topic has."""
     known = {tp for tp in (*image.offsets, *image.owners) if tp.partition >= 0}
     return known if topics is None else partitions_of(connection, topics)
 
 
-def partitions_of(connection: Connection, topics: Selection) -> set[TopicPartition]:
+def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPartition]:
     """These topics' partitions. Raises ConfigError for a topic or a partition that is not there."""
     nodes = connection.read(map(paths.topic, topics))
     payloads = {paths.locate(path).name: node.data for path, node in nodes.items()}
@@ -538,7 +540,7 @@ def partitions_of(connection: Connection, topics: Selection) -> set[TopicPartiti
 
 
 def select_topics(
-    connection: Connection, group: str, pattern: str
+    connection: ZooKeeperClient, group: str, pattern: str
 ) -> dict[str, frozenset[int] | None]:
     """The topics that a group has offsets or owners of and that match a Java regex, as a whole.
 

@@ -19,15 +19,17 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.errors import shown
-from zkconsumer.protocol.group_assignment import Asked, asked
+from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
 MALFORMED_TOPIC = "malformed-topic"
 
 
-def verify(connection: Connection, group: str, *, exclude_internal: bool = True) -> list[Finding]:
+def verify(
+    connection: ZooKeeperClient, group: str, *, exclude_internal: bool = True
+) -> list[Finding]:
     """What keeps a group from having settled; empty when it has, and when it has no members.
 
     Reads once, so that a group in the middle of a rebalance has not settled. `exclude_internal` is
@@ -46,7 +48,7 @@ def unsettled(
     image: GroupImage, topics: Mapping[str, bytes | None], *, exclude_internal: bool = True
 ) -> Iterator[Finding]:
     """The same of what was read; `topics` are the payloads of all topics there are."""
-    wanted = asked(image.members, topics, exclude_internal=exclude_internal)
+    wanted = requested_topics(image.members, topics, exclude_internal=exclude_internal)
     for consumer, error in wanted.faults.items():
         yield Finding(
             Severity.ERROR,
@@ -95,7 +97,7 @@ def unsettled(
 
 
 def unowned(
-    wanted: Asked, owners: Mapping[TopicPartition, OwnerNode]
+    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerNode]
 ) -> dict[str, tuple[int, ...]]:
     """Topic -> partitions that members ask for and nobody owns; not those where all are owned."""
     found = {
@@ -106,7 +108,7 @@ def unowned(
 
 
 def unregistered(
-    wanted: Asked, owners: Mapping[TopicPartition, OwnerNode]
+    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerNode]
 ) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
     """(topic, owner) -> partitions, where the owner is no thread that is registered for the topic.
 

@@ -23,7 +23,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, Group, Part
+from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import validate_streams, validate_topic_counts
 from zkconsumer.protocol.payloads import decode_topic
@@ -33,7 +33,7 @@ from zkconsumer.protocol.registrations import (
     decode_registration,
     encode_registration,
 )
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 _WHERE = "--what-if"
 _FORMS = "+MEMBER:THREADS, +MEMBER:TOPIC=THREADS[,...], -MEMBER, or TOPIC=+PARTITIONS"
@@ -47,12 +47,12 @@ Owners = Mapping[TopicPartition, ThreadId]
 
 
 def live_group(
-    connection: Connection,
+    connection: ZooKeeperClient,
     name: str,
     *,
     strategy: Strategy = Strategy.RANGE,
     exclude_internal: bool = True,
-) -> tuple[Group, Owners]:
+) -> tuple[GroupInput, Owners]:
     """What members of a group compute from, and who owns what now.
 
     Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
@@ -61,7 +61,7 @@ def live_group(
     if name not in images:
         raise unknown_group(name, connection)
     topics = read_topics(connection, read_topic_names(connection))
-    group = Group(
+    group = GroupInput(
         strategy,
         dict(sorted(images[name].registrations.items())),
         {topic: one.node.data for topic, one in topics.items()},
@@ -73,7 +73,7 @@ def live_group(
 # ---- what if ------------------------------------------------------------------------------------
 
 
-def what_if(group: Group, wishes: Iterable[str]) -> Group:
+def what_if(group: GroupInput, wishes: Iterable[str]) -> GroupInput:
     """The group after all of these, one after the other; raises ConfigError for one that cannot be.
 
     `+MEMBER:2` comes with two threads for whatever the group's members ask for, `+MEMBER:T=2,U=1`
@@ -90,13 +90,13 @@ def what_if(group: Group, wishes: Iterable[str]) -> Group:
     return group
 
 
-def joined(group: Group, consumer: ConsumerId, registration: Registration) -> Group:
+def joined(group: GroupInput, consumer: ConsumerId, registration: Registration) -> GroupInput:
     """With one member more."""
     payload = encode_registration(replace(registration, timestamp_ms=0))
     return replace(group, registrations={**group.registrations, consumer: payload})
 
 
-def left(group: Group, consumer: ConsumerId, *, where: str) -> Group:
+def left(group: GroupInput, consumer: ConsumerId, *, where: str) -> GroupInput:
     """With one member less; raises ConfigError where it is none, and `where` is what said so."""
     if consumer not in group.registrations:
         raise ConfigError(
@@ -121,7 +121,7 @@ def topic_counts(text: str, *, where: str) -> dict[str, int]:
         ) from error
 
 
-def _joined(group: Group, wish: str) -> Group:
+def _joined(group: GroupInput, wish: str) -> GroupInput:
     consumer, colon, asked = wish[1:].rpartition(":")
     if not colon or not consumer:
         raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
@@ -134,7 +134,7 @@ def _joined(group: Group, wish: str) -> Group:
     return joined(group, consumer, _like_the_others(group, threads))
 
 
-def _like_the_others(group: Group, threads: int) -> Registration:
+def _like_the_others(group: GroupInput, threads: int) -> Registration:
     """What the members ask for: all their topics, or the filter that most of them have."""
     topics: dict[str, int] = {}
     filters: Counter[tuple[Pattern, str]] = Counter()
@@ -159,7 +159,7 @@ def _like_the_others(group: Group, threads: int) -> Registration:
     return Registration(topics)
 
 
-def _grown(group: Group, wish: str) -> Group:
+def _grown(group: GroupInput, wish: str) -> GroupInput:
     match = _GROWTH.fullmatch(wish)
     if match is None or not 0 < int(match[2]) <= MAX_ADDED:
         raise ConfigError(
@@ -192,7 +192,7 @@ class Place:
         return self.now is not None and self.then is not None and self.now != self.then
 
 
-def places(parts: Mapping[ConsumerId, Part | Failure], owners: Owners) -> list[Place]:
+def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners) -> list[Place]:
     """Each partition that has an owner, or would have one, sorted."""
     then = {
         tp: thread

@@ -33,7 +33,7 @@ from zkconsumer.protocol import paths
 if TYPE_CHECKING:
     from zkconsumer.admin.plan import Plan
     from zkconsumer.protocol.model import TopicPartition
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 
 # ---- changing ------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     return operator(run)
 
 
-def beside_kafka(connection: Connection, plan: Plan, *groups: str) -> Plan:
+def beside_kafka(connection: ZooKeeperClient, plan: Plan, *groups: str) -> Plan:
     """A plan for ZooKeeper alone, with notes about what these groups have in Kafka."""
     if plan.is_empty:
         return plan
@@ -116,7 +116,7 @@ def beside_kafka(connection: Connection, plan: Plan, *groups: str) -> Plan:
 
 def carry_out(
     common: Common,
-    connection: Connection,
+    connection: ZooKeeperClient,
     plan: Plan,
     how: Changing,
     *,
@@ -133,7 +133,7 @@ def carry_out(
     proceed(connection, plan, how)
 
 
-def proceed(connection: Connection, plan: Plan, how: Changing) -> None:
+def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     """As `carry_out`, for a command that has shown its plan in rows of its own."""
     say_all(plan.notes)
     if plan.is_empty:
@@ -172,7 +172,7 @@ def _row(row: Any) -> dict[str, Any]:
     return shown if row.topic is not None else shown | {"topic": row.path}
 
 
-def _tell_of_members(connection: Connection, plan: Plan, how: Changing) -> None:
+def _tell_of_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     found = connection.children(map(paths.ids, plan.groups))
     live = [path.split("/")[2] for path, names in found.items() if names]
     if not live:
@@ -186,7 +186,7 @@ def _tell_of_members(connection: Connection, plan: Plan, how: Changing) -> None:
         say(f"live members in {names}: --execute will refuse this as long as they are there")
 
 
-def _apply(connection: Connection, plan: Plan, how: Changing) -> None:
+def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     from zkconsumer.admin.apply import Live, apply, way_on
     from zkconsumer.admin.plan import who
 

@@ -19,7 +19,7 @@ from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.what_if import Owners, Place
-    from zkconsumer.protocol.group_assignment import Failure, Group, Part
+    from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
 
 AUTO = "auto"
 CASE = Column("case")
@@ -130,7 +130,7 @@ MAX_FILE_BYTES = 1024 * 1024 * 1024
 
 def _show_cases(common: Common, path: Path, release: str) -> None:
     from zkconsumer.admin.what_if import places
-    from zkconsumer.protocol.group_assignment import compute
+    from zkconsumer.protocol.group_assignment import assign_each_member
     from zkconsumer.protocol.releases import profile
 
     if release == AUTO:
@@ -138,7 +138,7 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
     as_release = profile(release)
     documents, rows = [], []
     for where, case in _read_cases(path):
-        parts = compute(_group_of(case, where), as_release)
+        parts = assign_each_member(_group_of(case, where), as_release)
         head = {"case": case.get("case"), "name": case.get("name"), "release": as_release.release}
         if common.output is Output.JSONL:
             print(json.dumps(head | _document(parts)))
@@ -198,9 +198,9 @@ def _read_case(line: bytes, where: str) -> dict[str, Any]:
     return case
 
 
-def _group_of(case: dict[str, Any], where: str) -> Group:
+def _group_of(case: dict[str, Any], where: str) -> GroupInput:
     from zkconsumer.protocol.assignors import Strategy
-    from zkconsumer.protocol.group_assignment import Group
+    from zkconsumer.protocol.group_assignment import GroupInput
 
     registrations = _payloads(case, "registrations", where)
     order = case.get("ids_child_order", [])
@@ -211,7 +211,7 @@ def _group_of(case: dict[str, Any], where: str) -> Group:
         strategy = Strategy(case.get("strategy"))
     except ValueError as error:
         raise _bad_case(where, "strategy is neither range nor roundrobin") from error
-    return Group(
+    return GroupInput(
         strategy,
         {consumer: registrations[consumer] for consumer in ordered},
         _payloads(case, "topics", where),
@@ -239,7 +239,9 @@ def _bad_case(where: str, what: str) -> ConfigError:
 # ---- a live group -------------------------------------------------------------------------------
 
 
-def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]) -> Group:
+def _then(
+    now: GroupInput, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]
+) -> GroupInput:
     """The group after members have come and gone."""
     from zkconsumer.admin.what_if import joined, left, topic_counts, what_if
     from zkconsumer.protocol.registrations import Registration
@@ -252,11 +254,13 @@ def _then(now: Group, join: Sequence[str], leave: Sequence[str], wishes: Sequenc
     return what_if(now, wishes)
 
 
-def _show_group(common: Common, owners: Owners, now: Group, then: Group, release: str) -> None:
+def _show_group(
+    common: Common, owners: Owners, now: GroupInput, then: GroupInput, release: str
+) -> None:
     """Show what members of `then` would own; `now` says by which rules."""
     from zkconsumer.admin.what_if import places
     from zkconsumer.cli import Exit
-    from zkconsumer.protocol.group_assignment import compute
+    from zkconsumer.protocol.group_assignment import assign_each_member
     from zkconsumer.protocol.release_detection import detect
     from zkconsumer.protocol.releases import profile
 
@@ -264,7 +268,7 @@ def _show_group(common: Common, owners: Owners, now: Group, then: Group, release
     as_release, reason = finding.profile, finding.reason
     if release != AUTO:
         as_release, reason = profile(release), "as asked"
-    parts = compute(then, as_release)
+    parts = assign_each_member(then, as_release)
     found = places(parts, owners)
     if common.output in _PROGRAMS:
         head = {"release": as_release.release, "reason": reason, "quarrels": finding.quarrels}
@@ -304,7 +308,7 @@ def _moves(found: Sequence[Place]) -> str:
 # ---- what is shown ------------------------------------------------------------------------------
 
 
-def _document(parts: Mapping[str, Part | Failure]) -> dict[str, Any]:
+def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, Any]:
     assignment: dict[str, dict[str, dict[str, str]]] = {}
     errors = {}
     for consumer, part in parts.items():
@@ -317,7 +321,7 @@ def _document(parts: Mapping[str, Part | Failure]) -> dict[str, Any]:
     return {"assignment": assignment, "errors": errors}
 
 
-def _errors(parts: Mapping[str, Part | Failure]) -> Iterator[str]:
+def _errors(parts: Mapping[str, MemberAssignment | Failure]) -> Iterator[str]:
     for consumer, part in parts.items():
         if not isinstance(part, dict):
             yield f"member {consumer} would fail: {part.error}: {part.message}"

@@ -20,7 +20,7 @@ from zkconsumer.errors import ConfigError
 if TYPE_CHECKING:
     from zkconsumer.admin.doctor import MemberSettings
     from zkconsumer.admin.findings import Finding
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
@@ -114,7 +114,7 @@ def doctor(
     say("no problem found")
 
 
-def _fix(common: Common, connection: Connection, found: list[Finding], how: Changing) -> None:
+def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how: Changing) -> None:
     from zkconsumer.admin.apply import Live
     from zkconsumer.admin.doctor import live_of, plan_mends
 

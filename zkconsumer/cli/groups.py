@@ -22,7 +22,7 @@ from zkconsumer.protocol.paths import validate_group
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary
     from zkconsumer.admin.lag import GroupLag
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 
 # ---- groups change -------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def _picture(group: GroupLag) -> tuple[str, Table, list[str]]:
     return title, Table(list(partition_rows([group])), COLUMNS), words
 
 
-def _read(connection: Connection, name: str) -> GroupLag:
+def _read(connection: ZooKeeperClient, name: str) -> GroupLag:
     from zkconsumer.admin.groups import unknown_group
     from zkconsumer.admin.lag import group_lags
 

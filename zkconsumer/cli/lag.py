@@ -16,7 +16,7 @@ from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection, Status, Window
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -87,7 +87,7 @@ class Reader:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ZooKeeperClient,
         names: Sequence[str],
         only: Selection | None,
         limit_s: float,

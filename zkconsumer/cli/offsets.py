@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.lag import PartitionLag
     from zkconsumer.admin.offset_plans import Reset, Selection
     from zkconsumer.protocol.model import TopicPartition
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 
 # ---- offsets files -------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
 
 
 def _wanted(
-    connection: Connection, settings: Sequence[tuple[str, Selection, int]]
+    connection: ZooKeeperClient, settings: Sequence[tuple[str, Selection, int]]
 ) -> dict[TopicPartition, int]:
     """The offset of each partition. Raises ConfigError where one is to have two."""
     from zkconsumer.admin.offset_plans import partitions_of
@@ -401,7 +401,7 @@ def _from_file(file: Path, group: str) -> dict[TopicPartition, int]:
 
 
 def _topics(
-    connection: Connection,
+    connection: ZooKeeperClient,
     group: str,
     given: list[str] | None,
     *,

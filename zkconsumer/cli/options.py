@@ -23,7 +23,7 @@ from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
-    from zkconsumer.zk.client import Connection
+    from zkconsumer.zk.client import ZooKeeperClient
 
 ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
 
@@ -139,11 +139,11 @@ class Common:
         found = {name: value for name, value, _ in file}
         return found | dict(map(pair, self.properties or ()))
 
-    def connect(self, group: str | None = None) -> Connection:
+    def connect(self, group: str | None = None) -> ZooKeeperClient:
         """A connection to enter. Raises ConfigError; on entering as `Connection` says."""
-        from zkconsumer.zk.client import Connection
+        from zkconsumer.zk.client import ZooKeeperClient
 
-        return Connection(self.connection_settings(group))
+        return ZooKeeperClient(self.connection_settings(group))
 
     def group(self, given: str | None) -> str:
         """The group that was named, if not on the command line then as group.id.

@@ -87,14 +87,16 @@ def _show(snapshot: GroupSnapshot, common: Common) -> None:
 
 def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
     """The first reading as a table, then a line per change: nothing falls between the two."""
-    from zkconsumer.zk.observer import GroupSnapshot, What
+    from zkconsumer.zk.observer import ChangeKind, GroupSnapshot
 
-    first: dict[What, dict[Any, Any]] = {what: {} for what in What}
+    first: dict[ChangeKind, dict[Any, Any]] = {what: {} for what in ChangeKind}
     for _, change in changes:
-        if change.what is What.READ:
+        if change.what is ChangeKind.READ:
             break
         first[change.what][change.key] = change.after
-    snapshot = GroupSnapshot(first[What.MEMBER], first[What.OWNER], first[What.OFFSET])
+    snapshot = GroupSnapshot(
+        first[ChangeKind.MEMBER], first[ChangeKind.OWNER], first[ChangeKind.OFFSET]
+    )
     rows = [_shown(row, snapshot) for row in _rows(snapshot)]
     yield format_table(Table(rows, COLUMNS), Output.WIDE, Screen())[0].rstrip("\n")
     for problem in _problems(snapshot):

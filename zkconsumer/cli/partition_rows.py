@@ -87,7 +87,7 @@ def group_words(group: GroupLag) -> Iterator[str]:
         yield f"group {group.name}: no member is registered"
     if not group.image.offsets and not any(one.source for one in group.partitions):
         yield f"group {group.name}: nothing is committed, in ZooKeeper or in Kafka"
-    for why in idle_by_design(group.asked):
+    for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
     quarrels = [
         f"{one.topic}-{one.partition}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from zkconsumer.config.property_types import Decided, MillisOrNever, Required, Setting
+from zkconsumer.config.property_types import DerivedDefault, MillisOrNever, Required, Setting
 from zkconsumer.config.settings import EXEMPT, NO_EFFECT, TABLE
 
 
@@ -44,7 +44,7 @@ def _default(row: Setting) -> str:
     match row.default, row.kind:
         case Required(), _:
             return "required"
-        case Decided(by=by), _:
+        case DerivedDefault(by=by), _:
             return by
         case None, MillisOrNever():
             return "-1"

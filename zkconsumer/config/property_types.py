@@ -95,7 +95,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Integer:
     """A whole number of `unit` from `least` to `most`, which is Java's largest Int."""
 
     least: int
@@ -205,7 +205,7 @@ HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 SECRET = Text("any text but none", bool, Secret)
 PATH = Text("a path", bool)
-PORT = Whole(1, most=65535)
+PORT = Integer(1, most=65535)
 SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 
@@ -214,14 +214,14 @@ class Required:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DerivedDefault:
     """The default of a property that another one decides; `by` says which, for the reader."""
 
     by: str
 
 
 REQUIRED = Required()
-Default = str | float | bool | None | Decided | Required
+Default = str | float | bool | None | DerivedDefault | Required
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,9 @@ def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
     metadata = {"setting": Setting(name, kind, default, effect)}
     if isinstance(default, Required):
         return field(metadata=metadata)
-    return field(default=None if isinstance(default, Decided) else default, metadata=metadata)
+    return field(
+        default=None if isinstance(default, DerivedDefault) else default, metadata=metadata
+    )
 
 
 def settings_of(cls: type) -> tuple[Setting, ...]:

@@ -33,14 +33,14 @@ from zkconsumer.config.property_types import (
     SERVICE,
     TOKEN,
     Choice,
-    Decided,
+    DerivedDefault,
     Flag,
+    Integer,
     Millis,
     MillisOrNever,
     Pause,
     Setting,
     Text,
-    Whole,
     setting,
     settings_of,
 )
@@ -81,7 +81,7 @@ class ConnectionConfig:
     zookeeper_connection_timeout_s: float = setting(
         "zookeeper.connection.timeout.ms",
         Millis(1),
-        Decided("zookeeper.session.timeout.ms"),
+        DerivedDefault("zookeeper.session.timeout.ms"),
         "How long to wait for the first connection.",
     )
     zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
@@ -248,7 +248,10 @@ class ConsumerConfig(ConnectionConfig):
         "Suffix of the consumer id; by default host, time and a random part. For tests.",
     )
     client_id: str = setting(
-        "client.id", CLIENT, Decided("group.id"), "The name by which the brokers know the client."
+        "client.id",
+        CLIENT,
+        DerivedDefault("group.id"),
+        "The name by which the brokers know the client.",
     )
     socket_timeout_s: float = setting(
         "socket.timeout.ms",
@@ -258,19 +261,19 @@ class ConsumerConfig(ConnectionConfig):
     )
     socket_receive_buffer_bytes: int = setting(
         "socket.receive.buffer.bytes",
-        Whole(-1, "bytes"),
+        Integer(-1, "bytes"),
         65536,
         "The socket's receive buffer; 65536, 0 and less: the system's own, which grows as needed.",
     )
     fetch_message_max_bytes: int = setting(
         "fetch.message.max.bytes",
-        Whole(1, "bytes"),
+        Integer(1, "bytes"),
         1048576,
         "Bytes to ask for per partition and request; grows for a larger message (JVM: never).",
     )
     num_consumer_fetchers: int = setting(
         "num.consumer.fetchers",
-        Whole(1),
+        Integer(1),
         1,
         "Broker clients of a connector with more than four streams; it has two at least.",
     )
@@ -285,20 +288,20 @@ class ConsumerConfig(ConnectionConfig):
     )
     queued_max_message_chunks: int = setting(
         "queued.max.message.chunks",
-        Whole(1),
+        Integer(1),
         2,
         "With fetch.message.max.bytes: the bytes that a stream fetches ahead.",
     )
     rebalance_max_retries: int = setting(
         "rebalance.max.retries",
-        Whole(1),
+        Integer(1),
         4,
         "Attempts before the blocker is reported; we go on trying (JVM: gives up).",
     )
     rebalance_backoff_s: float = setting(
         "rebalance.backoff.ms",
         Pause(),
-        Decided("zookeeper.sync.time.ms"),
+        DerivedDefault("zookeeper.sync.time.ms"),
         "Longest wait between two attempts to claim a partition that is held.",
     )
     rebalance_mode: Literal["incremental", "eager"] = setting(
@@ -334,11 +337,11 @@ class ConsumerConfig(ConnectionConfig):
         "Pause after a failed fetch or look-up of a leader.",
     )
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", Whole(0, "bytes"), 1, "The broker answers a fetch when it has so much."
+        "fetch.min.bytes", Integer(0, "bytes"), 1, "The broker answers a fetch when it has so much."
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
-        Whole(0, "bytes"),
+        Integer(0, "bytes"),
         52428800,
         f"{_NONE}; the JVM parses it and never uses it, either.",
     )
@@ -372,7 +375,7 @@ class ConsumerConfig(ConnectionConfig):
     dual_commit_enabled: bool = setting(
         "dual.commit.enabled",
         Flag(),
-        Decided("true if offsets.storage is kafka"),
+        DerivedDefault("true if offsets.storage is kafka"),
         "With offsets.storage=kafka: commit to ZooKeeper as well, and begin at the larger of both.",
     )
     offsets_channel_backoff_s: float = setting(
@@ -389,7 +392,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     offsets_commit_max_retries: int = setting(
         "offsets.commit.max.retries",
-        Whole(0),
+        Integer(0),
         5,
         "With offsets.storage=kafka: how often a commit is tried again; at a hand-over never.",
     )

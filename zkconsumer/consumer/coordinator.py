@@ -20,11 +20,11 @@ from zkconsumer.consumer.commit_requests import CommitAsked, CommitGivenUp
 from zkconsumer.consumer.executor import Executor, WatchFired
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
-from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, Outlets, SessionChanged
+from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import Tally
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
 from zkconsumer.consumer.stream_fetcher import StreamReport
-from zkconsumer.consumer.stream_partitions import LeaseGate, Which
+from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore
 from zkconsumer.member import commands as cmd
@@ -90,7 +90,7 @@ class Coordinator(threading.Thread):
         *,
         gate: LeaseGate,
         session: ZooKeeperSession,
-        streams: Outlets,
+        streams: PartitionSinks,
         store: KafkaOffsetStore | None = None,
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
@@ -119,7 +119,7 @@ class Coordinator(threading.Thread):
         )
         self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)
-        self.tally = Tally(lambda: self._loop.positions(Which.DELIVERED))
+        self.tally = Tally(lambda: self._loop.positions(Coverage.DELIVERED))
         # These only observe: one that raises is switched off, and the member goes on.
         self._observers: dict[str, Observer] = {
             "journal": Journal(settings.consumer).observe,

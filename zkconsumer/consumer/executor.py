@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from zkconsumer.member import commands, events, operations, read_group
 from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
-from zkconsumer.member.operations import Member
+from zkconsumer.member.operations import MemberIdentity
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -79,7 +79,7 @@ class Steps(Protocol):
     def close(self) -> None: ...
 
 
-Begin = Callable[[commands.Command, Member, float], tuple[int, Steps]]
+Begin = Callable[[commands.Command, MemberIdentity, float], tuple[int, Steps]]
 """Makes the operation of a command, and the number under which the machine awaits its outcome."""
 
 
@@ -132,7 +132,7 @@ class Executor:
 
     def start(self, command: commands.Command, session_id: int) -> None:
         """Begin the operation of a command; `resume` returns its outcome later."""
-        me = Member.of(self._settings, session_id)
+        me = MemberIdentity.of(self._settings, session_id)
         op, steps = self._begin(command, me, self._clock())
         self.last_ticket += 1
         self.running[self.last_ticket] = running = Running(op, session_id, steps)
@@ -184,7 +184,7 @@ class Executor:
         return outcome(now) if callable(outcome) else None
 
 
-def operation(command: commands.Command, me: Member, now: float) -> tuple[int, Operation]:
+def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Operation]:
     """Return the operation of a command, and its number; 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):
@@ -212,12 +212,12 @@ def operation(command: commands.Command, me: Member, now: float) -> tuple[int, O
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
 
-def _sync(me: Member, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
+def _sync(me: MemberIdentity, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
     (reply,) = yield [SyncLeader(me.path)]
     return Synced(sent_at) if reply.code is Code.OK else Interrupted()
 
 
-def _aside(command: commands.RearmTopic | commands.Diagnose, me: Member) -> Operation:
+def _aside(command: commands.RearmTopic | commands.Diagnose, me: MemberIdentity) -> Operation:
     if isinstance(command, commands.Diagnose):
         return read_group.diagnose(me)
     return _topic_back(command.topic)
@@ -230,7 +230,7 @@ def _topic_back(topic: str) -> Generator[Batch, Sequence[Reply], Any]:
     return lambda now: events.Triggered(now=now, trigger=Trigger.TOPIC, subject=topic)
 
 
-def meaning(fired: WatchFired, settings: Settings, now: float) -> Event | None:
+def event_of_watch(fired: WatchFired, settings: Settings, now: float) -> Event | None:
     """Return the event that a fired watch means to the member; None if it means nothing."""
     at = paths.locate(fired.path)
     deleted = fired.kind == WATCH_DELETED

@@ -37,7 +37,7 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Group
+from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.group_snapshot import GroupView
 from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Storage, ThreadId
 from zkconsumer.protocol.payloads import Broker
@@ -135,7 +135,7 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
     found = session.survey(config.group_id)
-    group = Group(
+    group = GroupInput(
         Strategy(config.partition_assignment_strategy),
         dict(sorted(found.registrations.items())),
         found.topics,

@@ -18,7 +18,7 @@ from zkconsumer.member import events
 from zkconsumer.member.state import Phase, State, own_topics
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import UNNAMED, Purpose, TopicPartition
+from zkconsumer.protocol.model import UNKNOWN_BLOCKER, Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
 
@@ -172,7 +172,7 @@ class Journal:
                         ),
                     )
                 for tp, who in sorted(blocked.items()):
-                    if who != UNNAMED and before.blocked.get(tp) != who:
+                    if who != UNKNOWN_BLOCKER and before.blocked.get(tp) != who:
                         path = paths.owner(after.settings.group, tp)
                         mine_ = after.wanted.get(tp, "")
                         yield INFO, f"conflict in {path} data: {mine_} stored data: {who.thread}"

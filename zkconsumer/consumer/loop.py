@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import Answer, CommitAsked, CommitGivenUp
-from zkconsumer.consumer.executor import Executor, Resume, WatchFired, meaning
+from zkconsumer.consumer.executor import Executor, Resume, WatchFired, event_of_watch
 from zkconsumer.consumer.status import FOR_IDLE, NO_SHARE, error_for, held_by
-from zkconsumer.consumer.stream_partitions import Grant, Outlet, Which
+from zkconsumer.consumer.stream_partitions import Coverage, Grant, PartitionSink
 from zkconsumer.errors import NotOwnedError, ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
@@ -43,14 +43,14 @@ from zkconsumer.protocol.model import (
 Key = tuple[str | None, str]
 """A stream's topic (None: all topics of a filter) and consumer thread id."""
 
-Outlets = Mapping[Key, Outlet]
+PartitionSinks = Mapping[Key, PartitionSink]
 """The streams of a member."""
 
 _WHICH = {
-    Purpose.AUTO: Which.FINISHED,
-    Purpose.RELEASE: Which.FINISHED,
-    Purpose.EXPLICIT: Which.DELIVERED,
-    Purpose.LEAVE: Which.DELIVERED,
+    Purpose.AUTO: Coverage.FINISHED,
+    Purpose.RELEASE: Coverage.FINISHED,
+    Purpose.EXPLICIT: Coverage.DELIVERED,
+    Purpose.LEAVE: Coverage.DELIVERED,
 }
 
 
@@ -152,7 +152,13 @@ class MemberLoop:
     """
 
     def __init__(
-        self, settings: Settings, *, host: Host, gate: Gate, executor: Executor, streams: Outlets
+        self,
+        settings: Settings,
+        *,
+        host: Host,
+        gate: Gate,
+        executor: Executor,
+        streams: PartitionSinks,
     ) -> None:
         self.state = State(settings)
         self.due = next_deadline(self.state)
@@ -167,7 +173,9 @@ class MemberLoop:
         # What follows from `owned`, for the many notices of one step; `_who_owns` renews it.
         self._known = _Owned(self.state.owned, {}, frozenset())
 
-    def copy(self, *, host: Host, gate: Gate, executor: Executor, streams: Outlets) -> MemberLoop:
+    def copy(
+        self, *, host: Host, gate: Gate, executor: Executor, streams: PartitionSinks
+    ) -> MemberLoop:
         """Return a second loop in the same state, for the simulator's exhaustive search."""
         twin = copy(self)
         twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams
@@ -206,7 +214,7 @@ class MemberLoop:
             case Resume():
                 return self.executor.resume(item, lambda op: awaits(self.state, op))
             case WatchFired():
-                return meaning(item, self._settings, now)
+                return event_of_watch(item, self._settings, now)
             case SessionChanged(session) if session is None:
                 return events.Suspended(now=now)
             case SessionChanged(Session() as session):
@@ -311,7 +319,7 @@ class MemberLoop:
             now=self._host.clock(), purpose=purpose, positions=chosen, request=request
         )
 
-    def positions(self, which: Which) -> Positions:
+    def positions(self, which: Coverage) -> Positions:
         """Return the streams' positions; any thread may call it."""
         return {tp: at for one in self._streams.values() for tp, at in one.positions(which).items()}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from zkconsumer.consumer.stream_partitions import Which
+from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.errors import ConfigError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
@@ -146,7 +146,7 @@ def figures(
         queued={(topic or "", thread): one.queued for (topic, thread), one in streams.items()},
         lag={
             (tp.topic, str(tp.partition)): max(0, ends[tp] - offset)
-            for ends, at in [(s.ends, s.positions(Which.DELIVERED)) for s in streams.values()]
+            for ends, at in [(s.ends, s.positions(Coverage.DELIVERED)) for s in streams.values()]
             for tp, (_, offset) in at.items()
             if tp in ends
         },

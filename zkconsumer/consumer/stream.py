@@ -28,11 +28,11 @@ from zkconsumer.consumer.stream_fetcher import (
 )
 from zkconsumer.consumer.stream_partitions import (
     Codec,
+    Coverage,
     Grant,
     Holdings,
     LeaseGate,
     PartitionState,
-    Which,
 )
 from zkconsumer.errors import (
     ConfigError,
@@ -44,7 +44,15 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.fetcher import Fetcher, Reset
 from zkconsumer.protocol.model import Position, TopicPartition
 
-__all__ = ["BUFFER_MESSAGES", "Grant", "ReportKind", "Stream", "StreamReport", "Streams", "Which"]
+__all__ = [
+    "BUFFER_MESSAGES",
+    "Grant",
+    "ReportKind",
+    "Stream",
+    "StreamReport",
+    "Streams",
+    "Coverage",
+]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -391,7 +399,7 @@ class Stream(Generic[K, V]):
         """
         self._holdings.ask_release(tps, done)
 
-    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
         """The known positions of what is granted, or asked to be released."""
         return self._holdings.positions(which)
 

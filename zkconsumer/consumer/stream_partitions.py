@@ -89,14 +89,14 @@ class Grant:
     epoch: int
 
 
-class Which(Enum):
+class Coverage(Enum):
     """Which messages a position covers."""
 
     FINISHED = "those after which the user has asked for another"
     DELIVERED = "all that were handed out"
 
 
-class Outlet(Protocol):
+class PartitionSink(Protocol):
     """What the coordinator serves partitions through: a stream, or whatever stands in for one.
 
     It is called on the coordinator's thread and never blocks; `Holdings` says what each call means.
@@ -105,7 +105,7 @@ class Outlet(Protocol):
     def grant(self, grants: Iterable[Grant]) -> None: ...
     def withdraw(self, tps: Iterable[TopicPartition]) -> None: ...
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None: ...
-    def positions(self, which: Which) -> dict[TopicPartition, Position]: ...
+    def positions(self, which: Coverage) -> dict[TopicPartition, Position]: ...
     def explain(self, idle_reason: str) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def end(self, error: ZkConsumerError) -> None: ...
@@ -141,11 +141,11 @@ class PartitionState:
         self.start = offset
         self.last = None
 
-    def position(self, which: Which) -> int | None:
+    def position(self, which: Coverage) -> int | None:
         """The next offset to commit; see the third rule above for the order of the reads."""
         delivered = self.delivered
         in_hand = self.in_hand
-        if which is Which.FINISHED and in_hand is not None and delivered is not None:
+        if which is Coverage.FINISHED and in_hand is not None and delivered is not None:
             return min(in_hand.offset(), delivered)  # type: ignore[type-var]
         return delivered
 
@@ -233,7 +233,7 @@ class Holdings:
         self.call()  # c2
         release.answer_if_idle()
 
-    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
         """The known positions of what is granted or was asked to be released."""
         states = self._wanted.copy().values()
         found = ((state, state.position(which)) for state in states)

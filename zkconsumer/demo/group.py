@@ -21,7 +21,7 @@ from zkconsumer.demo.group_member import Member
 from zkconsumer.demo.group_scene import Notes, Producing, Watcher
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.observer import Observer, Part
+from zkconsumer.zk.observer import GroupPart, Observer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -261,7 +261,11 @@ class Play:
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
             observer = stack.enter_context(
-                Observer(self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS})
+                Observer(
+                    self._sandbox.zookeeper_connect,
+                    GROUP,
+                    follow={GroupPart.MEMBERS, GroupPart.OWNERS},
+                )
             )
             self._watcher = Watcher(observer, TOPIC, self._partitions)
             # Their start takes as long as the messages do.

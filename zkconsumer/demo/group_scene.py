@@ -14,7 +14,7 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.zk.observer import Change, Observer, OwnerInfo, What
+from zkconsumer.zk.observer import Change, ChangeKind, Observer, OwnerInfo
 
 
 class Watcher:
@@ -59,7 +59,9 @@ class Watcher:
 
     def _apply(self, time_s: float, change: Change) -> None:
         match change.key, change.after:
-            case TopicPartition() as tp, (OwnerInfo() | None) as owner if change.what is What.OWNER:
+            case TopicPartition() as tp, (OwnerInfo() | None) as owner if (
+                change.what is ChangeKind.OWNER
+            ):
                 self.log.append(Seen(time_s, tp.partition, owner))
                 if owner is None:
                     self.owners.pop(tp.partition, None)
@@ -70,7 +72,7 @@ class Watcher:
                 # The member's own time, for a busy observer sees it late.
                 age_s = time.time() - written_ms / 1000 if written_ms else 0.0
                 self.registered_s[consumer_id] = time.monotonic() - age_s
-            case str(consumer_id), _ if change.what is What.MEMBER:
+            case str(consumer_id), _ if change.what is ChangeKind.MEMBER:
                 self.members.pop(consumer_id, None)
             case _:
                 return

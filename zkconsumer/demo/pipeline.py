@@ -25,7 +25,7 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard, jars
 from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.process import Process, Startable, launch
-from zkconsumer.zk.observer import Observer, Part
+from zkconsumer.zk.observer import GroupPart, Observer
 
 # ---- console -------------------------------------------------------------------------------------
 
@@ -199,7 +199,11 @@ class Play:
             self._view.note(f"creating topic {TOPIC} with {self._partitions} partitions")
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
             observer = stack.enter_context(
-                Observer(self._sandbox.zookeeper_connect, GROUP, follow={Part.MEMBERS, Part.OWNERS})
+                Observer(
+                    self._sandbox.zookeeper_connect,
+                    GROUP,
+                    follow={GroupPart.MEMBERS, GroupPart.OWNERS},
+                )
             )
             self._watcher = Watcher(observer, TOPIC, self._partitions)
             self._prepare(directory)

@@ -59,7 +59,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         notices += (Notice(kind, subject, waiting_for),)
     state = replace(state, wanted=wanted, waiting_for=waiting_for, restart=restart)
     state = state if wanted is held else rebalance.learn_assignment(state)
-    state, unblocked = peers.keep(state)
+    state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
 
 

@@ -15,7 +15,7 @@ from zkconsumer.member.commands import (
     Withdraw,
 )
 from zkconsumer.member.events import Committed, Denied
-from zkconsumer.member.offset_ledger import CommitPlan, Findings
+from zkconsumer.member.offset_ledger import CommitPlan, ReadBack
 from zkconsumer.member.state import CommitRequest, InFlight, Phase, State, Step, replace, then
 from zkconsumer.protocol.model import Purpose, TopicPartition
 
@@ -209,7 +209,7 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     """A commit's operation ended: take in what it says, and start over if it must."""
     running = state.commit
     assert running is not None
-    ledger, findings = offset_ledger.absorb(
+    ledger, findings = offset_ledger.apply_commit_result(
         state.ledger,
         running.plan,
         versions=outcome.versions,
@@ -281,7 +281,7 @@ def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) 
     return asked._replace(positions=offset_ledger.without(asked.positions, edited))
 
 
-def _act_on(state: State, findings: Findings) -> Step:
+def _act_on(state: State, findings: ReadBack) -> Step:
     """Report foreign writes; go on from an operator's edit, whatever was collected before it."""
     notices = [
         *(

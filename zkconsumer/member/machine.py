@@ -78,7 +78,7 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
         return state, ()  # too late: the positions were taken with the message in hand
     state = replace(state, ready=state.ready | event.partitions)
     stopped = state.ready >= (state.moving & state.serving)
-    return rebalance.stopped(state, event.now) if stopped else (state, ())
+    return rebalance.commit_revoked(state, event.now) if stopped else (state, ())
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
@@ -132,7 +132,7 @@ def _phase_tick(state: State, now: float) -> Step:
         return rebalance.close(state)
     if state.grace_at is not None and state.grace_at <= now:
         if state.phase is Phase.STOPPING:
-            return rebalance.stopped(state, now)
+            return rebalance.commit_revoked(state, now)
         if state.phase in CALLING:
             return rebalance.listened(state, (late_listener(state),), now)
     resting = state.connected and state.phase in rebalance.RESTING

@@ -70,7 +70,7 @@ class CommitPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ReadBack:
     """What reading back has shown: our offset and theirs; `edited` are to be read on from."""
 
     overwritten: Mapping[TopicPartition, tuple[int, int | None]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def track(stored: StoredOffset, epoch: int, kafka: OffsetAndMetadata | None = No
     return Tracked(epoch, stored.value, stored.version, error=stored.error, kafka=kafka)
 
 
-def take_up(
+def starting_offset(
     storage: Storage, stored: StoredOffset, kafka: OffsetAndMetadata | None, epoch: int
 ) -> tuple[Tracked, int | None]:
     """What is known of a partition that was just claimed, and the offset to read on from.
@@ -163,7 +163,7 @@ def allow(ledger: Ledger, positions: Positions) -> Ledger:
     return ledger
 
 
-def absorb(
+def apply_commit_result(
     ledger: Ledger,
     plan: CommitPlan,
     *,
@@ -171,7 +171,7 @@ def absorb(
     foreign: Mapping[TopicPartition, StoredOffset],
     marked: frozenset[TopicPartition],
     kafka: frozenset[TopicPartition] = frozenset(),
-) -> tuple[Ledger, Findings]:
+) -> tuple[Ledger, ReadBack]:
     """Take in how a commit ended: our `versions` where it wrote, `foreign` values where not.
 
     `kafka` are those that Kafka has stored.
@@ -203,7 +203,7 @@ def absorb(
             left[tp] = (ours, theirs.value)
         else:
             overwritten[tp] = (ours, theirs.value)
-    return entries, Findings(overwritten, left, edited, malformed)
+    return entries, ReadBack(overwritten, left, edited, malformed)
 
 
 def _is_ours(known: Tracked, theirs: StoredOffset) -> bool:

@@ -40,7 +40,7 @@ from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
-    UNNAMED,
+    UNKNOWN_BLOCKER,
     Blocker,
     OffsetAndMetadata,
     Ownership,
@@ -68,7 +68,7 @@ from zkconsumer.protocol.requests import (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberIdentity:
     """Whose operations these are, in which session."""
 
     group: str
@@ -120,7 +120,7 @@ def reason(reply: Reply) -> str:
     return REASONS.get(reply.code, f"ZooKeeper refused: {reply.value}")
 
 
-def register(member: Member, wall_ms: int) -> Running:
+def register(member: MemberIdentity, wall_ms: int) -> Running:
     """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them.
 
     If it is there and ours with somebody's bytes in it, ours are written back: all members read it.
@@ -154,7 +154,7 @@ def register(member: Member, wall_ms: int) -> Running:
             return Denied(member.path, reason(mended))
 
 
-def _subscribes(member: Member, data: bytes | None) -> bool:
+def _subscribes(member: MemberIdentity, data: bytes | None) -> bool:
     """Is this our registration, whenever it was written?"""
     try:
         found = decode_registration(data, where=member.path, profile=member.profile)
@@ -163,12 +163,12 @@ def _subscribes(member: Member, data: bytes | None) -> bool:
     return (found.pattern, found.subscription) == (member.pattern, member.subscription)
 
 
-def _payload(member: Member, wall_ms: int) -> bytes:
+def _payload(member: MemberIdentity, wall_ms: int) -> bytes:
     registration = Registration(member.subscription, member.pattern, wall_ms)
     return encode_registration(registration, profile=member.profile)
 
 
-def list_owners(member: Member, topics: Sequence[str]) -> Running:
+def list_owners(member: MemberIdentity, topics: Sequence[str]) -> Running:
     """Which partitions of these topics have an owner znode, whoever's."""
     replies = yield [rq.Children(paths.owners_of(member.group, topic)) for topic in topics]
     at = [
@@ -181,7 +181,7 @@ def list_owners(member: Member, topics: Sequence[str]) -> Running:
     return OwnersListed(frozenset(present))
 
 
-def nudge(member: Member, wall_ms: int) -> Running:
+def nudge(member: MemberIdentity, wall_ms: int) -> Running:
     """Delete this session's id znode and create it again, in one transaction.
 
     The list of members changes twice, so every member of the group rebalances. The znode is read
@@ -206,7 +206,7 @@ def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
     return reply.value is not None
 
 
-def verify(member: Member, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
+def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
     """Which of these owner znodes are this session's, for this thread; those are watched."""
     held, lost = yield from read_owners(member, partitions)
     return Verified(held, lost)
@@ -218,7 +218,7 @@ def watched(path: str) -> rq.Get:
 
 
 def read_owners(
-    member: Member,
+    member: MemberIdentity,
     partitions: Mapping[TopicPartition, ThreadId],
     read: Callable[[str], rq.Get] = watched,
 ) -> Generator[
@@ -250,7 +250,7 @@ def _thread_of(data: bytes | None) -> str:
         return f"nobody legible ({error.what})"
 
 
-def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
+def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Running:
     """Delete owner znodes of ours; never one of another session (the JVM deletes whatever)."""
     asked = sorted(partitions)
     seen = yield [rq.Exists(paths.owner(member.group, tp)) for tp in asked]
@@ -276,7 +276,7 @@ def release(member: Member, partitions: Iterable[TopicPartition]) -> Running:
 
 
 def read_offsets(
-    member: Member, partitions: Sequence[TopicPartition]
+    member: MemberIdentity, partitions: Sequence[TopicPartition]
 ) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
     replies = yield [rq.Get(paths.offset(member.group, tp)) for tp in partitions]
     return {
@@ -302,7 +302,7 @@ def _stored(reply: Reply, path: str) -> StoredOffset:
 
 
 def transact(
-    member: Member, writes: Mapping[TopicPartition, rq.Write]
+    member: MemberIdentity, writes: Mapping[TopicPartition, rq.Write]
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
     """All of `writes` or none. None when done; else which one failed, None for our own check."""
     (reply,) = yield [rq.Multi((member.check, *writes.values()))]
@@ -352,7 +352,7 @@ class _MemberNodeGoneError(Exception):
 class _Claim:
     """One claim under way; `created` holds None for what must still be read back."""
 
-    member: Member
+    member: MemberIdentity
     threads: Mapping[TopicPartition, ThreadId]
     known: dict[TopicPartition, Blocker]
     created: dict[TopicPartition, Ownership | None] = field(default_factory=dict)
@@ -363,7 +363,7 @@ class _Claim:
 
 
 def claim(
-    member: Member,
+    member: MemberIdentity,
     threads: Mapping[TopicPartition, ThreadId],
     known: Mapping[TopicPartition, Blocker],
     *,
@@ -402,8 +402,8 @@ def _claim(
         found, lost = yield from read_owners(work.member, doubtful)
         claimed |= found
         work.known |= {tp: who for tp, who in lost.items() if who is not None}
-    blocked = {tp: work.known.get(tp, UNNAMED) for tp in work.missing()}
-    blocked |= {tp: work.known.get(tp, UNNAMED) for tp in doubtful if tp not in claimed}
+    blocked = {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in work.missing()}
+    blocked |= {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in doubtful if tp not in claimed}
     return Claimed(claimed, blocked, work.denied)
 
 
@@ -538,7 +538,9 @@ _FOREIGN = frozenset({Code.BAD_VERSION, Code.NODE_EXISTS, Code.NO_NODE})
 """Somebody wrote, created or deleted an offset znode since we read it."""
 
 
-def load(member: Member, partitions: Iterable[TopicPartition], storage: Storage) -> RunningCommit:
+def load(
+    member: MemberIdentity, partitions: Iterable[TopicPartition], storage: Storage
+) -> RunningCommit:
     """Read stored offsets; a malformed znode is reported and left as it is, never reset.
 
     ZooKeeper answers last: if its connection has broken since Kafka answered, it is all void.
@@ -554,7 +556,7 @@ def load(member: Member, partitions: Iterable[TopicPartition], storage: Storage)
     return OffsetsLoaded(stored, kafka)
 
 
-def commit(member: Member, plan: CommitPlan) -> RunningCommit:
+def commit(member: MemberIdentity, plan: CommitPlan) -> RunningCommit:
     """Write a plan: ZooKeeper's part, and Kafka's unless somebody else wrote meanwhile."""
     to_zookeeper = _transactions if plan.writes or plan.checks else _fence
     outcome = yield from to_zookeeper(member, plan)
@@ -570,7 +572,7 @@ def commit(member: Member, plan: CommitPlan) -> RunningCommit:
     )
 
 
-def _fence(member: Member, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
     """Where Kafka alone stores offsets: are we still a member?"""
     (reply,) = yield [rq.Multi((member.check,))]
     if reply.code is Code.NO_NODE:
@@ -580,7 +582,7 @@ def _fence(member: Member, plan: CommitPlan) -> Generator[Batch, Replies, Outcom
     return Committed({}, {}, frozenset(), {})
 
 
-def _transactions(member: Member, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
     """Where somebody else wrote meanwhile, nothing of that transaction is written."""
     versions: dict[TopicPartition, int] = {}
     denied: dict[TopicPartition, str] = {}
@@ -605,7 +607,7 @@ def _transactions(member: Member, plan: CommitPlan) -> Generator[Batch, Replies,
     return Committed(versions, {}, frozenset(), denied)
 
 
-def _writes(member: Member, plan: CommitPlan) -> dict[TopicPartition, rq.Write]:
+def _writes(member: MemberIdentity, plan: CommitPlan) -> dict[TopicPartition, rq.Write]:
     writes: dict[TopicPartition, rq.Write] = {}
     for tp, (offset, version) in plan.writes.items():
         path, data = paths.offset(member.group, tp), payloads.encode_offset(offset)
@@ -626,7 +628,7 @@ def _topic_exists(write: rq.Write) -> bool:
 
 
 def _read_back(
-    member: Member, plan: CommitPlan, partitions: list[TopicPartition]
+    member: MemberIdentity, plan: CommitPlan, partitions: list[TopicPartition]
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:

@@ -17,7 +17,7 @@ from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, No
 from zkconsumer.member.events import Diagnosed, OwnersListed
 from zkconsumer.member.state import State, Step, own_topics, replace, start_op
 from zkconsumer.protocol.group_snapshot import assignment_of_others
-from zkconsumer.protocol.model import UNNAMED, TopicPartition
+from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition
 
 
 def look(state: State) -> Step:
@@ -88,7 +88,7 @@ def report(state: State, now: float) -> Step:
     since = state.blocked_since
     if state.blocked_reported or since is None or now - since < patience:
         return state, ()
-    named = {tp: who for tp, who in state.blocked.items() if who != UNNAMED}
+    named = {tp: who for tp, who in state.blocked.items() if who != UNKNOWN_BLOCKER}
     if not named:
         return state, ()  # the claim that follows asks
     holders = sorted({(who.thread, who.session) for who in named.values()})
@@ -105,7 +105,7 @@ def report(state: State, now: float) -> Step:
     return replace(state, blocked_reported=True), (notice, Diagnose())
 
 
-def keep(state: State) -> Step:
+def drop_cleared_blockers(state: State) -> Step:
     """Forget blockers of what is no longer wanted, and say when the last is gone."""
     blocked = {tp: who for tp, who in state.blocked.items() if tp in state.wanted}
     if blocked:

@@ -12,11 +12,11 @@ from typing import Any
 
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
 from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, ViewRead
-from zkconsumer.member.operations import Member, Replies, Running, reason
+from zkconsumer.member.operations import MemberIdentity, Replies, Running, reason
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
-from zkconsumer.protocol.group_assignment import Group
+from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind
@@ -29,7 +29,7 @@ from zkconsumer.protocol.requests import Batch, Code
 logger = getLogger(__name__)
 
 
-def read_view(member: Member) -> Running:
+def read_view(member: MemberIdentity) -> Running:
     """Read the group, and watch everything that the assignment depends on.
 
     What does not depend on each other is asked for together: until a member has read the group and
@@ -91,7 +91,7 @@ def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Repli
 
 
 def _read_members(
-    member: Member, consumers: Sequence[str]
+    member: MemberIdentity, consumers: Sequence[str]
 ) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
     """The registrations, and why those that cannot be read cannot be."""
     members: dict[str, Registration] = {}
@@ -223,7 +223,7 @@ def _read_topics(
 Diagnosis = Callable[[float], Event] | None
 
 
-def diagnose(member: Member) -> Generator[Batch, Replies, Diagnosis]:
+def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
     """Which members own what other rules than ours give them; None when the nodes show nothing.
 
     Watches nothing: it is asked for once, when the group has not settled for a while.
@@ -234,7 +234,7 @@ def diagnose(member: Member) -> Generator[Batch, Replies, Diagnosis]:
     registrations = yield from _read([paths.member(member.group, one) for one in consumers])
     topics = yield from _read([paths.topic(one) for one in listing])
     owners = yield from _read_owners(member.group, owning)
-    group = Group(
+    group = GroupInput(
         member.strategy,
         {path.rpartition("/")[2]: data for path, data in registrations.items()},
         {path.rpartition("/")[2]: data for path, data in topics.items()},

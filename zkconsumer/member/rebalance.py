@@ -54,11 +54,17 @@ from zkconsumer.member.events import (
     Trigger,
     Verified,
 )
-from zkconsumer.member.offset_ledger import take_up
+from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.peers import patience_s
 from zkconsumer.member.state import Phase, State, Step, drop_from, replace, start_op, then
 from zkconsumer.protocol.group_snapshot import assignment_of_others
-from zkconsumer.protocol.model import UNNAMED, Purpose, RebalanceMode, Storage, TopicPartition
+from zkconsumer.protocol.model import (
+    UNKNOWN_BLOCKER,
+    Purpose,
+    RebalanceMode,
+    Storage,
+    TopicPartition,
+)
 
 # ---- listening -----------------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ def late_listener(state: State) -> Notice:
 # ---- holding -------------------------------------------------------------------------------------
 
 
-def take_back(state: State, outcome: Verified) -> Step:
+def apply_read_back(state: State, outcome: Verified) -> Step:
     """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
     # What was lost while it was being read stays lost.
     held = {
@@ -164,7 +170,7 @@ def take_back(state: State, outcome: Verified) -> Step:
         for tp, who in sorted(outcome.lost.items())
         if tp in state.owned and tp in state.wanted
     )
-    state, commands = lose(state, changed.union(outcome.lost))
+    state, commands = drop_ownership(state, changed.union(outcome.lost))
     state = replace(
         state,
         owned={**state.owned, **held},
@@ -176,7 +182,7 @@ def take_back(state: State, outcome: Verified) -> Step:
     return state, commands + notices
 
 
-def lose(state: State, lost: frozenset[TopicPartition]) -> Step:
+def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
     """These are ours no more: delivery stops now; their positions go with the claim."""
     served = lost & state.serving
     state = replace(
@@ -219,7 +225,7 @@ def advance(state: State, now: float) -> Step:
         if (wanted.get(tp) != mine.thread or tp in state.restart) and tp not in state.refused
     )
     if go:
-        return stop(state, go, now)
+        return revoke(state, go, now)
     missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
     unread = state.malformed | state.restart
     unserved = frozenset(
@@ -241,10 +247,10 @@ def advance(state: State, now: float) -> Step:
         state, op = start_op(replace(state, phase=Phase.LOADING))
         return state, (LoadOffsets(op, unserved, state.settings.storage),)
     fresh = state.unwatched.intersection(owned)
-    return verify(state, fresh) if fresh else rest(state, missing, now)
+    return verify(state, fresh) if fresh else settle_or_wait(state, missing, now)
 
 
-def rest(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
+def settle_or_wait(state: State, missing: Sequence[TopicPartition], now: float) -> Step:
     """Nothing can be done now: settled, or waiting for a watch with the back-off as upper bound."""
     state = replace(state, verify_at=now + RECHECK_S if state.unverified else None)
     if missing or state.refused or state.waiting_for:
@@ -269,7 +275,7 @@ def _refresh_at(state: State, now: float) -> float | None:
 
 def register(state: State) -> Step:
     """Create our id znode; nothing is delivered until what we own was read back after it."""
-    state, commands = _cut_short(state)
+    state, commands = _abort_rebalance(state)
     state = replace(
         state, registered=False, fenced=True, phase=Phase.REGISTERING, retry_at=None, nudge_op=None
     )
@@ -279,13 +285,13 @@ def register(state: State) -> Step:
 
 def recover(state: State) -> Step:
     """Read back all that may be ours, claims without a reply included."""
-    state, commands = _cut_short(state)
+    state, commands = _abort_rebalance(state)
     claims = {**state.doubtful, **{tp: mine.thread for tp, mine in state.owned.items()}}
     state, op = start_op(replace(state, phase=Phase.RECOVERING, retry_at=None))
     return state, (*commands, Verify(op, claims))
 
 
-def _cut_short(state: State) -> Step:
+def _abort_rebalance(state: State) -> Step:
     """A rebalance ends half-way: what the streams were asked to finish is taken from them.
 
     Where it goes is decided anew, and given up it is even if it stays: what is in the user's hands
@@ -317,7 +323,7 @@ def read(state: State) -> Step:
 # ---- giving up ----------------------------------------------------------------------------------
 
 
-def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
+def revoke(state: State, go: frozenset[TopicPartition], now: float) -> Step:
     """Let the user finish what is in hand of the partitions that move away."""
     state = replace(state, moving=go, ready=frozenset())
     asked = go & state.serving
@@ -330,7 +336,7 @@ def stop(state: State, go: frozenset[TopicPartition], now: float) -> Step:
     return state, (AskRelease(asked),)
 
 
-def stopped(state: State, now: float) -> Step:
+def commit_revoked(state: State, now: float) -> Step:
     """All is finished, or the grace is over: nothing more is handed out. Commit, then release."""
     if state.settings.auto_commit_s is None:
         return before_release(replace(state, ready=frozenset()), now)
@@ -419,7 +425,7 @@ def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     threads = {tp: state.wanted[tp] for tp in missing}
     # A try that a watch brought looks at what has changed only; any other looks at everything.
     known = state.blocked if state.phase is Phase.WAITING else {}
-    known = {tp: who for tp, who in known.items() if who != UNNAMED}
+    known = {tp: who for tp, who in known.items() if who != UNKNOWN_BLOCKER}
     since = state.blocked_since
     overdue = since is not None and now - since >= state.settings.backoff_s
     ask = frozenset(missing).difference(known) if overdue else frozenset()
@@ -443,7 +449,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
         Notice(NoticeKind.DENIED, str(tp), f"cannot claim: {reason}")
         for tp, reason in sorted(outcome.denied.items())
     )
-    state, unblocked = peers.keep(state)
+    state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: advance(s, now))
 
 
@@ -460,7 +466,7 @@ def recheck(state: State) -> Step:
 
 
 def verified(state: State, outcome: Verified, now: float) -> Step:
-    return then(take_back(state, outcome), lambda s: advance(s, now))
+    return then(apply_read_back(state, outcome), lambda s: advance(s, now))
 
 
 # ---- triggers ------------------------------------------------------------------------------------
@@ -512,7 +518,7 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
         return replace(state, stale=True), ()
     if tp not in state.owned or tp in state.moving:
         return state, ()
-    state, commands = lose(state, frozenset({tp}))
+    state, commands = drop_ownership(state, frozenset({tp}))
     notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
     state = replace(state, stale=True, claim_due=True)
     result: Step = (state, (*commands, notice))
@@ -558,7 +564,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         if mine is None:
             continue
         known, kafka = ledger.get(tp), outcome.kafka.get(tp)
-        ledger[tp], start = take_up(state.settings.storage, stored, kafka, mine.epoch)
+        ledger[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
         if error := ledger[tp].error:
             bad[tp] = error
             told |= {tp} if known is not None and known.error == error else set()

@@ -39,7 +39,7 @@ def connected(state: State, event: events.Connected) -> Step:
     state = commits.interrupted(state)
     if expired:
         # Nothing of the old session is ours: the znodes are gone, and so are the positions.
-        state, commands = rebalance.lose(state, frozenset(state.owned))
+        state, commands = rebalance.drop_ownership(state, frozenset(state.owned))
         state, more = commits.abandon(state, "the ZooKeeper session expired")
         commands += more
         state = replace(state, registered=False, doubtful={}, blocked={}, lease=Lease())
@@ -176,7 +176,7 @@ def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
         "give each consumer its own consumer.id",
     )
     notices = (lost,) if state.owned else ()
-    state, withdraw = rebalance.lose(state, frozenset(state.owned))
+    state, withdraw = rebalance.drop_ownership(state, frozenset(state.owned))
     reason = "another session is registered under the consumer id"
     state, answers = commits.abandon(state, reason)
     state, op = start_op(
@@ -199,7 +199,7 @@ def released(state: State, outcome: events.Released, now: float) -> Step:
 
 def recovered(state: State, outcome: events.Verified, now: float) -> Step:
     """What we own was read back: deliver what is left of it, then read the group."""
-    result = rebalance.take_back(state, outcome)
+    result = rebalance.apply_read_back(state, outcome)
     return then(result, lambda s: unfence(s, now, rebalance.read))
 
 

@@ -31,7 +31,7 @@ from zkconsumer.protocol.releases import DEFAULT, Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupInput:
     """What stands in ZooKeeper, and how the members are set.
 
     Attributes:
@@ -55,18 +55,18 @@ class Failure:
     message: str
 
 
-Part = dict[TopicPartition, ThreadId]
+MemberAssignment = dict[TopicPartition, ThreadId]
 
 
-def compute(
-    group: Group, profile: Profile, *, members: Iterable[ConsumerId] | None = None
-) -> dict[ConsumerId, Part | Failure]:
+def assign_each_member(
+    group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
+) -> dict[ConsumerId, MemberAssignment | Failure]:
     """What each member gives to itself, or throws, as a member of the release.
 
     `members` are those to ask, by default all that are registered; one that is not fails.
     """
     reading = _Reading(group, profile)
-    parts: dict[ConsumerId, Part | Failure] = {}
+    parts: dict[ConsumerId, MemberAssignment | Failure] = {}
     whole: Mapping[TopicPartition, ThreadId] | Failure | None = None
     for consumer in group.registrations if members is None else members:
         failure = reading.failure_of(consumer)
@@ -90,7 +90,7 @@ def compute(
 class _Reading:
     """What the members read: everything once, since all read the same."""
 
-    def __init__(self, group: Group, profile: Profile) -> None:
+    def __init__(self, group: GroupInput, profile: Profile) -> None:
         self._variant = profile.variant
         self.counts: dict[ConsumerId, Mapping[str, int]] = {}
         self._unreadable: dict[ConsumerId, Failure] = {}
@@ -195,7 +195,7 @@ Members = Mapping[ConsumerId, Registration | MalformedZnodeError]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedTopics:
     """What a group's registrations come to.
 
     Attributes:
@@ -213,13 +213,13 @@ class Asked:
     topic_faults: Mapping[str, str]
 
 
-def asked(
+def requested_topics(
     members: Members,
     topics: Mapping[str, bytes | None],
     *,
     profile: Profile = DEFAULT,
     exclude_internal: bool = True,
-) -> Asked:
+) -> RequestedTopics:
     """Read what members ask for; `topics` are the payloads of all topics there are.
 
     Kafka: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`, 0.8.0 to 1.1.1.
@@ -246,7 +246,7 @@ def asked(
     ordered = {
         topic: tuple(sorted(found, key=utf16_key)) for topic, found in sorted(threads.items())
     }
-    return Asked(counts, faults, ordered, partitions, topic_faults)
+    return RequestedTopics(counts, faults, ordered, partitions, topic_faults)
 
 
 def partitions_in(

@@ -55,7 +55,7 @@ class Blocker:
     session: int
 
 
-UNNAMED = Blocker("a member that has not been looked up yet", -1)
+UNKNOWN_BLOCKER = Blocker("a member that has not been looked up yet", -1)
 """Most blockers go within milliseconds: who it is is asked when the back-off is over."""
 
 

@@ -14,7 +14,12 @@ from typing import Final
 
 from zkconsumer.errors import MalformedZnodeError, shown
 from zkconsumer.protocol.assignors import KeyForm, Strategy
-from zkconsumer.protocol.group_assignment import Failure, Group, Part, compute
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    assign_each_member,
+)
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
@@ -29,7 +34,7 @@ _FORMS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DetectedRelease:
     """What the owner nodes say.
 
     Attributes:
@@ -50,7 +55,7 @@ class Rules:
     profile: Profile
     strategy: Strategy
     exclude_internal: bool
-    parts: Mapping[ConsumerId, Part | Failure]
+    parts: Mapping[ConsumerId, MemberAssignment | Failure]
 
     def __str__(self) -> str:
         rules = f"{self.strategy.value} of {self.profile.release}"
@@ -60,8 +65,8 @@ class Rules:
 
 
 def detect(
-    group: Group, owners: Mapping[TopicPartition, ThreadId], *, own: Profile = DEFAULT
-) -> Finding:
+    group: GroupInput, owners: Mapping[TopicPartition, ThreadId], *, own: Profile = DEFAULT
+) -> DetectedRelease:
     """Find the rules that explain the owner nodes, and the members that go by others.
 
     `group` says our own settings and holds everybody's registration, ours as well if we have one;
@@ -71,7 +76,7 @@ def detect(
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
     quarrels = {one: why for one, payload in payloads.items() if (why := _misread(payload))}
-    held: dict[ConsumerId, Part] = {consumer: {} for consumer in registered}
+    held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in registered}
     for tp, thread in owners.items():
         held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
     if not owners:
@@ -83,15 +88,15 @@ def detect(
         unknown = "some owners are not registered"
     else:
         return _explained(group, held, _forms(own), registered.values(), quarrels)
-    return Finding(DEFAULT, f"default: {unknown}", quarrels)
+    return DetectedRelease(DEFAULT, f"default: {unknown}", quarrels)
 
 
-def nearest(group: Group, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
+def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
     """The rules that explain the owner nodes: all of them, or else those of most members.
 
     Of several that do as well the first counts, and that is what `group` says, of DEFAULT.
     """
-    held: dict[ConsumerId, Part] = {consumer: {} for consumer in group.registrations}
+    held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
     for tp, thread in owners.items():
         held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
     registered = (_read(payload, DEFAULT.parser) for payload in group.registrations.values())
@@ -114,37 +119,39 @@ def _forms(own: Profile) -> Sequence[Profile]:
 
 
 def _explained(
-    group: Group,
-    held: Mapping[ConsumerId, Part],
+    group: GroupInput,
+    held: Mapping[ConsumerId, MemberAssignment],
     forms: Sequence[Profile],
     registered: Iterable[Registration | None],
     quarrels: dict[ConsumerId, str],
-) -> Finding:
+) -> DetectedRelease:
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
     rules = _all_rules(group, forms, has_patterns)
     ours = list(islice(rules, len(forms)))
     fitting = [one for one in ours if one.parts == held]
     if len(fitting) == len(ours):
-        return Finding(DEFAULT, "default: all releases would own the same", quarrels)
+        return DetectedRelease(DEFAULT, "default: all releases would own the same", quarrels)
     if fitting:
         releases = " and ".join(one.profile.release for one in fitting)
-        return Finding(fitting[0].profile, f"the owner nodes are those of {releases}", quarrels)
+        return DetectedRelease(
+            fitting[0].profile, f"the owner nodes are those of {releases}", quarrels
+        )
     quarrels |= _quarrels(ours[0], [*ours, *rules], held)
-    return Finding(DEFAULT, "default: no release explains all owner nodes", quarrels)
+    return DetectedRelease(DEFAULT, "default: no release explains all owner nodes", quarrels)
 
 
-def _all_rules(group: Group, forms: Sequence[Profile], has_patterns: bool) -> Iterator[Rules]:
+def _all_rules(group: GroupInput, forms: Sequence[Profile], has_patterns: bool) -> Iterator[Rules]:
     """All there are, those of our own settings first; without patterns nothing internal counts."""
     mine = group.exclude_internal
     for strategy in (group.strategy, *(one for one in Strategy if one is not group.strategy)):
         for exclude in (mine, not mine) if has_patterns else (True,):
             changed = replace(group, strategy=strategy, exclude_internal=exclude)
             for profile in forms:
-                yield Rules(profile, strategy, exclude, compute(changed, profile))
+                yield Rules(profile, strategy, exclude, assign_each_member(changed, profile))
 
 
 def _quarrels(
-    own: Rules, rules: list[Rules], held: Mapping[ConsumerId, Part]
+    own: Rules, rules: list[Rules], held: Mapping[ConsumerId, MemberAssignment]
 ) -> Iterator[tuple[ConsumerId, str]]:
     """Members whose nodes other rules explain than the rest's.
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
-from zkconsumer.consumer.stream_partitions import Codec, Grant, Which
+from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
 from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
@@ -578,11 +578,11 @@ class _Judge:
         found = {key: min(self.hands.get(key) or [at]) for key, at in self.next.items()}
         return {key: max(at, self.sought.get(key, (0,))[0]) for key, at in found.items()}
 
-    def positions(self, which: Which, told: dict[Key, int], found: dict[Key, int]) -> None:
+    def positions(self, which: Coverage, told: dict[Key, int], found: dict[Key, int]) -> None:
         """`told` are the seeks that were reported before the positions were asked for."""
         bounds = self.bounds()
         for key, offset in found.items():
-            if which is Which.FINISHED:
+            if which is Coverage.FINISHED:
                 if offset > max(bounds[key], self.finished.get(key, 0)):
                     raise HandOverViolation(f"the position of {key} is {offset}, not finished")
             elif key not in self.sought:
@@ -807,7 +807,7 @@ class _Play:
         self.scheduler.wait(lambda: done.called)
         (key,) = done.partitions
         self._forget(key)
-        offset = self.positions(Which.FINISHED)[key]
+        offset = self.positions(Coverage.FINISHED)[key]
         self._forget(key, offset)
         if offset != self.judge.next[key]:
             raise HandOverViolation(f"released, {key} is at {offset}, not {self.judge.next[key]}")
@@ -819,7 +819,7 @@ class _Play:
         self.scheduler.current.history = 0
         self.scheduler.observed(remembered)
 
-    def positions(self, which: Which) -> dict[Key, int]:
+    def positions(self, which: Coverage) -> dict[Key, int]:
         told = dict(self.judge.told)
         read = self.stream.positions(self.code.holdings.Which[which.name])
         found = {(tp, at.epoch): at.offset for tp, at in read.items()}
@@ -935,7 +935,7 @@ def _next(times: int) -> tuple[Op, ...]:
     return (("next",),) * times
 
 
-_FINISHED, _DELIVERED = ("positions", Which.FINISHED), ("positions", Which.DELIVERED)
+_FINISHED, _DELIVERED = ("positions", Coverage.FINISHED), ("positions", Coverage.DELIVERED)
 
 CASES: Final = (
     Case("release while iterating", _next(2), ((("ask_release", 0), _FINISHED),)),

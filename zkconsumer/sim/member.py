@@ -17,13 +17,13 @@ from typing import Any, cast
 
 from zkconsumer.consumer.commit_requests import CommitAsked
 from zkconsumer.consumer.executor import Executor, Running, WatchFired, operation
-from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, Outlets, ReleaseDone
-from zkconsumer.consumer.stream_partitions import Grant, Which
+from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, PartitionSinks, ReleaseDone
+from zkconsumer.consumer.stream_partitions import Coverage, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
-from zkconsumer.member.operations import Member as Identity
+from zkconsumer.member.operations import MemberIdentity as Identity
 from zkconsumer.member.state import NEVER, Phase, Settings, State
 from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
@@ -85,10 +85,10 @@ class Feed:
     in_hand: bool = False
     asked: bool = False
 
-    def position(self, which: Which) -> Position | None:
+    def position(self, which: Coverage) -> Position | None:
         if self.delivered is None:
             return None
-        unfinished = self.in_hand and which is Which.FINISHED
+        unfinished = self.in_hand and which is Coverage.FINISHED
         return Position(self.epoch, self.delivered - unfinished)
 
 
@@ -139,7 +139,7 @@ class SimStreams:
                 waiting.append(partitions)
         self.releases = tuple(waiting)
 
-    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
         found = {tp: feed.position(which) for tp, feed in self.feeds.items()}
         return {tp: at for tp, at in found.items() if at is not None}
 
@@ -212,7 +212,7 @@ class SimMember:
             begin=begin,
         )
 
-    def _outlets(self) -> Outlets:
+    def _outlets(self) -> PartitionSinks:
         threads = thread_ids(self.name, max(self.settings.subscription.values()))
         return {(None, thread): self.streams for thread in threads}
 

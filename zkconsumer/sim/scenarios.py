@@ -75,7 +75,7 @@ def _tell(
 # ---- members come and go ------------------------------------------------------------------------
 
 
-@_tell("a consumer joins", "member.rebalance.stop")
+@_tell("a consumer joins", "member.rebalance.revoke")
 def _joins(stage: Stage) -> None:
     """Who loses a partition stops, commits and releases it; the newcomer claims it at once."""
     stage.scene(0)
@@ -171,7 +171,7 @@ def _cut(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a reply is lost", "member.rebalance.take_back", members=1)
+@_tell("a reply is lost", "member.rebalance.apply_read_back", members=1)
 def _lost_reply(stage: Stage) -> None:
     """The claim was executed, its reply was not heard: the owner znodes are read back."""
     stage.say("g_0 joins; the connection breaks after its claim is executed")
@@ -181,7 +181,12 @@ def _lost_reply(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("the reply to a commit is lost", "member.offset_ledger.absorb", members=1, partitions=2)
+@_tell(
+    "the reply to a commit is lost",
+    "member.offset_ledger.apply_commit_result",
+    members=1,
+    partitions=2,
+)
 def _lost_commit(stage: Stage) -> None:
     """Its own write is recognised by value and version, and is not made twice."""
     stage.scene(0)
@@ -259,7 +264,7 @@ def _too_many(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a JVM peer joins", "member.rebalance.stop", jvm=frozenset({1}))
+@_tell("a JVM peer joins", "member.rebalance.revoke", jvm=frozenset({1}))
 def _jvm_joins(stage: Stage) -> None:
     """The same znodes, the same assignment; it claims one by one, and tries again if it must."""
     stage.scene(0)
@@ -392,7 +397,7 @@ def _deleted(stage: Stage) -> None:
 
 @_tell(
     "an operator resets an offset",
-    "member.offset_ledger.absorb",
+    "member.offset_ledger.apply_commit_result",
     members=1,
     partitions=1,
     messages=3,
@@ -411,7 +416,7 @@ def _edited(stage: Stage) -> None:
 
 @_tell(
     "somebody else writes an offset",
-    "member.offset_ledger.absorb",
+    "member.offset_ledger.apply_commit_result",
     members=1,
     partitions=1,
     messages=3,

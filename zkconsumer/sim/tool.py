@@ -31,7 +31,7 @@ from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.plan import Plan as WorldPlan
 from zkconsumer.sim.zookeeper import SimZooKeeper
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 MAX_WRITES = 1
 """Changes in a transaction: a plan of two partitions is already made in two."""
@@ -50,7 +50,7 @@ class _Pending(BaseException):
         self.batch = batch
 
 
-class _Connection(Connection):
+class _Connection(ZooKeeperClient):
     """A connection that knows the replies so far, and stops its caller where there is none."""
 
     def __init__(self, replies: Sequence[Sequence[Reply]]) -> None:
@@ -65,7 +65,7 @@ class _Connection(Connection):
         return known
 
 
-Task = Callable[[Connection], None]
+Task = Callable[[ZooKeeperClient], None]
 
 
 class ToolWorld(Protocol):
@@ -138,7 +138,7 @@ class Tool:
         plan, live = self.plan, self._live
         assert plan is not None
 
-        def task(connection: Connection) -> None:
+        def task(connection: ZooKeeperClient) -> None:
             applying.apply(
                 connection,
                 plan,
@@ -162,7 +162,7 @@ class Tool:
         assert done is not None
         made: list[Plan] = []
 
-        def task(connection: Connection) -> None:
+        def task(connection: ZooKeeperClient) -> None:
             made[:] = [plan_undo(connection, done)]
 
         self._start(task, then=lambda: self._take_up(made[0], self._live))

@@ -24,9 +24,9 @@ from typing import Any, Final
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member
 from zkconsumer.consumer.coordinator import Coordinator
-from zkconsumer.consumer.loop import Outlets
+from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Grant, LeaseGate, Which
+from zkconsumer.consumer.stream_partitions import Coverage, Grant, LeaseGate
 from zkconsumer.errors import ConsumerIdTakenError, ZkConsumerError
 from zkconsumer.member.state import Phase, State
 from zkconsumer.protocol import paths
@@ -125,7 +125,7 @@ class Ledger:
             self._releases.append(_Release(asked, done))
         self.answer()
 
-    def positions(self, which: Which) -> dict[TopicPartition, Position]:
+    def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
         """What is finished; nothing else counts as delivered."""
         with self._lock:
             return {
@@ -267,7 +267,7 @@ class Membership:
         session.start()
         settings = group_member.settings(self.config, session, self.consumer_id, self._wanted, None)
         store = group_member.offset_store(self.config, self.consumer_id, self.brokers)
-        outlets: Outlets = {(None, thread): one for thread, one in self._ledgers.items()}
+        outlets: PartitionSinks = {(None, thread): one for thread, one in self._ledgers.items()}
         coordinator = self._coordinator = Coordinator(
             settings, gate=self._gate, session=session, streams=outlets, store=store
         )

@@ -18,7 +18,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import BROKER_IDS
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.task_reader import SHORT_LOG_S
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class ShortLogs:
 
 def brokers_of(config: ConsumerConfig) -> list[Broker]:
     """Those that are registered now; in a session of its own. Raises as `Connection`."""
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         return registered(connection)
 
 

@@ -37,7 +37,7 @@ from zkconsumer.spark.cluster_logs import (
     ShortLogs,
     brokers_of,
 )
-from zkconsumer.spark.offset_mirror import BackgroundMirror, Mirror
+from zkconsumer.spark.offset_mirror import BackgroundMirror, OffsetMirror
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
     StreamOffset,
@@ -49,7 +49,7 @@ from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import begin, log_to_stderr, one_sentence
 from zkconsumer.spark.task_reader import planned, read_task
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,7 +70,9 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options, self._columns = options, tuple(columns)
         self._cluster = ClusterLogs(lambda: brokers_of(options.config))
-        self._mirror = BackgroundMirror(Mirror(options.config)) if options.mirror_offsets else None
+        self._mirror = (
+            BackgroundMirror(OffsetMirror(options.config)) if options.mirror_offsets else None
+        )
         self._has_begun = False
         # What latestOffset has answered last, and the `start` to which it had no news.
         self._end: StreamOffset = {}
@@ -292,7 +294,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._looked_at = now
         names = {paths.topic(tp.topic): tp.topic for tp in partitions}
         try:
-            with Connection(self._options.config) as connection:
+            with ZooKeeperClient(self._options.config) as connection:
                 there = {names[path] for path in connection.stats(names)}
         except ZkConsumerError as error:
             _log.warning("whether topics were deleted is not known: %s", error)

@@ -38,7 +38,7 @@ from pyspark.sql.streaming.listener import (
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.spark.offset_mirror import Mirror
+from zkconsumer.spark.offset_mirror import OffsetMirror
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.progress_listener import positions
 
@@ -103,7 +103,7 @@ class Committing:
 
     def __init__(self, process: Process, config: ConsumerConfig) -> None:
         self._process, self._config = process, config
-        self._mirror: Mirror | None = None
+        self._mirror: OffsetMirror | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         is_ours = not batch.is_cached
@@ -116,7 +116,7 @@ class Committing:
             if is_ours:
                 batch.unpersist()
         if ends:
-            self._mirror = self._mirror or Mirror(self._config)
+            self._mirror = self._mirror or OffsetMirror(self._config)
             self._mirror.commit(ends)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class CommitListener(StreamingQueryListener):
         """
         self._query = query
         self._config = _config(zookeeper, group, properties)
-        self._mirror: Mirror | None = None
+        self._mirror: OffsetMirror | None = None
         self._run: Any = None
         self._written: Mapping[TopicPartition, int] = {}
 
@@ -176,7 +176,7 @@ class CommitListener(StreamingQueryListener):
         if not ends or ends == self._written:
             return
         try:
-            self._mirror = self._mirror or Mirror(self._config)
+            self._mirror = self._mirror or OffsetMirror(self._config)
             self._mirror.commit(ends)
             self._written = ends
         except ZkConsumerError as error:

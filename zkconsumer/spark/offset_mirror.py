@@ -31,7 +31,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import decode_offset, encode_offset
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Code, Create, SetData
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Stored(NamedTuple):
     version: int | None
 
 
-class Mirror:
+class OffsetMirror:
     """Writes offsets of `config.group_id` into ZooKeeper; connects at the first `commit`.
 
     To be used from one thread at a time. Nothing that must be kept is lost with it: `close` is all.
@@ -65,7 +65,7 @@ class Mirror:
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config, self._group = config, config.group_id
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperClient | None = None
         self._stored: dict[TopicPartition, _Stored] = {}
         self._malformed: set[TopicPartition] = set()
         self._rooms: set[str] = set()
@@ -95,12 +95,12 @@ class Mirror:
         if connection is not None:
             connection.__exit__(None, None, None)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> ZooKeeperClient:
         if self._connection is None:
-            self._connection = Connection(self._config).__enter__()
+            self._connection = ZooKeeperClient(self._config).__enter__()
         return self._connection
 
-    def _commit(self, connection: Connection, offsets: Mapping[TopicPartition, int]) -> None:
+    def _commit(self, connection: ZooKeeperClient, offsets: Mapping[TopicPartition, int]) -> None:
         due = self._due(offsets)
         if not due:
             return
@@ -130,7 +130,7 @@ class Mirror:
             and (tp not in self._stored or self._stored[tp].offset < offset)
         }
 
-    def _write(self, connection: Connection, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write(self, connection: ZooKeeperClient, offsets: Mapping[TopicPartition, int]) -> None:
         """One transaction; of one that is refused, or not known of, nothing is known any more."""
         writes: list[Create | SetData] = []
         for tp, offset in offsets.items():
@@ -151,7 +151,7 @@ class Mirror:
             if reply.code is Code.OK:
                 self._stored[tp] = _Stored(offset, 0 if version is None else version + 1)
 
-    def _read(self, connection: Connection, partitions: Collection[TopicPartition]) -> None:
+    def _read(self, connection: ZooKeeperClient, partitions: Collection[TopicPartition]) -> None:
         if not partitions:
             return
         connection.sync(paths.CONSUMERS)
@@ -169,7 +169,7 @@ class Mirror:
                 self._malformed.add(tp)
                 _log.warning("%s is left as it is: %s", tp, error)
 
-    def _make_rooms(self, connection: Connection, topics: Collection[str]) -> None:
+    def _make_rooms(self, connection: ZooKeeperClient, topics: Collection[str]) -> None:
         """The parents of offset znodes, as every member makes them."""
         group = self._group
         rooms = [paths.CONSUMERS, paths.group(group), paths.offsets(group)]
@@ -187,7 +187,7 @@ class Mirror:
                 )
         self._rooms.update(rooms)
 
-    def _tell_of_members(self, connection: Connection) -> None:
+    def _tell_of_members(self, connection: ZooKeeperClient) -> None:
         now = time.monotonic()
         if now - self._looked_at < MEMBERS_S:
             return
@@ -212,7 +212,7 @@ class BackgroundMirror:
     and when it is over, and tried again every `RETRY_S`.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: OffsetMirror) -> None:
         self._mirror = mirror
         self._changed = threading.Condition()
         self._latest: Mapping[TopicPartition, int] = {}

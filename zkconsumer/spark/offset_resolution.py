@@ -34,7 +34,7 @@ from zkconsumer.spark.option_parsing import (
     Position,
 )
 from zkconsumer.spark.options import Assigned, Matching, SourceOptions, Topics
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 _log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ def stored_offsets(
     """
     where = storage(config)
     found: dict[TopicPartition, int] = {}
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         brokers = registered(connection) if where is not Storage.ZOOKEEPER else []
         if where is not Storage.KAFKA:
             nodes = {paths.offset(config.group_id, tp): tp for tp in partitions}

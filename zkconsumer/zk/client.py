@@ -36,7 +36,7 @@ half as long again. The rest waits its turn."""
 _RETRY_S = 0.1
 
 
-class Connection:
+class ZooKeeperClient:
     """Reads and writes znodes for as long as it is entered; all paths are below the chroot.
 
     `config` says where ZooKeeper is, how to authenticate, and with

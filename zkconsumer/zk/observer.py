@@ -50,7 +50,7 @@ from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
 _REPLY_S = 30.0
 
 
-class Part(Enum):
+class GroupPart(Enum):
     """What of a group is followed."""
 
     MEMBERS = "ids"
@@ -58,7 +58,7 @@ class Part(Enum):
     OFFSETS = "offsets"
 
 
-ALL: frozenset[Part] = frozenset(Part)
+ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class GroupSnapshot:
     offsets: Mapping[TopicPartition, int | str] = field(default_factory=dict)
 
 
-class What(Enum):
+class ChangeKind(Enum):
     """What has changed."""
 
     MEMBER = auto()  # key: consumer id
@@ -107,14 +107,18 @@ class What(Enum):
 class Change:
     """One change: `before` is None for what has come, `after` None for what has gone."""
 
-    what: What
+    what: ChangeKind
     key: str | TopicPartition
     before: Value | None
     after: Value | None
 
 
 _LISTS = {Kind.OWNERS_OF, Kind.OFFSETS_OF}
-_LEAVES = {Kind.MEMBER: What.MEMBER, Kind.OWNER: What.OWNER, Kind.OFFSET: What.OFFSET}
+_LEAVES = {
+    Kind.MEMBER: ChangeKind.MEMBER,
+    Kind.OWNER: ChangeKind.OWNER,
+    Kind.OFFSET: ChangeKind.OFFSET,
+}
 # Owner znodes are never written to, only made and removed, which the list above them shows.
 _WATCHED_LEAVES = {Kind.MEMBER, Kind.OFFSET}
 
@@ -125,23 +129,23 @@ class _Listing:
     version: int = 0  # cversion: grows by one with each child that comes or goes
 
 
-class Mirror:
+class GroupWatcher:
     """The tree of a group as last read, and what of it has not been reported yet."""
 
     def __init__(
         self,
         client: KazooClient,
         group: str,
-        follow: frozenset[Part],
+        follow: frozenset[GroupPart],
         *,
         watch: Callable[[Any], object] | None,
     ) -> None:
         self._client = client
         self._watch = watch
         roots = {
-            Part.MEMBERS: paths.ids(group),
-            Part.OWNERS: paths.owners(group),
-            Part.OFFSETS: paths.offsets(group),
+            GroupPart.MEMBERS: paths.ids(group),
+            GroupPart.OWNERS: paths.owners(group),
+            GroupPart.OFFSETS: paths.offsets(group),
         }
         self._roots = {path for part, path in roots.items() if part in follow}
         self._lists: dict[str, _Listing] = {}
@@ -257,7 +261,9 @@ class Mirror:
             if before != after:
                 at = paths.locate(path)
                 what = _LEAVES[at.kind]
-                key = at.name if what is What.MEMBER else TopicPartition(at.name, at.partition)
+                key = (
+                    at.name if what is ChangeKind.MEMBER else TopicPartition(at.name, at.partition)
+                )
                 changes.append(Change(what, key, before, after))
         self._touched.clear()
         return changes
@@ -287,7 +293,7 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
 # ---- observer ------------------------------------------------------------------------------------
 
 
-__all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "Part", "ALL", "Change", "What"]
+__all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "GroupPart", "ALL", "Change", "ChangeKind"]
 
 # Seconds. kazoo's own back-off grows to a minute, so that an observer would miss the recovery.
 _RECONNECT_MAX_S = 0.5
@@ -316,7 +322,7 @@ class Observer:
         connect: str,
         group: str,
         *,
-        follow: Collection[Part] = ALL,
+        follow: Collection[GroupPart] = ALL,
         timeout_s: float = 6.0,
         auth: tuple[str, str] | None = None,
         config: ConnectionConfig | None = None,
@@ -392,7 +398,7 @@ class Observer:
 
     def snapshot(self) -> GroupSnapshot:
         """Reads everything that is followed, pipelined."""
-        mirror = Mirror(self._client, self.group, self._follow, watch=None)
+        mirror = GroupWatcher(self._client, self.group, self._follow, watch=None)
         self._read(mirror.read_all)
         return mirror.snapshot()
 
@@ -404,7 +410,7 @@ class Observer:
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
-        mirror = Mirror(
+        mirror = GroupWatcher(
             self._client, self.group, self._follow, watch=lambda event: inbox.put(event.path or "")
         )
         stale = True
@@ -414,12 +420,12 @@ class Observer:
                     found = mirror.read_all()
                     now, stale = time.monotonic(), False
                     yield from ((now, change) for change in found)
-                    yield now, Change(What.READ, "", None, None)
+                    yield now, Change(ChangeKind.READ, "", None, None)
                 dirty, states = _drain(inbox)
                 if dirty is None:
                     return
                 for state in states:
-                    yield time.monotonic(), Change(What.CONNECTION, "", None, state)
+                    yield time.monotonic(), Change(ChangeKind.CONNECTION, "", None, state)
                 if states:
                     stale = states[-1] == "connected"
                     continue

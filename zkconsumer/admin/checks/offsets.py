@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from zkconsumer.admin.findings import Case, Finding, Log, Severity, fix_command, partitions_of
+from zkconsumer.admin.findings import (
+    ExaminedGroup,
+    Finding,
+    Log,
+    Severity,
+    fix_command,
+    partitions_of,
+)
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.java.text import parse_int64
@@ -16,7 +23,7 @@ MALFORMED_OFFSET, OFFSET_OF_NOTHING = "malformed-offset", "offset-of-nothing"
 BEYOND, BEHIND, UNKNOWN = "offset-beyond-log", "offset-behind-log", "log-unknown"
 
 
-def offsets_to_compare(case: Case) -> list[TopicPartition]:
+def offsets_to_compare(case: ExaminedGroup) -> list[TopicPartition]:
     """Partitions whose log must be known: those that exist and have an offset."""
     there = {
         topic: frozenset(partitions_in(topic, case.topics)[0])
@@ -29,14 +36,14 @@ def offsets_to_compare(case: Case) -> list[TopicPartition]:
     ]
 
 
-def of_offsets(case: Case) -> Iterator[Finding]:
+def of_offsets(case: ExaminedGroup) -> Iterator[Finding]:
     """What is wrong with the offsets in ZooKeeper."""
     yield from _malformed(case)
     yield from _of_nothing(case)
     yield from _beside_the_log(case)
 
 
-def _malformed(case: Case) -> Iterator[Finding]:
+def _malformed(case: ExaminedGroup) -> Iterator[Finding]:
     for tp, node in case.image.offsets.items():
         if not node.fault or not paths.is_topic(tp.topic):
             continue
@@ -67,7 +74,7 @@ def _number(data: bytes | None) -> int | None:
     return number if number >= 0 else None
 
 
-def _of_nothing(case: Case) -> Iterator[Finding]:
+def _of_nothing(case: ExaminedGroup) -> Iterator[Finding]:
     by_topic: dict[str, list[int]] = {}
     for tp in case.image.offsets:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
@@ -98,7 +105,7 @@ def _of_nothing(case: Case) -> Iterator[Finding]:
         )
 
 
-def _beside_the_log(case: Case) -> Iterator[Finding]:
+def _beside_the_log(case: ExaminedGroup) -> Iterator[Finding]:
     for off in (_BEYOND, _BEHIND):
         yield from _compared(case, off)
     reasons: dict[str, list[TopicPartition]] = {}
@@ -147,7 +154,7 @@ _BEHIND = _Off(
 )
 
 
-def _compared(case: Case, off: _Off) -> Iterator[Finding]:
+def _compared(case: ExaminedGroup, off: _Off) -> Iterator[Finding]:
     found: dict[str, list[tuple[int, int, Log]]] = {}
     for tp, node in case.image.offsets.items():
         log = case.logs.get(tp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from zkconsumer.admin.findings import Case, Finding, Severity, fix_command, partitions_of
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, fix_command, partitions_of
 from zkconsumer.admin.groups import OwnerNode
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
 from zkconsumer.errors import shown
@@ -17,7 +17,7 @@ PERSISTENT_OWNER, STALE = "persistent-owner", "stale-owner"
 OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
 
 
-def of_owners(case: Case) -> Iterator[Finding]:
+def of_owners(case: ExaminedGroup) -> Iterator[Finding]:
     """What is wrong with the owner nodes; of several things with one node the first."""
     # What lies below a name that no topic can have is named by the finding on that name.
     left = {tp: node for tp, node in case.image.owners.items() if paths.is_topic(tp.topic)}
@@ -38,7 +38,7 @@ def _stop(*sessions: int) -> str:
     return f"stop the process that holds session {held}: its znodes go with it"
 
 
-def _persistent(case: Case, tp: TopicPartition, node: OwnerNode) -> Finding:
+def _persistent(case: ExaminedGroup, tp: TopicPartition, node: OwnerNode) -> Finding:
     return Finding(
         Severity.ERROR,
         PERSISTENT_OWNER,
@@ -54,7 +54,7 @@ def _persistent(case: Case, tp: TopicPartition, node: OwnerNode) -> Finding:
 
 
 def _of_nothing(
-    case: Case, topic: str, nodes: list[OwnerNode], gone: list[TopicPartition]
+    case: ExaminedGroup, topic: str, nodes: list[OwnerNode], gone: list[TopicPartition]
 ) -> Finding:
     numbers = tuple(tp.partition for tp in gone)
     exists = topic in case.topics
@@ -80,7 +80,7 @@ def _of_nothing(
     )
 
 
-def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator[Finding]:
+def _unregistered(case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]) -> Iterator[Finding]:
     members = case.image.registrations
     for (topic, thread), numbers in _unknown(case, left).items():
         sessions = {left[TopicPartition(topic, number)].session for number in numbers}
@@ -132,7 +132,7 @@ def _unregistered(case: Case, left: dict[TopicPartition, OwnerNode]) -> Iterator
 
 
 def _unknown(
-    case: Case, left: dict[TopicPartition, OwnerNode]
+    case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]
 ) -> dict[tuple[str, str], tuple[int, ...]]:
     """Owners that are no registered thread; also of topics that no member asks for."""
     found = unregistered(case.wanted, left)
@@ -144,7 +144,7 @@ def _unknown(
     return found | {key: tuple(numbers) for key, numbers in others.items()}
 
 
-def _unowned(case: Case) -> Iterator[Finding]:
+def _unowned(case: ExaminedGroup) -> Iterator[Finding]:
     for topic, missing in unowned(case.wanted, case.image.owners).items():
         due = dict.fromkeys(
             thread.rpartition("-")[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from zkconsumer.admin.findings import Case, Finding, Severity, fix_command
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, fix_command
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC
 from zkconsumer.errors import MalformedZnodeError, shown
 from zkconsumer.protocol import paths
@@ -22,7 +22,7 @@ FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
 _PYKAFKA = re.compile(r"[0-9]+-[0-9]+")
 
 
-def foreign_nodes(case: Case) -> list[str]:
+def foreign_nodes(case: ExaminedGroup) -> list[str]:
     """Znodes of the group that are none of the JVM's layout: to be read with all below them."""
     found = []
     for parent, at in case.image.topic_rooms.items():
@@ -32,7 +32,7 @@ def foreign_nodes(case: Case) -> list[str]:
     return found
 
 
-def of_layouts(case: Case) -> Iterator[Finding]:
+def of_layouts(case: ExaminedGroup) -> Iterator[Finding]:
     """Topics and partitions that are named as no JVM client names them."""
     for parent, at in case.image.topic_rooms.items():
         if not paths.is_topic(at.name):
@@ -44,7 +44,7 @@ def of_layouts(case: Case) -> Iterator[Finding]:
             yield _nodes(case, at.name, odd, at.kind)
 
 
-def _topic(case: Case, parent: str, name: str) -> Finding:
+def _topic(case: ExaminedGroup, parent: str, name: str) -> Finding:
     why = "no topic can have that name"
     if name.startswith(("b'", 'b"')):
         why += ": a Python 3 client wrote the text of its bytes, as pykafka does (its issue 888)"
@@ -61,7 +61,7 @@ def _topic(case: Case, parent: str, name: str) -> Finding:
     )
 
 
-def _nodes(case: Case, topic: str, odd: list[str], kind: Kind) -> Finding:
+def _nodes(case: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
     listed = ", ".join(map(shown, names[:3])) + (" ..." if len(names) > 3 else "")
     mends = tuple(mend for path in odd for mend in case.mends_of_tree(path))
@@ -91,7 +91,7 @@ def _nodes(case: Case, topic: str, odd: list[str], kind: Kind) -> Finding:
     )
 
 
-def _stop_of(case: Case, roots: list[str]) -> str:
+def _stop_of(case: ExaminedGroup, roots: list[str]) -> str:
     sessions = {
         session for root in roots for path in case.below(root) if (session := case.session_of(path))
     }
@@ -109,7 +109,7 @@ PERSISTENT_MEMBER, DISAGREEMENT = "persistent-registration", "disagreement"
 NO_BROKERS, SHORT_RETRIES = "no-brokers", "short-retries"
 
 
-def of_members(case: Case) -> Iterator[Finding]:
+def of_members(case: ExaminedGroup) -> Iterator[Finding]:
     """What is wrong with registrations, those first that fail every member."""
     for consumer, error in case.wanted.faults.items():
         thrown = error.thrown if isinstance(error, MalformedZnodeError) else ""
@@ -143,7 +143,7 @@ def of_members(case: Case) -> Iterator[Finding]:
         )
 
 
-def _finding(case: Case, code: str, consumer: str, what: str, why: str) -> Finding:
+def _finding(case: ExaminedGroup, code: str, consumer: str, what: str, why: str) -> Finding:
     path = paths.member(case.group, consumer)
     session = case.session_of(path)
     if session:
@@ -161,7 +161,7 @@ def _finding(case: Case, code: str, consumer: str, what: str, why: str) -> Findi
     )
 
 
-def of_agreement(case: Case) -> Iterator[Finding]:
+def of_agreement(case: ExaminedGroup) -> Iterator[Finding]:
     """Members that compute another assignment than the rest."""
     for consumer, why in case.quarrels.items():
         yield Finding(
@@ -176,7 +176,7 @@ def of_agreement(case: Case) -> Iterator[Finding]:
         )
 
 
-def of_settings(case: Case) -> Iterator[Finding]:
+def of_settings(case: ExaminedGroup) -> Iterator[Finding]:
     """Brokers that are missing, and retries that end before a dead member's session does."""
     if case.image.registrations and not case.has_brokers:
         yield Finding(

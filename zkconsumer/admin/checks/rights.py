@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.admin.findings import Case, Finding, Severity
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.requests import CREATE, DELETE, READ, WRITE, Right
@@ -19,7 +19,7 @@ SAMPLE = 1_000
 read; of more than so many, a single one may be missed."""
 
 
-def places(case: Case) -> list[str]:
+def places(case: ExaminedGroup) -> list[str]:
     """Znodes whose list decides: where members create and delete, and the offsets they write.
 
     Not `ids`: Kafka leaves it open in a secured ZooKeeper (`zookeeper.set.acl`).
@@ -33,7 +33,7 @@ def places(case: Case) -> list[str]:
     return found + written[:: 1 + len(written) // SAMPLE]
 
 
-def more_places(case: Case) -> list[str]:
+def more_places(case: ExaminedGroup) -> list[str]:
     """The offsets that `places` left out, where not all that it named have the same list."""
     lists = {
         found
@@ -46,12 +46,12 @@ def more_places(case: Case) -> list[str]:
     return [path for path in written if path not in case.rights]
 
 
-def _is_offset(case: Case, path: str) -> bool:
+def _is_offset(case: ExaminedGroup, path: str) -> bool:
     room = paths.offsets(case.group)
     return path.startswith(f"{room}/") and path.count("/") == room.count("/") + 2
 
 
-def _needed(case: Case, path: str) -> tuple[int, str]:
+def _needed(case: ExaminedGroup, path: str) -> tuple[int, str]:
     if _is_offset(case, path):
         return READ | WRITE, "commit"
     if path.startswith(paths.offsets(case.group)):
@@ -71,7 +71,7 @@ def _able(rights: tuple[Right, ...], needed: int) -> frozenset[str]:
     return frozenset({ANYONE}) if ANYONE in able else able
 
 
-def of_rights(case: Case) -> Iterator[Finding]:
+def of_rights(case: ExaminedGroup) -> Iterator[Finding]:
     """Znodes that not all members can use, when others of the group are open to more."""
     hidden = [path for path, found in case.rights.items() if isinstance(found, AccessDeniedError)]
     if hidden:
@@ -98,7 +98,7 @@ def of_rights(case: Case) -> Iterator[Finding]:
             yield _locked(case, who, where, f"only {_names(who)} may" if who else "nobody may")
 
 
-def _locked(case: Case, who: frozenset[str], where: list[str], may: str) -> Finding:
+def _locked(case: ExaminedGroup, who: frozenset[str], where: list[str], may: str) -> Finding:
     needed, act = _needed(case, where[0])
     others = len(where) - 1
     more = f", and {others} znodes more" if others else ""

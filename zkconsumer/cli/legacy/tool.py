@@ -17,7 +17,7 @@ from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.options import Common, pair
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.releases import Profile, profile
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     from zkconsumer.admin.legacy import Writing
@@ -147,7 +147,7 @@ class Tool:
             zookeeper_session_timeout_s=ZOOKEEPER_S,
             zookeeper_connection_timeout_s=limit_s,
         )
-        with Connection(config) as connection:
+        with ZooKeeperClient(config) as connection:
             yield ZkUtils(connection, self.profile)
 
     def own_properties(self) -> dict[str, str]:

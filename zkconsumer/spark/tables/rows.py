@@ -36,11 +36,11 @@ from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
 from zkconsumer.errors import AccessDeniedError, FetchError
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_assignment import asked
+from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.tables.options import GroupsOptions, Table
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 _TEXT, _INT, _LONG, _TIME = StringType(), IntegerType(), LongType(), TimestampType()
 _STREAMS = MapType(StringType(), IntegerType())
@@ -138,7 +138,7 @@ class Reader:
     """Reads rows of one table; `columns` are those that somebody will look at."""
 
     def __init__(
-        self, connection: Connection, options: GroupsOptions, columns: Collection[str]
+        self, connection: ZooKeeperClient, options: GroupsOptions, columns: Collection[str]
     ) -> None:
         self._connection, self._options = connection, options
         self._columns = frozenset(columns)
@@ -173,7 +173,7 @@ class Reader:
         if self._columns & _OF_TOPICS:
             payloads = read_topic_payloads(self._connection, images.values())
         for image in images.values():
-            wanted = asked(image.members, payloads)
+            wanted = requested_topics(image.members, payloads)
             for one in member_reports(image, wanted):
                 yield {
                     "group": one.group,

@@ -40,7 +40,7 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_assignment import asked
+from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, log_to_stderr, one_sentence
 from zkconsumer.spark.schema import columns_of
@@ -48,7 +48,7 @@ from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import Key, State
 from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, Reader, Row, schema_of
-from zkconsumer.zk.client import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- plan ----------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Piece(NamedTuple):
     size: int
 
 
-def plan(connection: Connection, options: GroupsOptions) -> list[list[Piece]]:
+def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece]]:
     """The pieces of each task; no task where there is no group.
 
     A group that may not be listed is planned all the same: its task tells of it.
@@ -116,7 +116,7 @@ def chunks(pieces: Sequence[Piece]) -> Iterator[tuple[list[str], frozenset[str] 
 
 
 def _counts(
-    connection: Connection, names: Sequence[str], options: GroupsOptions
+    connection: ZooKeeperClient, names: Sequence[str], options: GroupsOptions
 ) -> dict[str, dict[str, int]]:
     """Group -> topic -> znodes below it."""
     counts: dict[str, dict[str, int]] = {name: {} for name in names}
@@ -135,13 +135,17 @@ def _counts(
     return counts
 
 
-def _subscribed(connection: Connection, name: str, options: GroupsOptions) -> Collection[str]:
+def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) -> Collection[str]:
     """The topics that count though the group has nothing of them yet."""
     if options.table is not Table.LAG and not options.ask_kafka:
         return frozenset()
     images = read_groups(connection, [name], rooms=(MEMBERS,))
     payloads = read_topic_payloads(connection, images.values())
-    found = {topic for image in images.values() for topic in asked(image.members, payloads).threads}
+    found = {
+        topic
+        for image in images.values()
+        for topic in requested_topics(image.members, payloads).threads
+    }
     return found if options.topics is None else found & options.topics
 
 
@@ -229,14 +233,14 @@ class TableReader(Pickled, DataSourceReader):
     @one_sentence()
     def partitions(self) -> Sequence[InputPartition]:
         log_to_stderr()
-        with Connection(self._options.config) as connection:
+        with ZooKeeperClient(self._options.config) as connection:
             return [Share(pieces) for pieces in plan(connection, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Share):  # Spark's own, where there is no group at all
             return
         log_to_stderr()
-        with one_sentence(), Connection(self._options.config) as connection:
+        with one_sentence(), ZooKeeperClient(self._options.config) as connection:
             reader = Reader(connection, self._options, self._schema.names)
             for groups, topics in chunks(partition.pieces):
                 yield from record_batches(reader.rows(groups, topics), self._schema)
@@ -276,7 +280,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperClient | None = None
         self._due_s = 0.0
         self._target: dict[Key, State] | None = None
 
@@ -312,7 +316,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _read(self) -> dict[Key, State]:
         if self._connection is None:
             self._settle()
-            connection = Connection(self._options.config)
+            connection = ZooKeeperClient(self._options.config)
             connection.__enter__()
             self._connection = connection
         connection = self._connection
