@@ -35,9 +35,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 def _running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(EXAMPLES / example), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )
     try:
         yield process
@@ -114,3 +112,34 @@ def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
     )
     assert err.endswith(f"{MESSAGES} messages\n")
     assert _committed(sandbox, topic) == MESSAGES
+
+
+def test_two_topics(
+    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """With a JVM consumer's file, it reads every message of both topics and commits all."""
+    names = {"orders": unique("orders"), "payments": unique("payments")}
+    group = names["orders"]
+    for topic in names.values():
+        sandbox.create_topic(topic, partitions=2)
+        sandbox.produce(topic, 10)
+    properties = tmp_path / "consumer.properties"
+    properties.write_text(
+        f"group.id={group}\nzookeeper.connect={sandbox.zookeeper_connect}\n"
+        "auto.offset.reset=smallest\nconsumer.timeout.ms=2000\n"
+    )
+    program = (EXAMPLES / "two_topics.py").read_text(encoding="utf-8")
+    for name, real in names.items():
+        program = program.replace(f'"{name}"', f'"{real}"')
+    example = tmp_path / "two_topics.py"
+    example.write_text(program, encoding="utf-8")
+    with _running(str(example), str(properties)) as process:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+    lines = out.splitlines()
+    assert sum(line.split()[2] == "None" for line in lines[:10]) == 10
+    assert lines[10].startswith(f"no message of {names['payments']} within 2 s")
+    read = [int(line.split()[0]) for line in lines if "messages under fencing tokens" in line]
+    assert (len(read), sum(read)) == (2, 10)
+    assert lines[-1].startswith("Status(phase='settled'")
+    assert _committed(sandbox, group) == 20

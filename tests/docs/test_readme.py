@@ -1,57 +1,48 @@
-"""The README says what is so: its commands parse, its links lead somewhere, its tables are true."""
+"""README.md is true: its commands parse, its program and its picture run on real servers."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from confluent_kafka import Producer
+from kazoo.client import KazooClient
 
-from zkconsumer.cli import COMMANDS, Exit, app
-from zkconsumer.config.page import _default
-from zkconsumer.config.settings import TABLE
-from zkconsumer.member.state import Phase
+from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.cli import COMMANDS, app
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.process import until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Seconds, for the README's own program on a busy machine.
+# Seconds, for one command or program on a busy machine.
 PROGRAM_LIMIT_S = 60
+SIZE_MAX = 9_000  # bytes; README.md is one page, and everything else has a page of its own
 
 
 def _blocks(language: str) -> list[str]:
     return [text for name, text in FENCE.findall(README) if name == language]
 
 
-def _commands() -> list[str]:
-    whole = "".join(_blocks("sh")).replace("\\\n", "")
-    return [line.partition(" > ")[0] for line in whole.splitlines() if line]
+def _scripts() -> list[str]:
+    return [line for line in "".join(_blocks("sh")).splitlines() if line]
 
 
-def _rows(heading: str) -> Iterator[list[str]]:
-    """The cells of the table below a heading of the README, without its head."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    for line in lines[2:]:
-        yield [cell.strip() for cell in line.strip("|").split("|")]
-
-
-@cache
-def _tests_of(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+def _steps() -> list[tuple[str, str]]:
+    """The commands of the picture of what the operator sees, and what each prints."""
+    (session,) = _blocks("console")
+    steps = [part.partition("\n") for part in session.split("$ ")[1:]]
+    return [(line, printed) for line, _, printed in steps]
 
 
 def _parse(command: Any, words: list[str], parent: Any = None) -> None:
@@ -63,10 +54,17 @@ def _parse(command: Any, words: list[str], parent: Any = None) -> None:
         _parse(subcommand, words, context)
 
 
-@pytest.mark.parametrize("line", [one for one in _commands() if one.startswith("zkconsumer ")])
-def test_every_command_parses(line: str) -> None:
+def test_it_is_short() -> None:
+    """README.md has at most 9 kB."""
+    assert len((ROOT / "README.md").read_bytes()) <= SIZE_MAX
+
+
+def test_every_command_parses() -> None:
     """The command line accepts each command of the README with just these options."""
-    _parse(typer.main.get_command(app), shlex.split(line)[1:])
+    lines = [line for line, _ in _steps() if line.startswith("zkconsumer ")]
+    assert lines
+    for line in lines:
+        _parse(typer.main.get_command(app), shlex.split(line)[1:])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -76,58 +74,13 @@ def test_commands_named_in_passing_exist(page: Path) -> None:
     assert set(re.findall(r"`zkconsumer ([a-z]+)", text)) <= set(COMMANDS)
 
 
-def test_every_command_is_shown() -> None:
-    """The README shows each command of the command line."""
-    shown = {line.split()[1] for line in _commands() if line.startswith("zkconsumer ")}
-    assert set(COMMANDS) <= shown
-
-
-def test_the_session_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's commands do what it says, one after the other, on other ports."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    ports = {"2181": str(free_port()), "9092": str(free_port())}
-
-    def run(line: str) -> str:
-        words = shlex.split(re.sub("2181|9092", lambda port: ports[port.group()], line))
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        return done.stdout
-
-    lines = [one for one in _commands() if one.startswith("zkconsumer ")]
-    lines.remove("zkconsumer demo")  # tests/cli/test_demo.py
-    try:
-        said = {line.split()[1]: run(line) for line in lines}
-    finally:
-        run("zkconsumer sandbox down")
-    assert said["consume"].splitlines() == ["first", "second"]
-    assert len(said["owners"].splitlines()) == 1 + 12
-    assert len(said["assign"].splitlines()) == 1 + 12
-    assert "reproduced" in said["trace"]
-
-
 def test_every_script_is_there() -> None:
-    """What the README runs from scripts/ exists and can be run; nothing else is run but pip."""
-    for line in _commands():
-        if line.startswith("scripts/"):
-            assert (ROOT / line.split()[0]).stat().st_mode & 0o111
-        else:
-            assert line.startswith(("zkconsumer ", "pip install "))
-
-
-def test_every_row_names_a_test() -> None:
-    """Each row of "What happens when" links tests, and every one of them exists."""
-    for when, _, tests in _rows("What happens when…"):
-        named = LINK.findall(tests)
-        assert named, f"no test shows what happens when {when}"
-        for name, path in named:
-            assert name.strip("`") in _tests_of(ROOT / path), f"{name} is not in {path}"
+    """What the README runs from scripts/ exists and can be run; nothing else is run."""
+    lines = _scripts()
+    assert lines
+    for line in [*lines, *re.findall(r"`(scripts/\w+)[^`]*`", README)]:
+        assert line.startswith("scripts/")
+        assert (ROOT / line.split()[0]).stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -149,60 +102,79 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
 
-def test_the_most_used_properties() -> None:
-    """Names, defaults and order of the README's configuration table are the code's."""
-    settings = {row.name: _default(row) for row in TABLE}
-    shown = [(name.strip("`"), default) for name, default, _ in _rows("Configuration")]
-    assert all(settings[name] == default for name, default in shown)
-
-
-def test_the_phases_of_a_rebalance() -> None:
-    """The phases that the README lists are the machine's, in its order."""
-    (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", README)
-    named = re.findall(r"`([a-z]+)`", chain)
-    order = [phase.value for phase in Phase]
-    assert named == sorted(named, key=order.index)
-
-
-def test_the_exit_codes() -> None:
-    """The README lists the exit codes, all of them."""
-    (listed,) = re.findall(r"Exit codes: ([^.]*)\.", README)
-    assert [int(code) for code in re.findall(r"\d+", listed)] == [int(code) for code in Exit]
-
-
-def test_the_layout() -> None:
-    """The layout names every room of the package, and nothing that is not there."""
-    (layout,) = [block for block in _blocks("") if block.startswith("zkconsumer/\n")]
-    rooms = set(re.findall(r"^  (\w+)/ ", layout, re.MULTILINE))
-    package = {path.parent.name for path in (ROOT / "zkconsumer").glob("*/__init__.py")}
-    assert rooms == package
-    outside = re.findall(r"^(\w+)/ ", layout, re.MULTILINE)
-    assert all((ROOT / name).is_dir() for name in outside)
+def test_the_index_names_every_page() -> None:
+    """docs/README.md says of each page what it is for."""
+    index = ROOT / "docs" / "README.md"
+    text = index.read_text(encoding="utf-8")
+    linked = {(index.parent / target).resolve() for _, target in LINK.findall(text)}
+    assert {page for page in PAGES if page != index} <= linked
 
 
 def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
-    """The README's program runs on real servers and prints what it was given."""
+    """The README's program has twelve lines, runs on real servers and prints what it was given."""
     (program,) = _blocks("python")
-    orders, payments = unique("orders"), unique("payments")
-    for topic in (orders, payments):
-        sandbox.create_topic(topic, partitions=2)
-        sandbox.produce(topic, 10)
+    assert len(program.splitlines()) <= 12
+    topic = unique("orders")
+    sandbox.create_topic(topic, partitions=2)
+    sandbox.produce(topic, 10)
     (tmp_path / "consumer.properties").write_text(
-        f"group.id={orders}\nzookeeper.connect={sandbox.zookeeper_connect}\n"
+        f"group.id={topic}\nzookeeper.connect={sandbox.zookeeper_connect}\n"
         "auto.offset.reset=smallest\nconsumer.timeout.ms=2000\n"
     )
-    program = program.replace('"orders"', f'"{orders}"').replace('"payments"', f'"{payments}"')
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_LIMIT_S,
-        check=False,
+        [sys.executable, "-c", program.replace('"orders"', f'"{topic}"')],
+        cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert len(lines) == 12
     assert sum(line.split()[2] == "None" for line in lines[:10]) == 10
-    assert lines[10].startswith(f"no message of {payments} within 2 s")
-    read = [int(line.split()[0]) for line in lines if "messages under fencing tokens" in line]
-    assert sum(read) == 10
+    assert lines[10].startswith(f"no message of {topic} within 2 s")
+    assert lines[11].startswith("Status(phase='settled'")
+
+
+def test_the_picture(
+    sandbox: Sandbox, unique: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members, and offsets and logs as in the picture: the commands print what it shows."""
+    (export, _), (lag, table), *others = _steps()
+    variable, _, address = export.removeprefix("export ").partition("=")
+    suffix = unique("")
+    group, topic = f"billing{suffix}", f"orders{suffix}"
+    rows = [line.split() for line in table.splitlines()[1:]]
+    sandbox.create_topic(topic, partitions=len(rows))
+    producer = Producer({"bootstrap.servers": sandbox.bootstrap})
+    for row in rows:
+        for _ in range(int(row[5])):
+            producer.produce(topic, b"m", partition=int(row[1]))
+    assert producer.flush(PROGRAM_LIMIT_S) == 0
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start(PROGRAM_LIMIT_S)
+    for row in rows:
+        path = f"/consumers/{group}/offsets/{topic}/{row[1]}"
+        client.create(path, row[2].encode(), makepath=True)
+    client.stop()
+    client.close()
+    assert address.startswith("zk1")
+    monkeypatch.setenv(variable, sandbox.zookeeper_connect)
+
+    def run(line: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", *shlex.split(line.replace("billing", group))],
+            cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    with ExitStack() as stack:
+        for consumer in ("web1", "web2"):
+            config = ConsumerConfig(
+                group_id=group, zookeeper_connect=sandbox.zookeeper_connect, consumer_id=consumer
+            )
+            connector = stack.enter_context(ConsumerConnector(config))
+            connector.create_message_streams({topic: 1})
+        settled = f"zkconsumer verify -g {group}".replace(group, "billing")
+        assert until(lambda: run(settled)[0] == 0, limit_s=PROGRAM_LIMIT_S)
+        for line, printed in [(lag, table), *others]:
+            code, shown = run(line)
+            assert code == 0, shown
+            assert shown.replace(suffix, "").split() == printed.split()

@@ -22,24 +22,24 @@ from zkconsumer.trace.replay import check
 from zkconsumer.trace.story import story
 
 HERE = Path(__file__).parent
-README = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+PAGE = (HERE.parents[1] / "docs" / "behaviour.md").read_text(encoding="utf-8")
 
-# Rows of the README that are not of the group protocol: their tests are all there is to see.
+# Rows of the page that are not of the group protocol: their tests are all there is to see.
 WITHOUT_STORY = {
     "an offset is out of range, or there is none",
-    "a peer's registration is malformed",
+    "another member's registration is malformed",
     "a topic's znode is malformed",
     "an offset's znode is malformed",
-    "a peer's filter cannot be evaluated here",
-    "a topic comes that a pattern matches, or goes",
-    "members go by different rules",
+    "another member's filter cannot be evaluated",
+    "a matching topic is created or deleted",
+    "members assign by different rules",
     "the broker that keeps the group's offsets dies (`offsets.storage=kafka`)",
-    "a partition moves while a Spark query is in a batch of it",
-    "a Spark query is killed in the middle of a batch",
+    "a partition moves during a Spark batch",
+    "a Spark query is killed during a batch",
     "your code raises",
     "a decoder raises",
-    "our consumer id is taken",
-    "a right is missing in ZooKeeper",
+    "another session has the consumer id",
+    "ZooKeeper refuses a right",
     "ZooKeeper cannot be reached, or the chroot is missing",
 }
 
@@ -56,8 +56,8 @@ def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
 
 
 def rows() -> Iterator[str]:
-    """The first cells of the README's table."""
-    section = README.split("\n## What happens when…\n")[1].split("\n## ")[0]
+    """The first cells of the table of docs/behaviour.md."""
+    section = PAGE.split("\n## What happens when…\n")[1].split("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")]
     for line in table[2:]:
         yield line.split("|")[1].strip()
@@ -88,10 +88,10 @@ def test_two_tellings_are_equal() -> None:
 
 
 def test_one_set_of_titles() -> None:
-    """The README's rows, the scenarios and the golden traces are the same ones, by title."""
+    """The page's rows, the scenarios and the golden traces are the same ones, by title."""
     linked = {}
     for cell in rows():
-        found = re.fullmatch(r"\[(.*)\]\(tests/traces/(.*)\.txt\)(?: \(.*\))?", cell)
+        found = re.fullmatch(r"\[(.*)\]\(\.\./tests/traces/(.*)\.txt\)(?: \(.*\))?", cell)
         if found:
             linked[found[2]] = found[1]
         else:

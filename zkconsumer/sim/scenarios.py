@@ -1,9 +1,7 @@
 """The stories: what happens when a consumer joins, dies, freezes, … as scripts for a stage.
 
-The titles are those of the README's table "What happens when…", and each story names the function
-of the core that decides in it. They are kept as golden traces in tests/traces/.
-
-Runs of a group of any size and kind, with faults drawn from a seed, told as they happen.
+The titles are those of the table "What happens when…" in docs/behaviour.md. Each story names the
+function of the core that decides in it. They are kept as golden traces in tests/traces/.
 """
 
 from __future__ import annotations

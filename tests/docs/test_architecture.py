@@ -1,0 +1,186 @@
+"""docs/architecture.md and CONTRIBUTING.md name modules, functions and tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "zkconsumer"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+HOP = re.compile(r"^\| [\w' ]*\| `([\w.]+)` \| ", re.MULTILINE)
+MODULES_MAX = 12
+
+
+def _section(page: str, heading: str) -> str:
+    return page.split(f"\n{heading}\n")[1].split("\n## ")[0]
+
+
+@cache
+def _names(path: Path) -> frozenset[str]:
+    """What a module defines: its names, and `Class.member`."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        found.update(_defined(node))
+        if isinstance(node, ast.ClassDef):
+            found.update(f"{node.name}.{name}" for one in node.body for name in _defined(one))
+    return frozenset(found)
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield node.name
+        case ast.Assign():
+            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
+
+
+def _file(module: str) -> Path:
+    """The file of a module `a.b` or `a/b`, or of a package."""
+    path = PACKAGE.joinpath(*re.split(r"[./]", module))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def test_every_package_has_a_row() -> None:
+    """The table of layers names each package of zkconsumer, and nothing else."""
+    table = _section(ARCHITECTURE, "## The layers")
+    rows = set(re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE))
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rows == packages | {"errors", "aio", "protocol.java"}
+
+
+def test_the_rows_import_what_exists() -> None:
+    """What a row permits to import is the name of another row, or of a module."""
+    table = _section(ARCHITECTURE, "## The layers")
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    for first, *_, imports in rows:
+        for name in re.findall(r"`([\w.]+)`", imports):
+            assert _file(name).exists(), f"{first}: {name}"
+
+
+def test_the_phases_of_a_rebalance() -> None:
+    """The phases that the page lists are the machine's, in its order."""
+    (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", ARCHITECTURE)
+    named = re.findall(r"`([a-z]+)`", chain)
+    order = _phases()
+    assert len(named) > 1
+    assert named == sorted(named, key=order.index)
+
+
+def _phases() -> list[str]:
+    """The values of `Phase`, in its order."""
+    classes = [
+        node
+        for path in (PACKAGE / "member").glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == "Phase"
+    ]
+    (phase,) = classes
+    return [
+        one.value.value
+        for one in phase.body
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
+        and isinstance(one.value.value, str)
+    ]
+
+
+def test_the_marked_places() -> None:
+    """The places that commands fill in are marked, once each."""
+    for page, name in ((ARCHITECTURE, "phases"), (CONTRIBUTING, "lanes")):
+        start, end = f"\n<!-- {name} -->\n", f"\n<!-- /{name} -->\n"
+        assert (page.count(start), page.count(end)) == (1, 1)
+        assert page.index(start) < page.index(end)
+
+
+def test_the_path_of_a_watch() -> None:
+    """Each hop is a function that exists, and the path visits at most twelve modules."""
+    hops = HOP.findall(_section(ARCHITECTURE, "## The path of a watch"))
+    modules = set()
+    for hop in hops:
+        package, module, name = hop.split(".", 2)
+        modules.add(f"{package}.{module}")
+        assert name in _names(_file(f"{package}.{module}")), hop
+    assert 1 < len(modules) <= MODULES_MAX
+    assert hops[-1] == "consumer.stream.Stream.grant"
+
+
+def _file_map() -> Iterator[tuple[list[str], set[str]]]:
+    """The rows of the file map: modules as paths below zkconsumer/, and key types."""
+    text = _section(CONTRIBUTING, "## File map")
+    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        heading, _, body = part.partition("\n")
+        rooms = re.findall(r"`([\w/]+)/`", heading)
+        above = f"{rooms[0]}/" if len(rooms) == 1 else ""
+        plain = re.sub(r"\([^)]*\)", "", body.partition("\n| ")[0])
+        yield [above + name for name in re.findall(r"`([a-z_]+)`", plain)], set()
+        for line in body.splitlines():
+            if line.startswith("| `"):
+                modules, _, types = line.strip("|").split("|")
+                names = [above + name for name in re.findall(r"`([\w/]+)`", modules)]
+                yield names, set(re.findall(r"`(\w+)`", types))
+
+
+def test_the_file_map_is_complete() -> None:
+    """The file map names each module of zkconsumer, and none that there is not."""
+    listed = {name for names, _ in _file_map() for name in names}
+    assert not {one for one in listed if not (PACKAGE / one).is_dir() and not _file(one).exists()}
+    # A folder stands for its modules where the map lists none of them.
+    folders = {name for name in listed if name.endswith("/")}
+    folders = {one for one in folders if not any(n != one and n.startswith(one) for n in listed)}
+    modules = {path.relative_to(PACKAGE).with_suffix("").as_posix()
+               for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")}
+    left = modules - listed
+    assert {name for name in left if not any(name.startswith(one) for one in folders)} == set()
+
+
+def test_the_key_types() -> None:
+    """Each key type of the file map is defined in a module of its row."""
+    count = 0
+    for modules, types in _file_map():
+        defined: set[str] = set()
+        for name in modules:
+            file = _file(name.rstrip("/"))
+            for one in file.parent.glob("*.py") if name.endswith("/") else [file]:
+                defined |= _names(one)
+        assert types <= defined, f"{modules}: {types - defined}"
+        count += len(types)
+    assert count > 50
+
+
+def test_the_questions() -> None:
+    """Each answer opens at most two files, which exist and define the functions named."""
+    rows = [
+        line.strip("|").split("|")
+        for line in _section(CONTRIBUTING, "## Where is …?").splitlines()
+        if line.startswith("| Wh") or line.startswith("| How")
+    ]
+    assert len(rows) >= 15
+    for question, answer in rows:
+        found = re.findall(r"`([\w/]+\.py)`(?: \((?:`([\w.]+)`)?)?", answer)
+        assert len(found) <= 2, question
+        assert found or "`admin/checks/`" in answer or "`member/`" in answer, question
+        for file, name in found:
+            assert (PACKAGE / file).exists(), file
+            assert not name or name in _names(PACKAGE / file), f"{file}: {name}"
+
+
+def test_the_invariants_have_tests() -> None:
+    """Each test that guards an invariant exists, and so does each mutant and each story."""
+    text = CONTRIBUTING.split("\n## Non-obvious\n")[1].split("\n## Style\n")[0]
+    named = re.findall(r"`(test_\w+): (test_\w+)`", " ".join(text.split()))
+    assert len(named) >= 15
+    for file, name in named:
+        paths = list((ROOT / "tests").rglob(f"{file}.py"))
+        assert any(name in _names(path) for path in paths), f"{file}: {name}"
+    mutants = (ROOT / "tests" / "simmutants.py").read_text(encoding="utf-8")
+    told = " ".join(text.split())
+    for name in re.findall(r"`([^`]+)`", told.split("Mutants: ")[1].split(" - **")[0]):
+        assert f'Mutant("{name}"' in mutants
+    for story in re.findall(r"`(tests/[\w/.-]+\.txt)`", text):
+        assert (ROOT / story).exists()

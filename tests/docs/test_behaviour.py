@@ -1,0 +1,102 @@
+"""docs/behaviour.md is true: its rows name tests that exist, and its figures are the code's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.protocol.assignors import Strategy, assign
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "behaviour.md").read_text(encoding="utf-8")
+CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+SHARES = re.compile(r"^\| (\d+) \D (\d+) \| (\d+) \| ([\d, ]+) \| ([\d, ]+) \|$", re.MULTILINE)
+COSTS = re.compile(r"^\| (\d+) \| ([\d.,]+) \| ([\d,]+) \| up to ([\d,]+) \|$", re.MULTILINE)
+# The group of the page's table of costs.
+MEMBERS, PARTITIONS, MESSAGES_PER_S = 100, 20, 1_000
+
+
+def _rows() -> Iterator[list[str]]:
+    """The cells of the table of "What happens when…", without its head."""
+    section = PAGE.split("\n## What happens when…\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    for line in lines[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@cache
+def _tests_of(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def test_every_row_names_a_test() -> None:
+    """Each row of "What happens when…" links tests, and every one of them exists."""
+    rows = list(_rows())
+    assert rows
+    for when, _, tests in rows:
+        named = LINK.findall(tests)
+        assert named, f"no test shows what happens when {when}"
+        for name, path in named:
+            assert name.strip("`") in _tests_of((DOCS / path).resolve()), f"{name} is not in {path}"
+
+
+def test_every_property_exists() -> None:
+    """The page names no property that there is not, and the defaults that it states are right."""
+    rows = re.findall(r"^\| `([\w.]+)` \| `\w+` \| (\S+) ", CONFIGURATION, re.MULTILINE)
+    defaults = dict(rows)
+    # Properties of others: of the broker, and of Spark's source.
+    others = {"offsets.retention.minutes", "revoke.grace.ms"}
+    named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
+    named = {one for one in named if not one.endswith((".md", ".properties", ".jsonl"))}
+    assert named - {"stream.waiting_for", "message.key", "message.value"} - others <= set(defaults)
+    stated = re.findall(r"`([a-z.]+)` \((\w+) by default\)", PAGE)
+    assert stated
+    for name, default in stated:
+        assert defaults[name] == default
+    assert defaults["auto.offset.reset"] == "largest"
+    assert defaults["partition.assignment.strategy"] == "range"
+
+
+@pytest.mark.parametrize(("topics", "partitions", "threads", "by_range", "by_circle"),
+                         SHARES.findall(PAGE))
+def test_the_shares(
+    topics: str, partitions: str, threads: str, by_range: str, by_circle: str
+) -> None:
+    """Both strategies deal the page's topics among its threads in the shares that it states."""
+    names = [f"topic{number}" for number in range(int(topics))]
+    subscriptions = {f"g_c{number}": dict.fromkeys(names, 1) for number in range(int(threads))}
+    for strategy, stated in ((Strategy.RANGE, by_range), (Strategy.ROUND_ROBIN, by_circle)):
+        found = assign(
+            strategy, subscriptions=subscriptions,
+            partitions=dict.fromkeys(names, tuple(range(int(partitions)))),
+        )
+        shares = Counter(dict.fromkeys((f"{one}-0" for one in subscriptions), 0))
+        shares.update(found.values())
+        told = [int(one) for one in stated.split(", ")]
+        assert told == sorted(shares.values(), reverse=True)
+
+
+def test_there_are_shares() -> None:
+    """The table of shares has rows: else the test above would be run for none."""
+    assert len(SHARES.findall(PAGE)) == 3
+
+
+def test_what_commits_cost() -> None:
+    """Each figure of the table of costs follows from the group that the page states."""
+    rows = COSTS.findall(PAGE)
+    assert len(rows) == 3
+    assert f"For {MEMBERS} members with {PARTITIONS} partitions each" in PAGE
+    for interval_ms, *figures in rows:
+        interval_s = int(interval_ms) / 1000
+        transactions, writes, redelivered = (float(one.replace(",", "")) for one in figures)
+        assert transactions == round(MEMBERS / interval_s, 1)
+        assert writes == round(MEMBERS * PARTITIONS / interval_s)
+        assert redelivered == MESSAGES_PER_S * interval_s
