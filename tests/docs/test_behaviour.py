@@ -65,8 +65,9 @@ def test_every_property_exists() -> None:
     assert defaults["partition.assignment.strategy"] == "range"
 
 
-@pytest.mark.parametrize(("topics", "partitions", "threads", "by_range", "by_circle"),
-                         SHARES.findall(PAGE))
+@pytest.mark.parametrize(
+    ("topics", "partitions", "threads", "by_range", "by_circle"), SHARES.findall(PAGE)
+)
 def test_the_shares(
     topics: str, partitions: str, threads: str, by_range: str, by_circle: str
 ) -> None:
@@ -75,7 +76,8 @@ def test_the_shares(
     subscriptions = {f"g_c{number}": dict.fromkeys(names, 1) for number in range(int(threads))}
     for strategy, stated in ((Strategy.RANGE, by_range), (Strategy.ROUND_ROBIN, by_circle)):
         found = assign(
-            strategy, subscriptions=subscriptions,
+            strategy,
+            subscriptions=subscriptions,
             partitions=dict.fromkeys(names, tuple(range(int(partitions)))),
         )
         shares = Counter(dict.fromkeys((f"{one}-0" for one in subscriptions), 0))

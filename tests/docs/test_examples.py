@@ -35,7 +35,9 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 def _running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(EXAMPLES / example), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process
@@ -114,9 +116,7 @@ def test_asynchronous(sandbox: Sandbox, topic: str) -> None:
     assert _committed(sandbox, topic) == MESSAGES
 
 
-def test_two_topics(
-    sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_two_topics(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
     """With a JVM consumer's file, it reads every message of both topics and commits all."""
     names = {"orders": unique("orders"), "payments": unique("payments")}
     group = names["orders"]

@@ -123,7 +123,11 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program.replace('"orders"', f'"{topic}"')],
-        cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -161,7 +165,11 @@ def test_the_picture(
     def run(line: str) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(line.replace("billing", group))],
-            cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_LIMIT_S,
+            check=False,
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -63,7 +63,11 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(line: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(real(line))],
-            cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
         )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return done.stdout

@@ -1,7 +1,9 @@
 """The stories: what happens when a consumer joins, dies, freezes, … as scripts for a stage.
 
 The titles are those of the table "What happens when…" in docs/behaviour.md. Each story names the
-function of the core that decides in it. They are kept as golden traces in tests/traces/.
+function that decides in it. Golden traces of the stories are in tests/traces/.
+
+Runs of a group of any size and kind, with faults drawn from a seed, told as they happen.
 """
 
 from __future__ import annotations
