@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -47,65 +48,20 @@ def _file(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def test_every_package_has_a_row() -> None:
-    """The table of layers names each package of zkconsumer, and nothing else."""
-    table = _section(ARCHITECTURE, "## The layers")
-    rows = set(re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE))
-    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rows == packages | {"errors", "aio", "protocol.java"}
-
-
-def _permitted() -> dict[str, set[str]]:
-    """The packages that each row of the table permits to import."""
-    table = _section(ARCHITECTURE, "## The layers")
-    rows: dict[str, set[str]] = {}
-    for line in table.splitlines():
+def test_the_layers() -> None:
+    """The table of layers is that of tests/static/test_rooms.py, row by row."""
+    permitted = runpy.run_path(str(ROOT / "tests" / "static" / "test_rooms.py"))["PERMITTED"]
+    names = {"java": "protocol.java", "tables": "spark.tables"}
+    expected = {
+        names.get(room, room): {names.get(one, one) for one in others} - {"errors"}
+        for room, others in permitted.items()
+    }
+    shown = {}
+    for line in _section(ARCHITECTURE, "## The layers").splitlines():
         if line.startswith("| `"):
             first, *_, last = line.strip("|").split("|")
-            (package,) = re.findall(r"^ `([\w.]+)`", first)
-            named = set(re.findall(r"`([\w.]+)`", last))
-            if "all of the above" in last:
-                named = set(rows)
-            elif "all but" in last:
-                named = set(rows) - named
-            rows[package] = named
-    return {
-        package: names | {"errors"} | ({"protocol.java"} if "protocol" in names else set())
-        for package, names in rows.items()
-    }
-
-
-def _room(name: str) -> str:
-    """The row of a module, by its name below `zkconsumer`."""
-    first, *more = name.split(".")
-    return "protocol.java" if (first, *more[:1]) == ("protocol", "java") else first
-
-
-def _imported(path: Path) -> Iterator[str]:
-    """What a module imports of zkconsumer, also in functions and for types."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Import(names=names):
-                yield from (one.name for one in names if one.name.startswith("zkconsumer."))
-            case ast.ImportFrom(module="zkconsumer", names=names):
-                yield from (f"zkconsumer.{one.name}" for one in names)
-            case ast.ImportFrom(module=str(module)) if module.startswith("zkconsumer."):
-                yield module
-
-
-def test_no_import_goes_beyond_its_row() -> None:
-    """No module imports a package that the row of its own package does not name."""
-    rows = _permitted()
-    beyond = set()
-    for path in PACKAGE.rglob("*.py"):
-        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        own = _room(module)
-        for name in _imported(path):
-            room = _room(name.removeprefix("zkconsumer."))
-            # The public names are those of `zkconsumer` itself.
-            if own in rows and room in rows and room != own and room not in rows[own]:
-                beyond.add(f"{module}: {name}")
-    assert not beyond
+            shown[first.strip(" `")] = set(re.findall(r"`([\w.]+)`", last))
+    assert shown == expected
 
 
 def test_the_phases_of_a_rebalance() -> None:
