@@ -126,7 +126,7 @@ def _time(record: Record) -> str:
 
 def _broken(record: Record) -> str:
     told = [
-        f"{one['invariant']}, mended in {one['mended']}" if one.get("mended") else one["invariant"]
+        f"{one['invariant']}, fixed in {one['mended']}" if one.get("mended") else one["invariant"]
         for one in record["violations"]
     ]
     return f"{len(told)}: {'; '.join(sorted(set(told)))}" if told else "0"
@@ -165,19 +165,8 @@ def _exhaustive() -> str:
         for one in records("exhaustive")
     ]
     return _table(
-        (
-            "Date",
-            "Commit",
-            "Faults, at most",
-            "States",
-            "Transitions",
-            "Longest path",
-            "States at rest",
-            "Complete",
-            "Violations",
-            "Time",
-        ),
-        rows,
+        ("Date", "Commit", "Maximum faults", "States", "Transitions", "Longest path",
+         "States at rest", "Complete", "Violations", "Time"), rows,
     )
 
 
@@ -197,10 +186,9 @@ def _mutants() -> str:
     rows = []
     for one in planted:
         row = known.get(one.name, {"caught_by": "not recorded", "schedules": "", "commit": ""})
-        rows.append(
-            (one.name, one.what, one.who, row["caught_by"], row["schedules"], row["commit"])
-        )
-    head = ("Mutant", "What is wrong", "Who does it", "Caught by", "Schedules", "Commit")
+        rows.append((one.name, one.what, one.who, row["caught_by"], row["schedules"],
+                     row["commit"]))
+    head = ("Mutant", "Planted fault", "Known from", "Violated", "Schedules", "Commit")
     return f"{len(rows)} mutants.\n\n{_table(head, rows)}"
 
 
@@ -247,25 +235,18 @@ def _takeover() -> str:
     assert record is not None
     told = record["counts"]
     return (
-        f"{_provenance(record)}\n\n{told['members']} members were killed, which owned"
+        f"{_provenance(record)}\n\nThe benchmark killed {told['members']} members, which owned"
         f" {told['partitions']} partitions. Time to take over a partition: p50 {told['p50_s']} s,"
-        f" p99 {told['p99_s']} s, max {told['max_s']} s, of which {told['session_s']} s are the"
-        f" session timeout. Lost: {told['lost']} of {told['delivered']:,}."
+        f" p99 {told['p99_s']} s, max {told['max_s']} s. These times include the session timeout"
+        f" of {told['session_s']} s. Lost: {told['lost']} of {told['delivered']:,} messages."
     )
 
 
 def _overlap() -> str:
     record = _of_faults("freeze")
     assert record is not None
-    head = (
-        "User",
-        "Freezes",
-        "With an overlap",
-        "At most in hand",
-        "Longest overlap",
-        "Delivered",
-        "Lost",
-    )
+    head = ("User", "Freezes", "Freezes with an overlap", "Maximum in hand", "Longest overlap",
+            "Delivered", "Lost")
     rows = [
         (
             user,
@@ -318,7 +299,7 @@ def _mixed() -> str:
         for key in keys:
             sums[key] = [a + b for a, b in zip(sums[key], row[key], strict=True)]
     rows.append(["all", messages, *(_pair(sums[key]) for key in keys)])
-    table = _table(("scenario", "messages", "repeated", "without a session", "moves back"), rows)
+    table = _table(("Scenario", "Messages", "Redelivered", "Without a session", "Lowered"), rows)
     return f"{_provenance(record)}\n\n{table}"
 
 
