@@ -165,8 +165,19 @@ def _exhaustive() -> str:
         for one in records("exhaustive")
     ]
     return _table(
-        ("Date", "Commit", "Maximum faults", "States", "Transitions", "Longest path",
-         "States at rest", "Complete", "Violations", "Time"), rows,
+        (
+            "Date",
+            "Commit",
+            "Maximum faults",
+            "States",
+            "Transitions",
+            "Longest path",
+            "States at rest",
+            "Complete",
+            "Violations",
+            "Time",
+        ),
+        rows,
     )
 
 
@@ -186,8 +197,9 @@ def _mutants() -> str:
     rows = []
     for one in planted:
         row = known.get(one.name, {"caught_by": "not recorded", "schedules": "", "commit": ""})
-        rows.append((one.name, one.what, one.who, row["caught_by"], row["schedules"],
-                     row["commit"]))
+        rows.append(
+            (one.name, one.what, one.who, row["caught_by"], row["schedules"], row["commit"])
+        )
     head = ("Mutant", "Planted fault", "Known from", "Violated", "Schedules", "Commit")
     return f"{len(rows)} mutants.\n\n{_table(head, rows)}"
 
@@ -245,8 +257,15 @@ def _takeover() -> str:
 def _overlap() -> str:
     record = _of_faults("freeze")
     assert record is not None
-    head = ("User", "Freezes", "Freezes with an overlap", "Maximum in hand", "Longest overlap",
-            "Delivered", "Lost")
+    head = (
+        "User",
+        "Freezes",
+        "Freezes with an overlap",
+        "Maximum in hand",
+        "Longest overlap",
+        "Delivered",
+        "Lost",
+    )
     rows = [
         (
             user,
