@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import next_deadline, step
-from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_snapshot import GroupView, Topic
 from zkconsumer.protocol.model import (

@@ -36,7 +36,8 @@ from zkconsumer.member import (
     state,
 )
 from zkconsumer.member import operations as storing
-from zkconsumer.member.state import Phase, start_op
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import start_op
 from zkconsumer.protocol import group_snapshot, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Purpose

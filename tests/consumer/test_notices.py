@@ -22,7 +22,8 @@ from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.member import events as ev
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.machine import step
-from zkconsumer.member.state import Phase, replace
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import replace
 from zkconsumer.protocol.model import Ownership, Position, StoredOffset, TopicPartition
 
 LOGGER = logging.getLogger("test_notices")

@@ -15,7 +15,8 @@ from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.member import commands, events
 from zkconsumer.member.commands import NoticeKind
 from zkconsumer.member.machine import step
-from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, State
 from zkconsumer.trace import VERSION, text, transition
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -33,7 +33,8 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
 from zkconsumer.member.machine import step
-from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import Kind

@@ -14,7 +14,8 @@ from kazoo.client import KazooClient
 
 from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event
-from zkconsumer.member.state import Phase, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 

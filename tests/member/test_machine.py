@@ -13,7 +13,7 @@ from memberdriver import LATER, SESSION, THREAD, TWO, Member, member_in, of, one
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import OUTCOMES, TABLE, IllegalTransitionError, step
-from zkconsumer.member.state import Phase
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import Ownership, Purpose, RebalanceMode, Session, TopicPartition
 
 ALL = tuple(Phase)

@@ -8,7 +8,7 @@ from memberdriver import LATER, SESSION, TWO, Member, member_in, of, one, tps
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.commits import MAX_TRIES, MAX_WAITING
-from zkconsumer.member.state import Phase
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Position,

@@ -22,7 +22,7 @@ from memberdriver import (
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
-from zkconsumer.member.state import Phase
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import RebalanceMode, StoredOffset, TopicPartition
 
 RELEASING, STARTING = cmd.Callback.RELEASING, cmd.Callback.STARTING

@@ -8,7 +8,7 @@ from memberdriver import member_in, tps, view
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import awaits
-from zkconsumer.member.state import Phase
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.model import Blocker
 
 

@@ -7,8 +7,9 @@ from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, 
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import MAX_PUT_OFF, RECHECK_S
-from zkconsumer.member.state import Phase, replace
+from zkconsumer.member.state import replace
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,

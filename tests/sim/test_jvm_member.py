@@ -11,7 +11,8 @@ import pytest
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member.events import Event
-from zkconsumer.member.state import Phase, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition

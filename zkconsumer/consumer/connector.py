@@ -29,7 +29,7 @@ from zkconsumer.errors import (
     MessageStreamsExistError,
 )
 from zkconsumer.kafka.pool import FetcherPool
-from zkconsumer.member.state import Phase
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter
 from zkconsumer.protocol.model import Purpose, TopicPartition

@@ -29,7 +29,8 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
-from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import Purpose, Session
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession

@@ -15,7 +15,8 @@ from typing import Any
 from zkconsumer.errors import displayed, printable
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
-from zkconsumer.member.state import Phase, State, own_topics
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State, own_topics
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import UNKNOWN_BLOCKER, Purpose, TopicPartition

@@ -30,7 +30,8 @@ from zkconsumer.errors import NotOwnedError, ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.machine import awaits, next_deadline, step
-from zkconsumer.member.state import Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import (
     Ownership,
     Positions,

@@ -23,7 +23,8 @@ from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.errors import ConfigError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
-from zkconsumer.member.state import Phase, State, own_topics
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State, own_topics
 from zkconsumer.protocol.model import Position, Positions, TopicPartition
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from zkconsumer.errors import (
     displayed,
 )
 from zkconsumer.member.commands import Notice, NoticeKind
-from zkconsumer.member.state import Phase, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State
 from zkconsumer.protocol.model import TopicPartition
 
 
@@ -37,7 +38,7 @@ class Status:
     and cut after 400 characters.
 
     Attributes:
-        phase: where it stands, a name of `member.state.Phase`.
+        phase: where it stands, a name of `member.phases.Phase`.
         session: the ZooKeeper session's number, or None.
         owned: consumer thread id -> the partitions it owns.
         blocked: partition -> who holds what this member should own.

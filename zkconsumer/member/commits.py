@@ -16,7 +16,8 @@ from zkconsumer.member.commands import (
 )
 from zkconsumer.member.events import Committed, Denied
 from zkconsumer.member.offset_ledger import CommitPlan, ReadBack
-from zkconsumer.member.state import CommitRequest, InFlight, Phase, State, Step, replace, then
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import CommitRequest, InFlight, State, Step, replace, then
 from zkconsumer.protocol.model import Purpose, TopicPartition
 
 MAX_TRIES = 8

@@ -16,8 +16,9 @@ from typing import Any
 from zkconsumer.member import assignment, commits, events, peers, rebalance, session
 from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Withdraw
 from zkconsumer.member.events import Event, Finished, Interrupted
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import CALLING, complaint, late_listener
-from zkconsumer.member.state import CommitRequest, Phase, State, Step, replace, then
+from zkconsumer.member.state import CommitRequest, State, Step, replace, then
 from zkconsumer.protocol.model import Purpose
 
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})

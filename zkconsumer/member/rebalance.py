@@ -56,7 +56,8 @@ from zkconsumer.member.events import (
 )
 from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.peers import patience_s
-from zkconsumer.member.state import Phase, State, Step, drop_from, replace, start_op, then
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State, Step, drop_from, replace, start_op, then
 from zkconsumer.protocol.group_snapshot import assignment_of_others
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,

@@ -17,7 +17,8 @@ from zkconsumer.member.commands import (
     Sync,
 )
 from zkconsumer.member.peers import listed
-from zkconsumer.member.state import Lease, Phase, State, Step, replace, start_op, then
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import Lease, State, Step, replace, start_op, then
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0

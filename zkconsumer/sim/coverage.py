@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
-from zkconsumer.member.state import Phase, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State
 from zkconsumer.sim.plan import FAULTS, Action, Do
 from zkconsumer.sim.world import Watcher, World
 

@@ -24,7 +24,8 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
 from zkconsumer.member.operations import MemberIdentity as Identity
-from zkconsumer.member.state import NEVER, Phase, Settings, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import Batch, OffsetRequest, Operation, Reply

@@ -28,7 +28,8 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage, Grant, LeaseGate
 from zkconsumer.errors import ConsumerIdTakenError, ZkConsumerError
-from zkconsumer.member.state import Phase, State
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose, TopicPartition
