@@ -45,7 +45,7 @@ def test_which_group(tmp_path: Path) -> None:
     file.write_text("group.id=billing\n")
     assert Common(config=file, zookeeper="h:1").group(None) == "billing"
     assert Common(config=file, zookeeper="h:1").group("other") == "other"
-    with pytest.raises(ConfigError, match="no group was named"):
+    with pytest.raises(ConfigError, match="no group is named"):
         Common(zookeeper="h:1").group(None)
     with pytest.raises(InvalidNameError):
         Common(zookeeper="h:1").group("../etc")
@@ -58,7 +58,7 @@ def test_properties_and_time(tmp_path: Path) -> None:
     settings = Common(zookeeper="127.0.0.1:1", config=file, timeout=1.5).settings("g")
     assert (settings.zookeeper_auth_scheme, settings.group_id) == ("digest", "g")
     assert settings.zookeeper_connection_timeout_s == 1.5
-    with pytest.raises(ConfigError, match="is no property"):
+    with pytest.raises(ConfigError, match="is not a property"):
         Common(zookeeper="h:1", properties=["nonsense"]).connection_settings()
 
 

@@ -138,7 +138,7 @@ def test_fail_above(world: World) -> None:
     assert world.run("lag", "--group", "g", "--fail-above", "15").exit_code == Exit.OK
     result = world.run("lag", "--group", "g", "--fail-above", "0")
     assert result.exit_code == Exit.PROBLEM
-    assert "more than 0 behind" in result.stderr
+    assert "more than 0 messages behind" in result.stderr
     unknown = world.run("lag", "--group", "idle", "--fail-above", "1000")
     assert (unknown.exit_code, "nothing is committed" in unknown.stderr) == (Exit.PROBLEM, True)
 

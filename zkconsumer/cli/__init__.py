@@ -1,9 +1,11 @@
-"""The command line: `zkconsumer COMMAND`; one module per family, imported when it is asked for.
+"""The command line `zkconsumer COMMAND`.
 
-Exit codes: 0 done, 1 a problem was found, 2 wrong usage or configuration, 3 ZooKeeper cannot be
-reached, 4 refused by a safety check, 5 applied in part, 130 interrupted. A reader that closes the
-pipe (`| head`) is no problem: 0.
-Results go to standard output, everything else to standard error.
+Each noun has one module, which is imported when the user runs its command.
+
+Results go to standard output, and everything else goes to standard error. Exit codes: 0 success,
+1 a problem was found, 2 wrong usage or configuration, 3 ZooKeeper is unreachable, 4 a safety check
+refused the change, 5 a change was applied in part, 130 interrupted. If the reader of the pipe
+closes it (`| head`), the exit code is 0.
 """
 
 from __future__ import annotations
@@ -31,33 +33,51 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 
-# Command name -> "module:Typer application", and the summary that the help prints without importing
-# the module. The help lists the commands in this order.
+# Command name -> ("module:Typer application", summary). The help prints the summary without
+# importing the module, and lists the commands in this order.
 COMMANDS = {
-    "demo": ("zkconsumer.cli.demo:app", "Show a real group at work: join, leave, kill."),
+    "demo": ("zkconsumer.cli.demo:app", "Show a real group: members join, leave and die."),
     "consume": ("zkconsumer.cli.consume:app", "Write the messages of topics to standard output."),
-    "topics": ("zkconsumer.cli.topics:app", "Which topics there are, and where they are kept."),
-    "groups": ("zkconsumer.cli.groups:app", "List groups, show one in full, change them."),
-    "members": ("zkconsumer.cli.members:app", "Who is registered, and what its threads have."),
-    "lag": ("zkconsumer.cli.lag:app", "How far groups are behind; also for Prometheus."),
-    "offsets": ("zkconsumer.cli.offsets:app", "A group's offsets: see, move, back up, carry over."),
-    "apply": ("zkconsumer.cli.apply:app", "Make the changes of a plan, or finish them."),
-    "undo": ("zkconsumer.cli.apply:undo_app", "Put back what a change has taken away."),
+    "topics": (
+        "zkconsumer.cli.topics:app",
+        "List topics and their leaders; remove one from groups.",
+    ),
+    "groups": ("zkconsumer.cli.groups:app", "List, show, copy, rename or delete groups."),
+    "members": ("zkconsumer.cli.members:app", "List registered members and what they own."),
+    "lag": ("zkconsumer.cli.lag:app", "Show the lag of groups, once, live, or for Prometheus."),
+    "offsets": ("zkconsumer.cli.offsets:app", "Show, set, export or import committed offsets."),
+    "apply": ("zkconsumer.cli.apply:app", "Apply a plan file, or complete an interrupted change."),
+    "undo": (
+        "zkconsumer.cli.apply:undo_app",
+        "Restore the znodes that a change overwrote or deleted.",
+    ),
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
     "assign": ("zkconsumer.cli.assign:app", "Compute the assignment of a group or of a file."),
-    "verify": ("zkconsumer.cli.doctor:verify_app", "Check that a group has settled."),
-    "doctor": ("zkconsumer.cli.doctor:app", "What is wrong with groups, and what mends it."),
-    "migrate": ("zkconsumer.cli.migrate:app", "Offsets from ZooKeeper to Kafka, or back."),
-    "explain": ("zkconsumer.cli.explain:app", "Why a thread owns its partitions: the arithmetic."),
-    "legacy": ("zkconsumer.cli.legacy:app", "Kafka's old tools, with their arguments and output."),
-    "simulate": ("zkconsumer.cli.simulate:app", "Play groups on a simulated ZooKeeper, and tell."),
-    "trace": ("zkconsumer.cli.trace:app", "What a member wrote down of its decisions: replay it."),
-    "sandbox": ("zkconsumer.cli.sandbox:app", "A ZooKeeper and a broker of your own, for trying."),
+    "verify": (
+        "zkconsumer.cli.doctor:verify_app",
+        "Check that every partition of a group has an owner.",
+    ),
+    "doctor": ("zkconsumer.cli.doctor:app", "Find what is wrong with groups, and fix it."),
+    "migrate": ("zkconsumer.cli.migrate:app", "Copy offsets from ZooKeeper to Kafka, or back."),
+    "explain": ("zkconsumer.cli.explain:app", "Explain why each thread owns its partitions."),
+    "legacy": (
+        "zkconsumer.cli.legacy:app",
+        "Run Kafka's old tools, with their arguments and output.",
+    ),
+    "simulate": (
+        "zkconsumer.cli.simulate:app",
+        "Run a group on a simulated ZooKeeper and narrate it.",
+    ),
+    "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
+    "sandbox": (
+        "zkconsumer.cli.sandbox:app",
+        "Start a local ZooKeeper and Kafka broker for trials.",
+    ),
 }
 
 
 class Exit(IntEnum):
-    """What the process tells its caller."""
+    """Exit codes of the process."""
 
     OK = 0
     PROBLEM = 1
@@ -69,7 +89,7 @@ class Exit(IntEnum):
 
 
 def exit_code(error: ZkConsumerError) -> Exit:
-    """The exit code of an error that ends a command."""
+    """Return the exit code for an error that ends a command."""
     match error:
         case ConfigError():
             return Exit.USAGE
@@ -84,14 +104,17 @@ def exit_code(error: ZkConsumerError) -> Exit:
 
 
 class _Argument(TyperArgument):
-    """A positional argument: its name says what it is; in the help no type stands behind it."""
+    """A positional argument whose type the help does not print; the name already says it."""
 
     def display_type_rich(self, ctx: Any) -> str | None:
         return None
 
 
 def _name_arguments(command: Any) -> None:
-    """Of a command, and of all below it; Typer has no option for the class of an argument."""
+    """Make `_Argument`s of the arguments of a command and of its subcommands.
+
+    Typer has no option for the class of an argument.
+    """
     for one in command.params:
         if isinstance(one, TyperArgument):
             one.__class__ = _Argument
@@ -100,7 +123,7 @@ def _name_arguments(command: Any) -> None:
 
 
 class _LazyGroup(TyperGroup):
-    """Imports a command's module when the command is asked for; ends every command's errors."""
+    """The root command: imports a command's module on use and turns errors into exit codes."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -116,7 +139,7 @@ class _LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))  # what it guesses from
+        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))  # for "did you mean"
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -138,15 +161,16 @@ class _LazyGroup(TyperGroup):
         return result
 
 
-# Seconds after which a Ctrl-C comes again that was put off.
+# Seconds after which a postponed Ctrl-C is sent again.
 _AGAIN_S: Final = 0.01
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """What Ctrl-C does, and SIGTERM where a command takes it for one. Raises KeyboardInterrupt.
+    """Signal handler that raises KeyboardInterrupt, for SIGINT and, in some commands, SIGTERM.
 
-    Not while kazoo hands a request to its thread, where it would be swallowed, and the thread left
-    one request behind: then a little later.
+    If the signal arrives while kazoo hands a request to its connection thread, the handler sends
+    the signal again after `_AGAIN_S`. kazoo would swallow an exception there, and its connection
+    thread would then stay one request behind.
     """
     while frame is not None:
         if (frame.f_code.co_name, frame.f_globals["__name__"]) == ("_call", "kazoo.client"):
@@ -159,7 +183,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def abandon_stdout() -> None:
-    """Lets what is left in the buffer of a broken pipe go nowhere, at exit as well."""
+    """Redirect standard output to /dev/null, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -186,16 +210,16 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    # kazoo warns of every lost connection; the errors below say it once, and better.
+    # kazoo logs each lost connection several times; the command's own error reports it once.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
 
 def main() -> None:
-    """The entry point of `zkconsumer` and of `python -m zkconsumer`; exits the process."""
-    # What a tool reads it keeps until it ends: looking for cycles in it again and again takes a
-    # fifth of the time, and finds none.
+    """Run the command line and exit; entry point of `zkconsumer` and `python -m zkconsumer`."""
+    # A tool keeps what it reads until it ends. With the default thresholds the garbage collector
+    # searches these objects for cycles repeatedly, which takes a fifth of the run time.
     gc.set_threshold(100_000, 50, 50)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup ignores it
         signal.signal(signal.SIGINT, interrupt)
     app(prog_name="zkconsumer")

@@ -1,16 +1,16 @@
-"""`zkconsumer apply`: make the changes of a plan file, or finish those of a backup.
+"""`zkconsumer apply` and `zkconsumer undo`, and what every command that changes something shares.
 
-`zkconsumer undo`: put back what a change has taken away.
+`apply` makes the changes of a plan file, or completes the change that a backup belongs to. `undo`
+restores the znodes of a backup.
 
-What the commands that change something have in common: plan, show, apply.
+A changing command makes a plan, shows it, and applies it with `--execute`. Without `--execute` it
+writes nothing, as in Kafka's own tool. `changing` adds the options; `carry_out` does the rest:
 
     @app.command()
     @changing
     def delete(common: Common, how: Changing, *, group: OneGroup = None) -> None:
         with common.connect(group) as connection:
             carry_out(common, connection, plan_delete_group(connection, group), how)
-
-Without `--execute` nothing is written, as in Kafka's own tool.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 
-# ---- changing ------------------------------------------------------------------------------------
+# ---- what changing commands share ----------------------------------------------------------------
 
 
 COLUMNS = (
@@ -53,45 +53,49 @@ COLUMNS = (
 )
 
 MaxZnodes = Annotated[
-    int, typer.Option("--max-znodes", min=1, help="Refuse to delete more znodes than this.")
+    int,
+    typer.Option(
+        "--max-znodes", min=1, help="Refuse the plan if it deletes more znodes than this."
+    ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changing:
-    """The values of the options of every command that changes something."""
+    """Values of the options that every changing command has."""
 
     execute: Annotated[
-        bool, typer.Option("--execute", help="Write it. Without this nothing is written.")
+        bool,
+        typer.Option("--execute", help="Make the changes; without this option nothing is written."),
     ] = False
     plan_out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the plan to a file, for `zkconsumer apply FILE`."),
+        typer.Option(metavar="FILE", help="Save the plan to FILE, for `zkconsumer apply FILE`."),
     ] = None
     backup_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Where the backup is written, for `zkconsumer undo`."),
+        typer.Option(metavar="DIR", help="Directory of the backup, which `zkconsumer undo` reads."),
     ] = Path()
     force_live: Annotated[
         bool,
         typer.Option(
             "--force-live",
-            help="Write although the group has live members. What belongs to their sessions stays."
-            " New offsets: those of this package read on from there, as of their next commit;"
-            " those of the JVM write over them.",
+            help="Make the changes although the group has live members. Znodes of live sessions"
+            " are not changed. zkconsumer members adopt a new offset at their next commit; JVM"
+            " members overwrite it.",
         ),
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applying(Changing):
-    """As `Changing`, for a command that writes without being told to."""
+    """Options of a changing command that writes without `--execute`."""
 
     execute: Annotated[bool, typer.Option("--execute", hidden=True)] = True
 
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the common options, and those of a change, as its first two arguments."""
+    """Add the common and the changing options; the command gets them as its first two arguments."""
     first, how, *own = inspect.signature(command, eval_str=True).parameters.values()
     more = list(inspect.signature(how.annotation, eval_str=True).parameters.values())
     names = [one.name for one in more]
@@ -105,7 +109,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def beside_kafka(connection: ZooKeeperClient, plan: Plan, *groups: str) -> Plan:
-    """A plan for ZooKeeper alone, with notes about what these groups have in Kafka."""
+    """Return a plan for ZooKeeper with notes on the offsets that these groups have in Kafka."""
     if plan.is_empty:
         return plan
     from zkconsumer.admin.offset_plans import kafka_notes
@@ -122,9 +126,10 @@ def carry_out(
     *,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> None:
-    """Show a plan; save it, and apply it, where that was asked for.
+    """Show a plan, save it with `--plan-out`, and apply it with `--execute`.
 
-    Raises what `apply` raises.
+    `ends` is partition -> end of the log; with it the lag columns are shown. Raises what
+    `admin.apply.apply` raises.
     """
     columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
     is_for_people = common.output in (Output.TABLE, Output.WIDE, Output.LEGACY)
@@ -134,17 +139,17 @@ def carry_out(
 
 
 def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
-    """As `carry_out`, for a command that has shown its plan in rows of its own."""
+    """Save a plan with `--plan-out`, apply it with `--execute`; the caller has shown it."""
     say_all(plan.notes)
     if plan.is_empty:
-        say("nothing to change: all is as it should be")
+        say("nothing to change")
         return
     _tell_of_members(connection, plan, how)
     if how.plan_out is not None:
         from zkconsumer.admin.plan import save
 
         save(plan, how.plan_out)
-        say(f"plan {plan.hash} is in {how.plan_out}: `zkconsumer apply {how.plan_out}`")
+        say(f"saved plan {plan.hash}; apply it with `zkconsumer apply {how.plan_out}`")
     if how.execute:
         _apply(connection, plan, how)
     else:
@@ -167,7 +172,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def _row(row: Any) -> dict[str, Any]:
-    """Other znodes than offsets have their path in place of the topic."""
+    """Return a row for people; a znode other than an offset shows its path as the topic."""
     shown = _plain(row)
     return shown if row.topic is not None else shown | {"topic": row.path}
 
@@ -183,7 +188,7 @@ def _tell_of_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> 
 
         say(f"live members in {names}: {what_members_do(plan)}")
     elif not how.execute:
-        say(f"live members in {names}: --execute will refuse this as long as they are there")
+        say(f"live members in {names}: --execute will refuse the plan until they have stopped")
 
 
 def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
@@ -208,8 +213,8 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
         )
     except KeyboardInterrupt:
         if progress.backup is not None:
-            told = f"interrupted: {progress.done} of {len(plan)} changes are known to be made"
-            say(f"{told}; {way_on(progress.backup)}")
+            made = f"interrupted: at least {progress.done} of {len(plan)} changes were made"
+            say(f"{made}; {way_on(progress.backup)}")
         raise
     finally:
         progress.end()
@@ -220,14 +225,16 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
                 f"audit: {now} {who()} plan={plan.hash} kind={plan.kind.replace(' ', '-')}"
                 f" groups={groups} done={progress.done}/{len(plan)} backup={progress.backup}"
             )
-    already = f", {report.already} were made before" if report.already else ""
+    already = f", {report.already} had been made before" if report.already else ""
     say(f"done: {_changes(report.applied)} made{already}")
 
 
 class Progress:
-    """Says where the backup is, and at most once a second how far it has come.
+    """Prints the path of the backup, and the number of changes made at most once per second.
 
-    `done` is what is known to be written; `backup` is None before the first write.
+    Attributes:
+        done: number of changes that are known to be written.
+        backup: path of the backup; None before the first write.
     """
 
     INTERVAL_S = 1.0
@@ -239,12 +246,12 @@ class Progress:
         self._is_open = False
 
     def saved(self, backup: Path) -> None:
-        """The backup is on the disk."""
+        """Record and print the path of the backup, which is now on the disk."""
         self.backup = backup
         say(f"backup: {backup} (`zkconsumer undo` takes it back)")
 
     def advanced(self, done: int, total: int) -> None:
-        """So many changes are made."""
+        """Record the number of changes made, and print it if a second has passed."""
         self.done = done
         now = time.monotonic()
         if now - self._said_at < self.INTERVAL_S or done == total:
@@ -258,12 +265,12 @@ class Progress:
             say(f"{done} of {total} changes")
 
     def end(self) -> None:
-        """Ends the line."""
+        """End the line of the counter on a terminal."""
         if self._is_open:
             sys.stderr.write("\n")
 
 
-# ---- apply ---------------------------------------------------------------------------------------
+# ---- zkconsumer apply ----------------------------------------------------------------------------
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -275,12 +282,17 @@ def apply(
     common: Common,
     how: Applying,
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of --plan-out, or a backup.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A plan file of --plan-out, or a backup.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and write nothing.")
+    ] = False,
 ) -> None:
-    """Apply a plan, if nothing has changed since it was made: at once, without --execute.
+    """Apply a plan file at once, without --execute.
 
-    A plan that was applied in part is finished; what is done already counts as done.
+    Refused if a znode of the plan has changed since the plan was made. If the plan was applied in
+    part, the remaining changes are made.
 
     Example: zkconsumer apply plan.json
     """
@@ -291,7 +303,7 @@ def apply(
         carry_out(common, connection, plan, replace(how, execute=not dry_run))
 
 
-# ---- undo ----------------------------------------------------------------------------------------
+# ---- zkconsumer undo -----------------------------------------------------------------------------
 
 
 undo_app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -304,12 +316,12 @@ def undo(
     how: Changing,
     *,
     backup: Annotated[
-        Path, typer.Argument(metavar="BACKUP", help="As the change has written and named it.")
+        Path, typer.Argument(metavar="BACKUP", help="The backup file that the change wrote.")
     ],
 ) -> None:
-    """Put back what stood there before a change. A dry run without --execute.
+    """Restore the znodes of a backup. A dry run without --execute.
 
-    Znodes come back with their data and access control lists, also over what was written since.
+    Each znode gets back its data and its access control list. Later writes to it are overwritten.
 
     Example: zkconsumer undo zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json
     """

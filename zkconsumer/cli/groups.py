@@ -1,7 +1,4 @@
-"""`zkconsumer groups`: which groups there are, and what is known of one.
-
-`zkconsumer groups delete`, `copy` and `rename`.
-"""
+"""`zkconsumer groups`: list, show, watch, delete, copy and rename groups."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 
-# ---- groups change -------------------------------------------------------------------------------
+# ---- groups delete, copy, rename -----------------------------------------------------------------
 
 
-Source = Annotated[str, typer.Argument(metavar="GROUP", help="The group there is.")]
-Doomed = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group there is.")]
-Target = Annotated[str, typer.Argument(metavar="NEW", help="A group that does not exist yet.")]
+Source = Annotated[str, typer.Argument(metavar="GROUP", help="The existing group.")]
+ToDelete = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group to delete.")]
+Target = Annotated[str, typer.Argument(metavar="NEW", help="The new group; it must not exist.")]
 
 
 @changing
@@ -38,19 +35,19 @@ def delete(
     common: Common,
     how: Changing,
     *,
-    group: Doomed = None,
+    group: ToDelete = None,
     named: OneGroup = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
-    """Delete all that ZooKeeper holds of a group. A dry run without --execute.
+    """Delete all znodes of a group. A dry run without --execute.
 
     Example: zkconsumer groups delete billing-test --execute
     """
     from zkconsumer.admin.group_changes import plan_delete_group
 
     given = either(group, named)
-    if given is None:  # what the file of --config names is not meant by that
-        raise ConfigError("no group was named", remedy="zkconsumer groups delete GROUP")
+    if given is None:  # group.id of --config does not count: deleting needs an explicit name
+        raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
     name = validate_group(given)
     with common.connect(name) as connection:
         carry_out(
@@ -60,7 +57,7 @@ def delete(
 
 @changing
 def copy(common: Common, how: Changing, *, group: Source, new: Target) -> None:
-    """Give a new group all offsets of another. A dry run without --execute.
+    """Copy all offsets of a group to a new group. A dry run without --execute.
 
     Example: zkconsumer groups copy billing billing-test --execute
     """
@@ -76,7 +73,8 @@ def copy(common: Common, how: Changing, *, group: Source, new: Target) -> None:
 def rename(
     common: Common, how: Changing, *, group: Source, new: Target, max_znodes: MaxZnodes = 10_000
 ) -> None:
-    """Give all offsets of a group to a new one, and delete it. A dry run without --execute.
+    """Copy all offsets of a group to a new group, and delete the old one. A dry run without
+    --execute.
 
     Example: zkconsumer groups rename billing billing-v2 --execute
     """
@@ -88,18 +86,19 @@ def rename(
         carry_out(common, connection, beside_kafka(connection, plan, source), how)
 
 
-# ---- groups --------------------------------------------------------------------------------------
+# ---- groups list, show, watch --------------------------------------------------------------------
 
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Look at groups, and change them.",
+    help="List, show, watch, delete, copy and rename groups.",
 )
 
 ONE = Annotated[
-    str | None, typer.Argument(metavar="GROUP", help="The group; by default of --config.")
+    str | None,
+    typer.Argument(metavar="GROUP", help="Group name; default: group.id of the --config file."),
 ]
 Every = Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings.")]
 LIST_COLUMNS = (
@@ -120,13 +119,13 @@ def list_(
             "--topic",
             "-t",
             metavar="TOPIC",
-            help="Only groups with offsets or owners of this topic.",
+            help="Only groups that have offsets or owner znodes of this topic.",
         ),
     ] = None,
 ) -> None:
-    """List the groups in ZooKeeper, and how many members each has. Reads only.
+    """List the groups in ZooKeeper with their number of members. Changes nothing.
 
-    A group is live if a member is registered now, else idle.
+    The state of a group is live if a member is registered now, and idle otherwise.
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
@@ -150,7 +149,7 @@ def _summary_row(group: GroupSummary) -> Row:
 @app.command("show")
 @operator
 def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
-    """Show a group's members, owners, offsets and lag. Reads only.
+    """Show a group's members, owners, offsets and lag. Changes nothing.
 
     Example: zkconsumer groups show billing -z zk1:2181/kafka
     """
@@ -171,7 +170,7 @@ def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
 def watch_(
     common: Common, *, group: ONE = None, named: OneGroup = None, interval: Every = 2.0
 ) -> None:
-    """Follow who owns what, until Ctrl-C. Reads only.
+    """Show a group's owners, offsets and lag repeatedly, until Ctrl-C. Changes nothing.
 
     Example: zkconsumer groups watch billing -z zk1:2181/kafka --interval 1
     """

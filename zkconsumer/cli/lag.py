@@ -1,4 +1,4 @@
-"""`zkconsumer lag`: how far groups are behind their topics."""
+"""`zkconsumer lag`: the lag of groups, once, repeatedly, or served to Prometheus."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def lag(
         typer.Option(
             min=0.1,
             metavar="S",
-            help="auto.commit.interval.ms of the members, in seconds: twice as long without a"
-            " commit is a silence.",
+            help="auto.commit.interval.ms of the members, in seconds. A partition without a commit"
+            " for twice as long counts as silent.",
         ),
     ] = 60.0,
     fail_above: Annotated[
@@ -44,7 +44,7 @@ def lag(
         typer.Option(
             min=0,
             metavar="N",
-            help="Exit with 1 if a partition is more than N messages behind, or nobody knows.",
+            help="Exit with 1 if the lag of a partition exceeds N messages or is unknown.",
         ),
     ] = None,
     prometheus: Annotated[
@@ -53,24 +53,32 @@ def lag(
             min=1,
             max=65535,
             metavar="PORT",
-            help="Serve the figures to Prometheus until Ctrl-C, read every --interval.",
+            help="Serve the lag to Prometheus on this port until Ctrl-C; --interval sets how often"
+            " it is read.",
         ),
     ] = None,
     prometheus_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where; 0.0.0.0 lets others ask, too.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to serve on; 0.0.0.0 serves other machines too."
+        ),
     ] = "127.0.0.1",
 ) -> None:
-    """Show committed offsets, the ends of the logs, and the lag between them. Reads only.
+    """Show committed offsets, log ends, and the lag between them. Changes nothing.
 
-    With --watch each partition gets a status from its commits: OK, WARNING (it falls behind),
-    STALLED (an owner that does not move), STOPPED (nobody owns or commits it), REWOUND.
+    With --watch each partition has a status: OK, WARNING (the lag grows), STALLED (it has an owner
+    but the offset does not advance), STOPPED (it has no owner and no commits), REWOUND (the offset
+    went back).
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
     names = [common.group(name) for name in group or (None,)]
     settings = common.connection_settings(names[0])
     if (watch_ or prometheus) and fail_above is not None:
-        raise ConfigError("--fail-above looks once", remedy="leave out --watch and --prometheus")
+        raise ConfigError(
+            "--fail-above excludes --watch and --prometheus",
+            remedy="leave out --watch and --prometheus",
+        )
     limit_s = settings.zookeeper_connection_timeout_s
     with common.connect(names[0]) as connection:
         reader = Reader(connection, names, topics_of(topic), limit_s, 2 * commit_interval)
@@ -83,7 +91,7 @@ def lag(
 
 
 class Reader:
-    """Reads the groups again and again, and remembers their commits."""
+    """Reads groups repeatedly, and keeps a window of the commits of each partition."""
 
     def __init__(
         self,
@@ -98,7 +106,7 @@ class Reader:
         self._windows: dict[tuple[str, str, int], Window] = {}
 
     def read(self) -> list[GroupLag]:
-        """The groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
+        """Return the groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
         from zkconsumer.admin.groups import unknown_group
         from zkconsumer.admin.lag import group_lags
 
@@ -109,7 +117,7 @@ class Reader:
         return list(found.values())
 
     def observe(self) -> list[GroupLag]:
-        """As `read`, and the windows are told."""
+        """Read the groups, and add the reading to the windows. Raises as `read`."""
         from zkconsumer.admin.lag import Source, Window
 
         groups, now_s = self.read(), time.time()
@@ -127,12 +135,12 @@ class Reader:
         return groups
 
     def status(self, group: str, one: PartitionLag) -> Status | None:
-        """What the commits that were seen say of a partition."""
+        """Return the status of a partition, judged by the readings so far."""
         window = self._windows[group, one.topic, one.partition]
         return window.status(time.time(), patience_s=self._patience_s)
 
     def picture(self) -> tuple[str, Table, list[str]]:
-        """A reading for `watch`."""
+        """Return one reading for `watch`: title, table and notes."""
         groups = self.observe()
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
@@ -144,7 +152,9 @@ def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.lag for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int)]
     names = ", ".join(group.name for group in groups)
-    missing = f"; unknown of {len(lags) - len(known)} partitions" if len(known) < len(lags) else ""
+    missing = (
+        f"; lag of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
+    )
     return f"{names}: {sum(known)} messages behind{missing}"
 
 
@@ -173,7 +183,7 @@ def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> Non
     if failing:
         some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")
         are = "partition is" if len(failing) == 1 else "partitions are"
-        say(f"{len(failing)} {are} more than {fail_above} behind, or not known: {some}")
+        say(f"{len(failing)} {are} more than {fail_above} messages behind, or unknown: {some}")
         raise typer.Exit(Exit.PROBLEM)
 
 
@@ -186,17 +196,18 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
             try:
                 exporter.update(reader.observe(), reader.status)
             except ZooKeeperUnreachableError as error:
-                say(str(error))  # the figures stay, and their time says that they are old
+                say(str(error))  # the last figures stay served; their timestamp shows their age
             time.sleep(interval_s)
 
 
-# ---- as Kafka's own tool ------------------------------------------------------------------------
+# ---- --output legacy ----------------------------------------------------------------------------
 
 
 def legacy_lines(group: GroupLag) -> Iterator[str]:
-    """The table of `kafka.admin.ConsumerGroupCommand` 1.1.1 `--describe --zookeeper`.
+    """Yield the table of `kafka.admin.ConsumerGroupCommand` 1.1.1 `--describe --zookeeper`.
 
-    Of topics that have owner znodes, as there; then the members that own nothing.
+    Like the original it shows only topics that have an owner directory, and then the members that
+    own nothing.
     """
     from zkconsumer.protocol.paths import owners
 

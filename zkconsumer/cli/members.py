@@ -1,4 +1,4 @@
-"""`zkconsumer members`: who is registered in groups, with what, and what its threads have."""
+"""`zkconsumer members`: the registered members of groups, and what they own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def of_time(milliseconds: int) -> str:
-    """A time of the server's, for people: UTC, to the second."""
+    """Format milliseconds since the epoch, as ZooKeeper stamps them, in UTC to the second."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def member_row(member: MemberReport) -> Row:
-    """A member as a row; partitions that it owns, and threads that own none."""
+    """Return a row of `COLUMNS`: `owned` counts partitions, `idle` threads that own none."""
     return {
         "group": member.group,
         "member": member.consumer,
@@ -60,20 +60,24 @@ def member_row(member: MemberReport) -> Row:
 
 
 def member_words(members: Iterable[MemberReport]) -> Iterable[str]:
-    """What is wrong with members."""
+    """Yield what is wrong with members, one line per problem."""
     for member in members:
         if member.fault:
             yield f"member {member.consumer}: {member.fault}"
         if not member.session:
-            yield f"member {member.consumer}: no session keeps it, so it will never go by itself"
+            yield (
+                f"member {member.consumer}: its registration is not ephemeral, so no session"
+                " expiry deletes it"
+            )
 
 
 @app.command()
 @operator
 def members(common: Common, *, group: Groups = None) -> None:
-    """Show the members of groups, what they ask for, and what they own. Reads only.
+    """Show the members of groups, their subscriptions, and what they own. Changes nothing.
 
-    Without --group those of all groups; exit code 1 if some of them may not be read.
+    Without --group, the members of all groups are shown. Exit code 1: ZooKeeper denied access to
+    some of the groups.
 
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
@@ -91,17 +95,17 @@ def members(common: Common, *, group: Groups = None) -> None:
             else admin.members(
                 connection,
                 read_group_names(connection),
-                on_denied=lambda name, error: denied.append(f"group {name} is left out: {error}"),
+                on_denied=lambda name, error: denied.append(f"group {name} is skipped: {error}"),
             )
         )
     for name in names:
         if name not in found:
             raise unknown_group(name)
-    everybody = [one for _, of_group in found.values() for one in of_group]
-    common.write(map(member_row, everybody), COLUMNS)
-    say_all(member_words(everybody))
-    for name, (asked, _) in found.items():
-        for why in admin.idle_by_design(asked):
+    reports = [one for _, of_group in found.values() for one in of_group]
+    common.write(map(member_row, reports), COLUMNS)
+    say_all(member_words(reports))
+    for name, (requested, _) in found.items():
+        for why in admin.idle_by_design(requested):
             say(f"group {name}: {why}")
     say_all(denied)
     if denied:

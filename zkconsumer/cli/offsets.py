@@ -1,9 +1,4 @@
-"""`zkconsumer offsets`: a group's committed offsets: see them, move them, carry them elsewhere.
-
-`zkconsumer offsets export` and `import`: offsets to a file, and from one.
-
-`zkconsumer offsets get`: what is committed, in ZooKeeper and in Kafka.
-"""
+"""`zkconsumer offsets`: show, set, reset, delete, copy, export and import committed offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
 
 
-# ---- offsets files -------------------------------------------------------------------------------
+# ---- offsets export, offsets import --------------------------------------------------------------
 
 
 @operator
@@ -40,22 +35,24 @@ def export(
     common: Common,
     *,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="By default, or as -, standard output.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="A new file; default, or if -, standard output."),
     ] = None,
     group: Groups = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group there is.")] = False,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Export every group.")] = False,
     topic: Topics = None,
     format_: Annotated[
-        FileFormat, typer.Option("--format", "-f", help="legacy: as ExportZkOffsets.")
+        FileFormat,
+        typer.Option("--format", "-f", help="File format; legacy is that of ExportZkOffsets."),
     ] = FileFormat.JSON,
     storage: Annotated[
-        Storage, typer.Option("--storage", help="Where the offsets are kept (offsets.storage).")
+        Storage, typer.Option("--storage", help="Store to read the offsets from.")
     ] = Storage.ZOOKEEPER,
 ) -> None:
-    """Write committed offsets to a file. Reads only.
+    """Write committed offsets to a file. Changes nothing in ZooKeeper or Kafka.
 
-    For `offsets import`, and for other tools. Exit code 1: some offsets could not be read, which
-    are named and left out.
+    `offsets import` and other tools read the file. Exit code 1: some offsets could not be read;
+    they are listed on standard error and left out of the file.
 
     Example: zkconsumer offsets export offsets.txt -g billing --format legacy
     """
@@ -65,10 +62,12 @@ def export(
     from zkconsumer.cli import Exit
 
     if all_groups and group:
-        raise ConfigError("all groups, or some: not both", where="--group, --all-groups")
+        raise ConfigError(
+            "--all-groups and --group exclude each other", where="--group, --all-groups"
+        )
     names = [] if all_groups else [common.group(name) for name in group or (None,)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"group {twice[0]} is named twice", where="--group")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"group {repeated[0]} is named twice", where="--group")
     with common.connect(names[0] if names else None) as connection:
         found, notes = read_committed(
             connection,
@@ -80,19 +79,20 @@ def export(
     say_all(notes)
     offsets = {name: of for name, of in found.items() if of}
     for name in found.keys() - offsets.keys():
-        say(f"group {name} has no such offsets")
+        say(f"group {name} has no committed offsets of these topics in {storage.value}")
     if not offsets:
-        raise ConfigError("there is nothing to export", where=storage.value)
+        raise ConfigError("no offset to export was found", where=storage.value)
     text = write_offsets(offsets, format_)
     file = None if str(file) == "-" else file
-    _put(text, file)
+    _write_new(text, file)
     if file is not None:
-        say(f"{sum(map(len, offsets.values()))} offsets are in {file}")
+        say(f"wrote {sum(map(len, offsets.values()))} offsets to {file}")
     if notes:
         raise typer.Exit(Exit.PROBLEM)
 
 
-def _put(text: str, file: Path | None) -> None:
+def _write_new(text: str, file: Path | None) -> None:
+    """Write a file that does not exist yet; None is standard output."""
     if file is None:
         sys.stdout.write(text)
         return
@@ -103,7 +103,7 @@ def _put(text: str, file: Path | None) -> None:
         raise ConfigError(
             f"the file cannot be written: {error.strerror}",
             where=str(file),
-            remedy="name one that does not exist",
+            remedy="name a file that does not exist, in a writable directory",
         ) from error
 
 
@@ -113,13 +113,14 @@ def import_(
     how: Changing,
     *,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="In any format of export; - is standard input.")
+        Path,
+        typer.Argument(metavar="FILE", help="A file in any format of export; - is standard input."),
     ],
     group: OneGroup = None,
 ) -> None:
-    """Set offsets in ZooKeeper as a file says. A dry run without --execute.
+    """Set the offsets in ZooKeeper to those of a file. A dry run without --execute.
 
-    The whole file is checked before anything is written; no broker is needed.
+    The whole file is checked before the first write. No broker is needed.
 
     Example: zkconsumer offsets import offsets.txt --execute
     """
@@ -148,9 +149,9 @@ COLUMNS = (
 
 @operator
 def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
-    """Show the committed offsets of groups, in ZooKeeper and in Kafka. Reads only.
+    """Show the committed offsets of groups, in ZooKeeper and in Kafka. Changes nothing.
 
-    WRITTEN is when ZooKeeper's was, by its own clock.
+    WRITTEN is the time of the last write to the offset in ZooKeeper, by ZooKeeper's clock.
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
@@ -175,7 +176,7 @@ def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
     )
     for name, of_group in found.items():
         if not any(one.source for one in of_group.partitions):
-            say(f"group {name}: nothing is committed, in ZooKeeper or in Kafka")
+            say(f"group {name}: no offset is committed, in ZooKeeper or in Kafka")
 
 
 def _row(group: str, one: PartitionLag) -> dict[str, Any]:
@@ -193,49 +194,72 @@ def _row(group: str, one: PartitionLag) -> dict[str, Any]:
     }
 
 
-# ---- offsets -------------------------------------------------------------------------------------
+# ---- offsets set, reset, shift, delete, copy -----------------------------------------------------
 
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="A group's offsets: see them, move them, carry them elsewhere.",
+    help="Show, set, reset, delete, copy, export and import the committed offsets of groups.",
 )
 
-Earliest = Annotated[bool, typer.Option("--to-earliest", help="Where the log begins.")]
-Latest = Annotated[bool, typer.Option("--to-latest", help="Where the log ends.")]
+Earliest = Annotated[
+    bool, typer.Option("--to-earliest", help="Set every partition to the start of its log.")
+]
+Latest = Annotated[
+    bool, typer.Option("--to-latest", help="Set every partition to the end of its log.")
+]
 ToOffset = Annotated[
-    str | None, typer.Option(metavar="OFFSET", help="This one, for each partition.")
+    str | None, typer.Option(metavar="OFFSET", help="Set every partition to OFFSET.")
 ]
 ToDatetime = Annotated[
-    str | None, typer.Option(metavar="ISO8601", help="From then on; UTC without a zone.")
+    str | None,
+    typer.Option(
+        metavar="ISO8601",
+        help="Set every partition to its first message at or after this time; UTC unless it has a"
+        " zone.",
+    ),
 ]
 ByDuration = Annotated[
-    str | None, typer.Option(metavar="ISO8601", help="From so long ago on, such as PT1H.")
+    str | None,
+    typer.Option(
+        metavar="ISO8601",
+        help="Set every partition to its first message of the last PT1H, P7D, ...",
+    ),
 ]
 ShiftBy = Annotated[
-    int | None, typer.Option(metavar="N", help="So many messages on; negative: back.")
+    int | None,
+    typer.Option(metavar="N", help="Move every offset forward by N messages; back if negative."),
 ]
-ToCurrent = Annotated[bool, typer.Option("--to-current", help="As it is, but within the log.")]
+ToCurrent = Annotated[
+    bool,
+    typer.Option("--to-current", help="Keep every offset, but move it into the range of the log."),
+]
 FromFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="As a file says, in any format of export.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Set the offsets of a file in any format of export."),
 ]
 Approximate = Annotated[
-    bool, typer.Option("--approximate", help="By time: accept the granularity of brokers < 0.10.")
+    bool,
+    typer.Option(
+        "--approximate",
+        help="Reset by time also where brokers before 0.10 know only the time of log segments.",
+    ),
 ]
 InStorage = Annotated[
-    Storage, typer.Option("--storage", help="Where the offsets are kept (offsets.storage).")
+    Storage, typer.Option("--storage", help="Store in which the offsets are changed.")
 ]
 NewGroup = Annotated[
-    bool, typer.Option("--new-group", help="Make the group if nobody was ever in it.")
+    bool, typer.Option("--new-group", help="Create the group if it does not exist.")
 ]
 AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="All topics that the group has offsets or owners of.")
+    bool,
+    typer.Option("--all-topics", help="All topics of which the group has offsets or owner znodes."),
 ]
 TopicRegex = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Those of the group's topics that match, in Java's syntax."),
+    typer.Option(metavar="REGEX", help="The group's topics that match a Java regular expression."),
 ]
 
 app.command("get")(get)
@@ -251,13 +275,18 @@ def set_(
     *,
     offsets: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC:P=OFFSET", help="New offsets; TOPIC=OFFSET for all of P."),
+        typer.Argument(
+            metavar="TOPIC:P=OFFSET",
+            help="New offset of partition P; TOPIC=OFFSET sets every partition of the topic.",
+        ),
     ],
     group: OneGroup = None,
     storage: InStorage = Storage.ZOOKEEPER,
     new_group: NewGroup = False,
 ) -> None:
-    """Set offsets, within the logs' range. A dry run without --execute.
+    """Set offsets of single partitions. A dry run without --execute.
+
+    An offset outside the log is moved to the nearest end of the log, with a note.
 
     Example: zkconsumer offsets set -g billing orders:0=1200 orders:1=950 --execute
     """
@@ -280,14 +309,14 @@ def set_(
 
 
 def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
-    """TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
+    """Parse TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
     from zkconsumer.admin.offset_plans import parse_offset
 
     found: list[tuple[str, Selection, int]] = []
     for text in given:
         left, equals, number = text.partition("=")
         if not equals:
-            raise ConfigError(f"{text[:80]!r} is not like TOPIC:P=OFFSET")
+            raise ConfigError(f"{text[:80]!r} is not of the form TOPIC:P=OFFSET")
         found.append((text, topics_of([left]) or {}, parse_offset(number, where=left)))
     return found
 
@@ -295,14 +324,14 @@ def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
 def _wanted(
     connection: ZooKeeperClient, settings: Sequence[tuple[str, Selection, int]]
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition. Raises ConfigError where one is to have two."""
+    """Return the new offset of each partition. Raises ConfigError if one has two new offsets."""
     from zkconsumer.admin.offset_plans import partitions_of
 
     found: dict[TopicPartition, int] = {}
     for text, topics, offset in settings:
         for tp in partitions_of(connection, topics):
             if found.setdefault(tp, offset) != offset:
-                raise ConfigError(f"{tp} is to have two offsets", where=text[:80])
+                raise ConfigError(f"{tp} is given two different offsets", where=text[:80])
     return found
 
 
@@ -328,15 +357,15 @@ def reset(
     storage: InStorage = Storage.ZOOKEEPER,
     new_group: NewGroup = False,
 ) -> None:
-    """Move offsets as kafka-consumer-groups --reset-offsets does. A dry run without --execute.
+    """Reset offsets as kafka-consumer-groups --reset-offsets does. A dry run without --execute.
 
-    Offsets outside the log are moved to its nearest end, and a word says so.
+    An offset outside the log is moved to the nearest end of the log, with a note.
 
     Example: zkconsumer offsets reset -g billing --topic orders --by-duration PT1H --execute
     """
     from zkconsumer.admin.offset_plans import Times, Unknown, plan_reset
 
-    aim = _aim(
+    target = _reset_of(
         {
             "to-earliest": to_earliest or None,
             "to-latest": to_latest or None,
@@ -350,13 +379,17 @@ def reset(
     )
     name = common.group(group)
     if from_file is not None and (topic or topic_regex or all_topics):
-        raise ConfigError("a file says itself which partitions", where="--from-file")
+        raise ConfigError(
+            "--from-file excludes --topic, --topic-regex and --all-topics",
+            where="--from-file",
+            remedy="the file names the partitions; leave out the other options",
+        )
     wanted = None if from_file is None else _from_file(from_file, name)
     with common.connect(name) as connection:
         moved = plan_reset(
             connection,
             name,
-            aim,
+            target,
             wanted=wanted,
             storage=storage,
             topics=None
@@ -369,15 +402,16 @@ def reset(
         carry_out(common, connection, moved.plan, how, ends=moved.ends)
 
 
-def _aim(given: Mapping[str, Any]) -> Reset:
-    """The one kind that was asked for. Raises ConfigError."""
+def _reset_of(given: Mapping[str, Any]) -> Reset:
+    """Return the one reset that the options name. Raises ConfigError for none or several."""
     from zkconsumer.admin import offset_plans
 
     named = {name: value for name, value in given.items() if value is not None}
     if len(named) != 1:
         raise ConfigError(
-            "exactly one of these says where to: " + ", ".join(f"--{name}" for name in given),
+            f"{len(named)} targets of the reset are given",
             where=", ".join(f"--{name}" for name in named),
+            remedy="give exactly one of " + ", ".join(f"--{name}" for name in given),
         )
     ((name, value),) = named.items()
     kind = offset_plans.Kind(name)
@@ -408,14 +442,17 @@ def _topics(
     regex: str | None,
     all_topics: bool,
 ) -> Selection | None:
-    """What --topic, --topic-regex and --all-topics named. Raises ConfigError for none or two."""
+    """Return the partitions that --topic, --topic-regex or --all-topics selects; None means all.
+
+    Raises ConfigError unless exactly one of the three is given.
+    """
     from zkconsumer.admin.offset_plans import select_topics
 
     if [bool(given), regex is not None, all_topics].count(True) != 1:
         raise ConfigError(
-            "which partitions is not clear",
+            "the partitions are not selected by exactly one option",
             where=f"group {group}",
-            remedy="exactly one of --topic TOPIC[:P,P...], --topic-regex REGEX, --all-topics",
+            remedy="give exactly one of --topic TOPIC[:P,P...], --topic-regex REGEX, --all-topics",
         )
     if regex is not None:
         return select_topics(connection, group, regex)
@@ -428,17 +465,19 @@ def shift(
     common: Common,
     how: Changing,
     *,
-    by: Annotated[int, typer.Option(metavar="N", help="Messages on; negative: back.")],
+    by: Annotated[
+        int, typer.Option(metavar="N", help="Number of messages to move forward; negative: back.")
+    ],
     group: OneGroup = None,
     topic: Topics = None,
     topic_regex: TopicRegex = None,
     all_topics: AllTopics = False,
     storage: InStorage = Storage.ZOOKEEPER,
 ) -> None:
-    """Move offsets by so many messages, within the logs. A dry run without --execute.
+    """Move offsets forward or back by N messages, within the log. A dry run without --execute.
 
-    What an interruption has left half done is finished with `zkconsumer apply BACKUP`: a second
-    shift would shift again.
+    After an interruption use `zkconsumer apply BACKUP`. A second `shift` would move the offsets
+    again that are already moved.
 
     Example: zkconsumer offsets shift -g billing --topic orders:0 --by -100 --execute
     """
@@ -468,9 +507,9 @@ def delete(
     topic: Topics = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
-    """Delete offsets in ZooKeeper, of topics or partitions. A dry run without --execute.
+    """Delete offsets of topics or partitions in ZooKeeper. A dry run without --execute.
 
-    Members then begin where auto.offset.reset says.
+    Members then start at the offset that auto.offset.reset selects.
 
     Example: zkconsumer offsets delete -g billing --topic orders:0,1 --execute
     """
@@ -479,7 +518,10 @@ def delete(
     name = common.group(group)
     topics = topics_of(topic)
     if topics is None:
-        raise ConfigError("no topic was named", remedy="--topic TOPIC[:P,P...]; or groups delete")
+        raise ConfigError(
+            "no topic is named",
+            remedy="give --topic TOPIC[:P,P...]; `zkconsumer groups delete` deletes all offsets",
+        )
     with common.connect(name) as connection:
         plan = plan_delete_offsets(connection, name, topics=topics, max_deleted=max_znodes)
         carry_out(common, connection, beside_kafka(connection, plan, name), how)
@@ -495,7 +537,7 @@ def copy(
     group: OneGroup = None,
     topic: Topics = None,
 ) -> None:
-    """Give a group the offsets that another has in ZooKeeper. A dry run without --execute.
+    """Copy offsets in ZooKeeper from one group to another. A dry run without --execute.
 
     Example: zkconsumer offsets copy --from billing -g billing-test --topic orders --execute
     """
@@ -512,7 +554,9 @@ def copy(
             limit_s=connection.config.zookeeper_connection_timeout_s,
         )
         if not found[source]:
-            raise ConfigError(f"group {source} has no such offsets in ZooKeeper", where=source)
+            raise ConfigError(
+                f"group {source} has no offsets of these topics in ZooKeeper", where=source
+            )
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")
         plan = beside_kafka(connection, plan, source, name)
         carry_out(common, connection, plan.noted(*notes), how)

@@ -1,4 +1,4 @@
-"""What the operator's commands have in common: where ZooKeeper is, and how results are written.
+"""Options that all operators' commands share: where ZooKeeper is, and the output format.
 
 @app.command("list")
 @operator
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
 
-OneGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group.")]
+OneGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group name.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", metavar="GROUP", help="A group; may be given several times."),
+    typer.Option("--group", "-g", metavar="GROUP", help="Group name; repeatable."),
 ]
 Topics = Annotated[
     list[str] | None,
@@ -38,14 +38,14 @@ Topics = Annotated[
         "--topic",
         "-t",
         metavar="TOPIC[:P,P...]",
-        help="A topic, or some of its partitions; may be given several times.",
+        help="A topic, or only these partitions of it; repeatable.",
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """The values of the common options; `operator` makes it."""
+    """Values of the common options; `operator` constructs it."""
 
     zookeeper: Annotated[
         str | None,
@@ -54,26 +54,30 @@ class Common:
             "--zkconnect",
             "-z",
             metavar="H:P[,H:P...][/CHROOT]",
-            help=f"zookeeper.connect; by default ${ENVIRONMENT}, or of --config.",
+            help=f"zookeeper.connect; default: the --config file, else ${ENVIRONMENT}.",
         ),
     ] = None
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A consumer.properties file: zookeeper.connect, group.id, authentication, TLS.",
+            help="consumer.properties file with zookeeper.connect, group.id, authentication, TLS.",
         ),
     ] = None
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property; wins over the file."),
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="A property that overrides the --config file; repeatable.",
+        ),
     ] = None
     timeout: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             metavar="S",
-            help="Seconds to wait for ZooKeeper, and for the brokers; by default 6.",
+            help="Seconds to wait for ZooKeeper and for the brokers; default 6.",
         ),
     ] = None
     output: Annotated[
@@ -81,20 +85,23 @@ class Common:
         typer.Option(
             "--output",
             "-o",
-            help="How to write the result. legacy: as Kafka's tool of 1.1.1, where there was one"
-            " (lag); as other releases: `zkconsumer legacy`.",
+            help="Output format. legacy prints the lag as Kafka 1.1.1's tool does;"
+            " `zkconsumer legacy` imitates other releases.",
         ),
     ] = Output.TABLE
     no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours; nor with NO_COLOR in the environment.")
+        bool,
+        typer.Option(
+            "--no-color", help="Print no colours; NO_COLOR in the environment does the same."
+        ),
     ] = False
 
     # ---- where ZooKeeper is ----------------------------------------------------------------------
 
     def settings(self, group: str) -> ConsumerConfig:
-        """Return the settings of the members of a group, as far as the user gave them.
+        """Return the settings of a group's members, as far as the user gave them.
 
-        An option wins over a property, a property over the file, the file over the environment.
+        Priority, highest first: option, `--property`, `--config` file, environment.
         Raises ConfigError.
         """
         from zkconsumer.config.settings import ConsumerConfig
@@ -102,9 +109,10 @@ class Common:
         return ConsumerConfig.from_properties(*self._sources(), group_id=group, **self._overrides())
 
     def connection_settings(self, group: str | None = None) -> ConnectionConfig:
-        """Return where ZooKeeper is; a ConsumerConfig if an argument or a property names a group.
+        """Return the settings of the connection to ZooKeeper.
 
-        Raises ConfigError.
+        The result is a ConsumerConfig if `group`, `--property` or `--config` names a group. Raises
+        ConfigError.
         """
         from zkconsumer.config.settings import ConnectionConfig
 
@@ -114,14 +122,14 @@ class Common:
         return ConnectionConfig.from_properties(*self._sources(), **self._overrides())
 
     def _sources(self) -> list[Path | dict[str, str]]:
-        """Where properties come from; later sources win."""
+        """Return the sources of properties, lowest priority first."""
         environment = os.environ.get(ENVIRONMENT)
         first = {"zookeeper.connect": environment} if environment else {}
         file = [] if self.config is None else [self.config]
         return [first, *file, dict(map(pair, self.properties or ()))]
 
     def _overrides(self) -> dict[str, Any]:
-        """The settings that options of the command line name. Raises ConfigError."""
+        """Return the settings given as options. Raises ConfigError without ZooKeeper's address."""
         found: dict[str, Any] = {}
         if self.zookeeper is not None:
             found["zookeeper_connect"] = self.zookeeper
@@ -132,7 +140,7 @@ class Common:
         return found
 
     def _named(self) -> dict[str, str]:
-        """The properties of the file and of `--property`."""
+        """Return the properties of `--config` and `--property`."""
         from zkconsumer.config.properties_file import read_properties
 
         file = () if self.config is None else read_properties(self.config)
@@ -140,15 +148,15 @@ class Common:
         return found | dict(map(pair, self.properties or ()))
 
     def connect(self, group: str | None = None) -> ZooKeeperClient:
-        """A connection to enter. Raises ConfigError; on entering as `Connection` says."""
+        """Return a client, which connects when it is entered. Raises ConfigError."""
         from zkconsumer.zk.client import ZooKeeperClient
 
         return ZooKeeperClient(self.connection_settings(group))
 
     def group(self, given: str | None) -> str:
-        """The group that was named, if not on the command line then as group.id.
+        """Return the group given on the command line, else `group.id` of the properties.
 
-        Raises ConfigError where none was, InvalidNameError for one that cannot be.
+        Raises ConfigError if neither names a group, InvalidNameError for a bad name.
         """
         from zkconsumer.protocol.paths import validate_group
 
@@ -157,39 +165,39 @@ class Common:
         found = self.named_group()
         if found is None:
             raise ConfigError(
-                "no group was named", remedy="--group GROUP, or group.id in the file of --config"
+                "no group is named", remedy="give --group GROUP, or group.id in the --config file"
             )
         return found
 
     def named_group(self) -> str | None:
-        """Return `group.id` of the file or of `--property`. Raises ConfigError for a bad name."""
+        """Return `group.id` of `--config` or `--property`. Raises ConfigError for a bad name."""
         found = self._named().get("group.id")
         return None if found is None else self.settings(found).group_id
 
-    # ---- how it is written -----------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------
 
     @property
     def screen(self) -> Screen:
-        """What standard output is."""
+        """Return the width and colours of standard output."""
         from zkconsumer.cli.output import screen
 
         return screen(color=not self.no_color)
 
     def write(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
-        """Write rows as `--output` says."""
+        """Write rows in the format of `--output`."""
         from zkconsumer.cli.output import write
 
         write(rows, columns, self.output, to=self.screen)
 
     def write_sections(self, sections: Mapping[str, Table]) -> None:
-        """Write several tables as `--output` says."""
+        """Write several tables in the format of `--output`."""
         from zkconsumer.cli.output import write_sections
 
         write_sections(sections, self.output, to=self.screen)
 
 
 def operator(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the common options: it gets them as its first argument, a `Common`."""
+    """Add the common options to a command, which gets them as its first argument, a `Common`."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     common = list(inspect.signature(Common, eval_str=True).parameters.values())
     names = [one.name for one in common]
@@ -206,24 +214,26 @@ def operator(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def either(argument: str | None, option: str | None) -> str | None:
-    """A group that may be named by an argument, or by --group. Raises ConfigError for two."""
+    """Return the group named by an argument or by --group. Raises ConfigError if they differ."""
     if argument is not None and option is not None and argument != option:
-        raise ConfigError("two groups were named", where=f"{argument}, --group {option}")
+        raise ConfigError("two groups are named", where=f"{argument}, --group {option}")
     return option if argument is None else argument
 
 
 def pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE in two. Raises ConfigError."""
+    """Split NAME=VALUE. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"{text!r} is no property", where="--property", remedy="NAME=VALUE")
+        raise ConfigError(
+            f"{text!r} is not a property", where="--property", remedy="use NAME=VALUE"
+        )
     return name.strip(), value
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:
-    """What --topic named: topic -> its partitions, None for all of them; None where none was named.
+    """Return topic -> partitions of the --topic options, or None without any --topic.
 
-    Raises ConfigError, InvalidNameError.
+    The value None means all partitions of the topic. Raises ConfigError, InvalidNameError.
     """
     from zkconsumer.protocol.paths import validate_topic
 
@@ -237,7 +247,7 @@ def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] |
         parts = numbers.split(",")
         if not all(one.isascii() and one.isdigit() and len(one) <= 10 for one in parts):
             raise ConfigError(
-                f"{text!r} names no partitions", where="--topic", remedy="TOPIC:0,1,2"
+                f"{text!r} names no partitions", where="--topic", remedy="use TOPIC:0,1,2"
             )
         before = found.get(topic, frozenset())
         found[topic] = None if before is None else before | {int(one) for one in parts}
@@ -246,7 +256,7 @@ def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] |
 
 def _no_zookeeper() -> ConfigError:
     return ConfigError(
-        "nothing says where ZooKeeper is",
-        remedy=f"--zookeeper HOST:PORT/CHROOT, {ENVIRONMENT} in the environment,"
-        " or zookeeper.connect in the file of --config",
+        "the address of ZooKeeper is missing",
+        remedy=f"give --zookeeper HOST:PORT/CHROOT, {ENVIRONMENT} in the environment,"
+        " or zookeeper.connect in the --config file",
     )
