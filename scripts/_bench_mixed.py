@@ -49,7 +49,7 @@ from transactionlog import history  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
-from zkconsumer.member.state import Phase  # noqa: E402
+from zkconsumer.member.phases import Phase  # noqa: E402
 from zkconsumer.protocol import paths  # noqa: E402
 from zkconsumer.protocol.model import TopicPartition  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402

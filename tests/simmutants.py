@@ -30,6 +30,7 @@ from zkconsumer.member import (
     machine,
     offset_ledger,
     operations,
+    phases,
     read_group,
     rebalance,
     session,
@@ -67,7 +68,10 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        undo: list[Any] = []
+        """Plant the fault; the phase check is off, so that a monitor must notice the effect."""
+        unchecked = patch.object(phases, "check_change", lambda before, causes, after: None)
+        unchecked.start()
+        undo: list[Any] = [unchecked]
         try:
             for where, name, replacement in self.patches():
                 if isinstance(where, dict):

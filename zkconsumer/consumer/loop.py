@@ -31,7 +31,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.machine import awaits, next_deadline, step
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import Settings, State
+from zkconsumer.member.state import Settings, State, enter
 from zkconsumer.protocol.model import (
     Ownership,
     Positions,
@@ -407,5 +407,9 @@ class MemberLoop:
         self._answers.clear()
 
     def close(self) -> None:
-        """Take no more turns, whatever state the machine is in."""
-        self.state = replace(self.state, phase=Phase.CLOSED)
+        """Close the member without a step, because its thread failed.
+
+        This is the one change of phase that the table in `member.phases` does not hold: it is legal
+        in every phase, and no event causes it.
+        """
+        self.state = enter(self.state, Phase.CLOSED)

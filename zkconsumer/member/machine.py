@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zkconsumer.member import assignment, commits, events, peers, rebalance, session
+from zkconsumer.member import assignment, commits, events, peers, phases, rebalance, session
 from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Withdraw
 from zkconsumer.member.events import Event, Finished, Interrupted
-from zkconsumer.member.phases import Phase
+from zkconsumer.member.phases import Cause, Deadline, Phase
 from zkconsumer.member.rebalance import CALLING, complaint, late_listener
-from zkconsumer.member.state import CommitRequest, State, Step, replace, then
+from zkconsumer.member.state import CommitRequest, State, Step, enter, replace, then
 from zkconsumer.protocol.model import Purpose
 
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
@@ -34,6 +34,13 @@ def step(state: State, event: Event) -> Step:
     Raises:
         IllegalTransitionError: no row of the table covers this event; the state is unchanged.
     """
+    after, commands = _dispatch(state, event)
+    if after.phase is not state.phase:
+        phases.check_change(state.phase, causes(state, event), after.phase)
+    return after, commands
+
+
+def _dispatch(state: State, event: Event) -> Step:
     if state.phase is Phase.CLOSED:
         return state, ()
     if isinstance(event, Finished):
@@ -44,19 +51,41 @@ def step(state: State, event: Event) -> Step:
     return handler(state, event)
 
 
+def causes(state: State, event: Event) -> tuple[Cause, ...]:
+    """Return what `event` stands for in the table of phase changes.
+
+    A `Tick` stands for every deadline that it meets, an operation's end for its outcome.
+    """
+    if isinstance(event, Finished):
+        return (type(event.outcome),)
+    if not isinstance(event, events.Tick):
+        return (type(event),)
+    times = deadlines(state)
+    return tuple(one for one, at in times.items() if at is not None and at <= event.now)
+
+
+def deadlines(state: State) -> dict[Deadline, float | None]:
+    """Return when a `Tick` is due and what for, in seconds of the lease clock."""
+    phase, connected = state.phase, state.connected
+    settled = phase is Phase.SETTLED
+    resting = connected and phase in rebalance.RESTING
+    return {
+        Deadline.RECREATE: state.recreate_at,
+        Deadline.LEASE: state.lease.due_at() if connected else None,
+        Deadline.AUTO_COMMIT: state.auto_commit_at,
+        Deadline.COMMITS: state.commits_at,
+        Deadline.LEAVE: state.leave_at,
+        Deadline.GRACE: state.grace_at,
+        Deadline.VERIFY: state.verify_at if resting else None,
+        Deadline.REFRESH: state.refresh_at if connected and settled else None,
+        Deadline.PEERS: state.peers_at if settled else None,
+        Deadline.RETRY: state.retry_at if connected else None,
+    }
+
+
 def next_deadline(state: State) -> float:
     """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
-    times = [state.grace_at, state.auto_commit_at, state.commits_at, state.leave_at]
-    times.append(state.recreate_at)
-    if state.phase is Phase.SETTLED:
-        times.append(state.peers_at)
-    if state.connected:
-        times += [state.retry_at, state.lease.due_at()]
-    if state.connected and state.phase in rebalance.RESTING:
-        times.append(state.verify_at)
-    if state.connected and state.phase is Phase.SETTLED:
-        times.append(state.refresh_at)
-    return min((t for t in times if t is not None), default=float("inf"))
+    return min((at for at in deadlines(state).values() if at is not None), default=float("inf"))
 
 
 def awaits(state: State, op: int) -> bool:
@@ -162,7 +191,7 @@ def _phase_tick(state: State, now: float) -> Step:
 def _close_requested(state: State, event: events.CloseRequested) -> Step:
     """A clean leave: delivery stops, the last positions are stored, the session ends."""
     served, moving = state.serving, state.phase is Phase.COMMITTING
-    state = replace(state, phase=Phase.LEAVING, op=None, grace_at=None, retry_at=None)
+    state = enter(replace(state, op=None, grace_at=None, retry_at=None), Phase.LEAVING)
     if state.settings.auto_commit_s is None or not (served or moving):
         return then((state, (Withdraw(served),)), rebalance.close)
     if not (state.connected and state.registered) or state.session is None:
@@ -230,7 +259,7 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
     fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
     phase = state.phase if fenced else Phase.WAITING
-    return replace(state, phase=phase, op=None, retry_at=now + state.settings.backoff_s), (notice,)
+    return enter(replace(state, op=None, retry_at=now + state.settings.backoff_s), phase), (notice,)
 
 
 Handler = Callable[[State, Any], Step]

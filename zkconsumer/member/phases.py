@@ -1,26 +1,310 @@
-"""The phases of a member."""
+"""The phases of a member, and the table of the phase changes that are legal.
+
+A member is in one phase at a time. `machine.step` compares each change of phase with the table, so
+the table cannot say less than the code does. docs/architecture.md shows the table and its picture,
+which `scripts/phases` writes.
+
+A row reads: in one of the phases `before`, one of the `causes` may lead to one of the phases
+`after`. A cause is the class of an event, the class of an operation's outcome, or a deadline that a
+`Tick` meets. A change that no row covers is a defect of the machine. A step may always leave the
+phase as it is: events that a phase ignores need no row.
+
+One step may pass through several phases, for instance when a commit has nothing to write. The table
+holds the phase before the step and the phase after it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
+
+from zkconsumer.member.events import (
+    Claimed,
+    ClientDied,
+    CloseRequested,
+    Committed,
+    Connected,
+    Denied,
+    Event,
+    ListenerReturned,
+    MemberNodeGone,
+    OffsetsLoaded,
+    Outcome,
+    OwnerNodeChanged,
+    OwnersChanged,
+    PositionsCollected,
+    Registered,
+    Released,
+    ReleaseReady,
+    StoreUnavailable,
+    Synced,
+    Triggered,
+    Verified,
+    ViewRead,
+)
 
 
 class Phase(Enum):
-    """Where a member stands; every phase ends with the event that its text names."""
+    """What a member is doing; the comment names the event that ends the phase."""
 
-    OFFLINE = "offline"  # no connection: Connected
-    REGISTERING = "registering"  # creating our id znode: Registered, IdTaken and then Released
-    RECOVERING = "recovering"  # reading back what we may own, nothing delivered: Verified
-    READING = "reading"  # reading the group: ViewRead
-    STOPPING = "stopping"  # the user finishes what moves away: ReleaseReady of all, or the grace
-    COMMITTING = "committing"  # storing its positions: the commit's end
+    OFFLINE = "offline"  # never connected yet: Connected
+    REGISTERING = "registering"  # creates its id znode: Registered
+    RECOVERING = "recovering"  # reads back the owner znodes it may hold: Verified
+    READING = "reading"  # reads the group: ViewRead
+    STOPPING = "stopping"  # the user finishes revoked partitions: all ReleaseReady, or the grace
+    COMMITTING = "committing"  # stores the revoked partitions' positions: the commit's end
     BEFORE_RELEASE = "before_release"  # the user's listener runs: ListenerReturned, or the grace
-    RELEASING = "releasing"  # deleting its owner znodes: Released
-    CLAIMING = "claiming"  # creating ours: Claimed
+    RELEASING = "releasing"  # deletes the revoked partitions' owner znodes: Released
+    CLAIMING = "claiming"  # creates owner znodes: Claimed
     BEFORE_START = "before_start"  # the user's listener runs: ListenerReturned, or the grace
-    LOADING = "loading"  # reading offsets of what was claimed: OffsetsLoaded, then fetching starts
-    VERIFYING = "verifying"  # re-reading and watching the owner znodes we hold: Verified
-    WAITING = "waiting"  # something is missing or held by another: a watch, or the back-off
-    SETTLED = "settled"  # owns and serves all that it should
-    LEAVING = "leaving"  # committing for the last time
+    LOADING = "loading"  # reads the claimed partitions' stored offsets: OffsetsLoaded
+    VERIFYING = "verifying"  # reads back and watches its owner znodes: Verified
+    WAITING = "waiting"  # something is missing or held by another member: a watch, or the back-off
+    SETTLED = "settled"  # owns and delivers all partitions assigned to it
+    LEAVING = "leaving"  # commits for the last time
     CLOSED = "closed"
+
+
+class Deadline(Enum):
+    """The deadlines at which a `Tick` is due; the value names the field of `State`."""
+
+    RECREATE = "recreate_at"
+    LEASE = "lease"
+    AUTO_COMMIT = "auto_commit_at"
+    COMMITS = "commits_at"
+    LEAVE = "leave_at"
+    GRACE = "grace_at"
+    VERIFY = "verify_at"
+    REFRESH = "refresh_at"
+    PEERS = "peers_at"
+    RETRY = "retry_at"
+
+
+Cause = type[Event] | type[Outcome] | Deadline
+
+
+class IllegalPhaseChangeError(AssertionError):
+    """A step changed the phase in a way that the table does not allow: a defect of the machine."""
+
+
+class Row(NamedTuple):
+    """Legal phase changes: one of `causes` leads from one of `before` to one of `after`."""
+
+    before: frozenset[Phase]
+    causes: tuple[Cause, ...]
+    after: frozenset[Phase]
+    when: str
+
+
+def _row(before: Phase, cause: Cause | tuple[Cause, ...], after: str, when: str) -> Row:
+    """Return a row; `after` holds the names of the phases, apart by spaces."""
+    causes = cause if isinstance(cause, tuple) else (cause,)
+    return Row(frozenset({before}), causes, frozenset(Phase[one] for one in after.split()), when)
+
+
+# ---- the table ----------------------------------------------------------------------------------
+
+COMMIT_ENDED = (PositionsCollected, Committed, Denied, Synced, Deadline.COMMITS)
+"""What can end the last commit that a phase waits for.
+
+A commit without anything to write ends as soon as it may start: when its positions are collected,
+when the lease is granted, or when the back-off after a refusal by Kafka is over.
+"""
+
+FINISHED = (ReleaseReady, Deadline.GRACE)
+RETURNED = (ListenerReturned, Deadline.GRACE)
+NEWS = (Triggered, OwnerNodeChanged)
+
+ALIVE = frozenset(Phase) - {Phase.CLOSED}
+STAYING = ALIVE - {Phase.LEAVING}
+ACTIVE = ALIVE - {Phase.OFFLINE, Phase.LEAVING}
+
+MAIN_PATH: tuple[Row, ...] = (
+    _row(Phase.OFFLINE, Connected, "REGISTERING", "the first connection"),
+    _row(Phase.REGISTERING, Registered, "RECOVERING", "owner znodes may be left"),
+    _row(Phase.REGISTERING, Registered, "READING", "no owner znode is left"),
+    _row(Phase.RECOVERING, Verified, "READING", "the owner znodes are known again"),
+    _row(Phase.READING, ViewRead, "STOPPING", "a delivered partition is revoked"),
+    _row(Phase.READING, ViewRead, "CLAIMING", "nothing is revoked, and a partition is missing"),
+    _row(Phase.READING, ViewRead, "SETTLED", "nothing has changed"),
+    _row(Phase.STOPPING, FINISHED, "COMMITTING", "the user has finished, or the grace is over"),
+    _row(Phase.COMMITTING, COMMIT_ENDED, "BEFORE_RELEASE", "there is a listener"),
+    _row(Phase.COMMITTING, COMMIT_ENDED, "RELEASING", "there is no listener"),
+    _row(Phase.BEFORE_RELEASE, RETURNED, "RELEASING", "a partition is revoked"),
+    _row(Phase.RELEASING, Released, "CLAIMING", "a partition is missing"),
+    _row(Phase.RELEASING, Released, "SETTLED", "nothing is missing"),
+    _row(Phase.CLAIMING, Claimed, "BEFORE_START", "all is claimed, and there is a listener"),
+    _row(Phase.CLAIMING, Claimed, "LOADING", "a partition was claimed"),
+    _row(Phase.CLAIMING, Claimed, "WAITING", "other members hold all missing partitions"),
+    _row(Phase.BEFORE_START, RETURNED, "LOADING", "an owned partition is not fetched"),
+    _row(Phase.LOADING, OffsetsLoaded, "VERIFYING", "new owner znodes are not watched yet"),
+    _row(Phase.VERIFYING, Verified, "SETTLED", "all assigned partitions are delivered"),
+    _row(Phase.VERIFYING, Verified, "WAITING", "a partition is missing"),
+    _row(Phase.WAITING, OwnersChanged, "CLAIMING", "a missing partition may be free"),
+    _row(
+        Phase.WAITING,
+        (*NEWS, Deadline.RETRY),
+        "READING",
+        "the group changed, or the back-off is over",
+    ),
+    _row(
+        Phase.SETTLED,
+        (*NEWS, Deadline.REFRESH),
+        "READING",
+        "the group changed, or a refresh is due",
+    ),
+    _row(Phase.SETTLED, CloseRequested, "LEAVING", "the user closes the member"),
+    _row(Phase.LEAVING, COMMIT_ENDED, "CLOSED", "the last commit has ended"),
+)
+"""The usual life of a member. The picture in docs/architecture.md shows these rows."""
+
+DETOURS: tuple[Row, ...] = (
+    _row(Phase.READING, ViewRead, "COMMITTING", "a lost connection cut off the last commit"),
+    _row(Phase.READING, ViewRead, "BEFORE_RELEASE", "no delivered partition is revoked"),
+    _row(Phase.READING, ViewRead, "RELEASING", "revoked partitions are not delivered"),
+    _row(
+        Phase.READING,
+        ViewRead,
+        "BEFORE_START LOADING VERIFYING",
+        "an interrupted rebalance continues, or an unreadable offset is read again",
+    ),
+    _row(Phase.READING, ViewRead, "WAITING", "the assignment or a topic is unknown"),
+    _row(Phase.READING, Denied, "WAITING", "ZooKeeper refuses the reading"),
+    _row(Phase.STOPPING, FINISHED, "BEFORE_RELEASE RELEASING", "there are no automatic commits"),
+    _row(
+        Phase.BEFORE_RELEASE,
+        RETURNED,
+        "READING CLAIMING BEFORE_START",
+        "no partition is revoked; the rebalance continues",
+    ),
+    _row(
+        Phase.RELEASING,
+        Released,
+        "READING BEFORE_START LOADING VERIFYING WAITING",
+        "the group changed, or no partition is missing",
+    ),
+    _row(Phase.CLAIMING, Claimed, "READING", "the group changed meanwhile"),
+    _row(Phase.CLAIMING, Claimed, "VERIFYING", "the claimed partitions' topic was deleted"),
+    _row(
+        Phase.BEFORE_START,
+        RETURNED,
+        "READING CLAIMING VERIFYING WAITING SETTLED",
+        "the group changed, or no partition is to be fetched",
+    ),
+    _row(
+        Phase.LOADING,
+        OffsetsLoaded,
+        "READING CLAIMING WAITING SETTLED",
+        "the group changed, or all owner znodes are watched",
+    ),
+    _row(Phase.LOADING, StoreUnavailable, "WAITING", "Kafka does not return the offsets"),
+    _row(
+        Phase.VERIFYING,
+        Verified,
+        "READING BEFORE_RELEASE CLAIMING LOADING",
+        "the group changed, or an owner znode was lost",
+    ),
+    _row(
+        Phase.WAITING,
+        OwnersChanged,
+        "READING",
+        "the group changed before ZooKeeper or Kafka refused",
+    ),
+    _row(Phase.WAITING, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
+    _row(Phase.SETTLED, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
+    _row(Phase.SETTLED, Registered, "READING", "the member has nudged the group"),
+    _row(Phase.SETTLED, Denied, "WAITING", "ZooKeeper refuses a nudge"),
+    _row(
+        Phase.LEAVING,
+        (MemberNodeGone, Connected, Deadline.LEAVE),
+        "CLOSED",
+        "the last commit cannot end any more",
+    ),
+)
+"""Changes that the picture leaves out."""
+
+ANY_TIME: tuple[Row, ...] = (
+    Row(ACTIVE, (Connected,), frozenset({Phase.REGISTERING}), "a new session"),
+    Row(ACTIVE, (Connected,), frozenset({Phase.RECOVERING}), "the same session, registered"),
+    Row(
+        ACTIVE,
+        (Triggered, MemberNodeGone),
+        frozenset({Phase.REGISTERING}),
+        "another client deleted or replaced the member's id znode",
+    ),
+    Row(
+        STAYING,
+        (CloseRequested,),
+        frozenset({Phase.LEAVING, Phase.CLOSED}),
+        "the user closes the member, with positions to store or without",
+    ),
+    Row(ALIVE, (ClientDied,), frozenset({Phase.CLOSED}), "no new ZooKeeper client can help"),
+)
+"""Changes that can interrupt the life of a member in any phase."""
+
+_ADVANCING = (
+    (Phase.BEFORE_RELEASE, ListenerReturned),
+    (Phase.BEFORE_RELEASE, Deadline.GRACE),
+    (Phase.RELEASING, Released),
+    (Phase.CLAIMING, Claimed),
+    (Phase.BEFORE_START, ListenerReturned),
+    (Phase.BEFORE_START, Deadline.GRACE),
+    (Phase.LOADING, OffsetsLoaded),
+    (Phase.VERIFYING, Verified),
+    (Phase.WAITING, OwnersChanged),
+)
+_ADVANCED = (
+    "READING STOPPING COMMITTING BEFORE_RELEASE RELEASING CLAIMING BEFORE_START LOADING VERIFYING"
+    " WAITING SETTLED"
+)
+RARE: tuple[Row, ...] = tuple(
+    _row(before, cause, _ADVANCED, "a disturbed rebalance continues")
+    for before, cause in _ADVANCING
+)
+"""Changes after a disturbance: whatever `rebalance.advance` can choose.
+
+Two sequences lead to them:
+
+- 1. A lost connection aborts a rebalance whose partitions must be released all the same. 2. The
+  next reading of the group is denied, so the member waits. 3. A watch or a read-back ends the
+  waiting, and the partitions are revoked now instead of after a reading.
+- 1. The group changes so often that `MAX_POSTPONED_READS` readings in a row postpone a claim. The
+  member then acts on a view that is out of date. 2. Another client deletes an owner znode, so the
+  listener is called again, in the middle of the rebalance.
+"""
+
+TABLE = (*MAIN_PATH, *DETOURS, *ANY_TIME, *RARE)
+
+
+def _changes() -> dict[tuple[Phase, Cause], frozenset[Phase]]:
+    changes: dict[tuple[Phase, Cause], frozenset[Phase]] = {}
+    for row in TABLE:
+        for before in row.before:
+            for cause in row.causes:
+                changes[before, cause] = changes.get((before, cause), frozenset()) | row.after
+    return changes
+
+
+CHANGES = _changes()
+"""(phase, cause) -> the phases that may follow."""
+
+
+def check_change(before: Phase, causes: Iterable[Cause], after: Phase) -> None:
+    """Check one step's change of phase.
+
+    Raises:
+        IllegalPhaseChangeError: none of the `causes` of this step allows the change.
+    """
+    causes = tuple(causes)
+    if not any(after in CHANGES.get((before, cause), ()) for cause in causes):
+        names = ", ".join(cause_name(cause) for cause in causes) or "nothing"
+        raise IllegalPhaseChangeError(
+            f"{names} led from phase {before.value} to {after.value}, which member.phases does not"
+            " allow"
+        )
+
+
+def cause_name(cause: Cause) -> str:
+    """Return the name of a cause: of a class, or of a deadline's field."""
+    return cause.value if isinstance(cause, Deadline) else cause.__name__

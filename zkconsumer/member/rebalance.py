@@ -57,7 +57,7 @@ from zkconsumer.member.events import (
 from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.peers import patience_s
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import State, Step, drop_from, replace, start_op, then
+from zkconsumer.member.state import State, Step, drop_from, enter, replace, start_op, then
 from zkconsumer.protocol.group_snapshot import assignment_of_others
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,
@@ -105,11 +105,9 @@ def call_listener(state: State, callback: Callback, now: float) -> Step:
     """Ask for the call; its end, or the grace's, goes on from there."""
     assert state.settings.listener_s is not None
     state, op = start_op(
-        replace(
-            state,
-            phase=_PHASE[callback],
-            heard=callback,
-            grace_at=now + state.settings.listener_s,
+        enter(
+            replace(state, heard=callback, grace_at=now + state.settings.listener_s),
+            _PHASE[callback],
         )
     )
     going = {tp: state.owned[tp].thread for tp in state.moving if tp in state.owned}
@@ -245,7 +243,7 @@ def advance(state: State, now: float) -> Step:
     if claiming:
         return claim(state, missing, now)
     if unserved:
-        state, op = start_op(replace(state, phase=Phase.LOADING))
+        state, op = start_op(enter(state, Phase.LOADING))
         return state, (LoadOffsets(op, unserved, state.settings.storage),)
     fresh = state.unwatched.intersection(owned)
     return verify(state, fresh) if fresh else settle_or_wait(state, missing, now)
@@ -258,9 +256,9 @@ def settle_or_wait(state: State, missing: Sequence[TopicPartition], now: float) 
         # A read-back on the way does not put the next look off.
         due = state.retry_at
         retry_at = now + state.settings.backoff_s if due is None else due
-        return replace(state, phase=Phase.WAITING, op=None, retry_at=retry_at), ()
+        return enter(replace(state, op=None, retry_at=retry_at), Phase.WAITING), ()
     state = replace(state, peers_at=now + patience_s(state), refresh_at=_refresh_at(state, now))
-    return replace(state, phase=Phase.SETTLED, op=None, retry_at=None), ()
+    return enter(replace(state, op=None, retry_at=None), Phase.SETTLED), ()
 
 
 def _refresh_at(state: State, now: float) -> float | None:
@@ -277,10 +275,8 @@ def _refresh_at(state: State, now: float) -> float | None:
 def register(state: State) -> Step:
     """Create our id znode; nothing is delivered until what we own was read back after it."""
     state, commands = _abort_rebalance(state)
-    state = replace(
-        state, registered=False, fenced=True, phase=Phase.REGISTERING, retry_at=None, nudge_op=None
-    )
-    state, op = start_op(state)
+    state = replace(state, registered=False, fenced=True, retry_at=None, nudge_op=None)
+    state, op = start_op(enter(state, Phase.REGISTERING))
     return state, (ShutGate(), *commands, Register(op, state.wall_ms))
 
 
@@ -288,7 +284,7 @@ def recover(state: State) -> Step:
     """Read back all that may be ours, claims without a reply included."""
     state, commands = _abort_rebalance(state)
     claims = {**state.doubtful, **{tp: mine.thread for tp, mine in state.owned.items()}}
-    state, op = start_op(replace(state, phase=Phase.RECOVERING, retry_at=None))
+    state, op = start_op(enter(replace(state, retry_at=None), Phase.RECOVERING))
     return state, (*commands, Verify(op, claims))
 
 
@@ -317,7 +313,7 @@ def _abort_rebalance(state: State) -> Step:
 
 def read(state: State) -> Step:
     """Read the whole group again."""
-    state, op = start_op(replace(state, phase=Phase.READING, stale=False, retry_at=None))
+    state, op = start_op(enter(replace(state, stale=False, retry_at=None), Phase.READING))
     return state, (ReadView(op),)
 
 
@@ -331,9 +327,9 @@ def revoke(state: State, go: frozenset[TopicPartition], now: float) -> Step:
     if not asked:
         if commits.pending(state, Purpose.RELEASE):
             # A connection that broke cut the last hand-over short; its positions are not stored.
-            return pump(replace(state, phase=Phase.COMMITTING, op=None, grace_at=None), now)
+            return pump(enter(replace(state, op=None, grace_at=None), Phase.COMMITTING), now)
         return before_release(state, now)
-    state = replace(state, phase=Phase.STOPPING, op=None, grace_at=now + state.settings.grace_s)
+    state = enter(replace(state, op=None, grace_at=now + state.settings.grace_s), Phase.STOPPING)
     return state, (AskRelease(asked),)
 
 
@@ -341,7 +337,7 @@ def commit_revoked(state: State, now: float) -> Step:
     """All is finished, or the grace is over: nothing more is handed out. Commit, then release."""
     if state.settings.auto_commit_s is None:
         return before_release(replace(state, ready=frozenset()), now)
-    state = replace(state, phase=Phase.COMMITTING, grace_at=None)
+    state = enter(replace(state, grace_at=None), Phase.COMMITTING)
     return state, (CollectPositions(Purpose.RELEASE, state.moving & state.serving),)
 
 
@@ -366,7 +362,7 @@ def release(state: State) -> Step:
     What is refused may come back. What was finished and stored then goes on under its token; of
     anything else, messages would come again, so that is given up and claimed anew.
     """
-    state = replace(state, phase=Phase.RELEASING, op=None, grace_at=None)
+    state = enter(replace(state, op=None, grace_at=None), Phase.RELEASING)
     if commits.touches(state, state.moving):
         return state, ()  # its end comes back to here
     asked = state.moving & state.serving
@@ -416,7 +412,7 @@ def after_commit(state: State, now: float) -> Step:
 def close(state: State, reason: str = "the connector is shut down") -> Step:
     """The end: what still waits for a commit is told, and the session takes our znodes along."""
     state, answers = commits.abandon(state, reason)
-    return replace(state, phase=Phase.CLOSED), (*answers, ShutGate(), CloseSession())
+    return enter(state, Phase.CLOSED), (*answers, ShutGate(), CloseSession())
 
 
 # ---- taking -------------------------------------------------------------------------------------
@@ -430,7 +426,7 @@ def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     since = state.blocked_since
     overdue = since is not None and now - since >= state.settings.backoff_s
     ask = frozenset(missing).difference(known) if overdue else frozenset()
-    state, op = start_op(replace(state, phase=Phase.CLAIMING, doubtful=threads, claim_due=False))
+    state, op = start_op(enter(replace(state, doubtful=threads, claim_due=False), Phase.CLAIMING))
     eager = state.settings.mode is RebalanceMode.EAGER
     return state, (Claim(op, threads, known, ask, eager),)
 
@@ -456,7 +452,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
 
 def verify(state: State, partitions: frozenset[TopicPartition]) -> Step:
     """Read back owner znodes that we hold, and watch them."""
-    state, op = start_op(replace(state, phase=Phase.VERIFYING, verify_at=None))
+    state, op = start_op(enter(replace(state, verify_at=None), Phase.VERIFYING))
     return state, (Verify(op, {tp: state.owned[tp].thread for tp in partitions}),)
 
 
@@ -610,5 +606,5 @@ def not_loaded(state: State, outcome: StoreUnavailable, now: float) -> Step:
     reason = f"Kafka does not tell the group's offsets: {outcome.reason}"
     notice = Notice(NoticeKind.OFFSETS_UNAVAILABLE, "offsets.storage=kafka", reason)
     waiting_for = state.waiting_for or reason
-    state = replace(state, phase=Phase.WAITING, op=None, waiting_for=waiting_for)
+    state = enter(replace(state, op=None, waiting_for=waiting_for), Phase.WAITING)
     return replace(state, retry_at=now + state.settings.channel_backoff_s), (notice,)

@@ -262,6 +262,14 @@ def drop_from(
     return {tp: value for tp, value in mapping.items() if tp not in partitions}
 
 
+def enter(state: State, phase: Phase) -> State:
+    """Enter a phase: the one place where a state gets another phase.
+
+    `machine.step` checks the change of a whole step with the table in `member.phases`.
+    """
+    return replace(state, phase=phase)
+
+
 def start_op(state: State) -> tuple[State, int]:
     """A fresh operation number for the rebalance; results of the one before become stale."""
     op = state.last_op + 1

@@ -1,0 +1,93 @@
+"""Write the picture and the tables of `zkconsumer.member.phases` into docs/architecture.md.
+
+This command generates the part of the page between `<!-- phases -->` and `<!-- /phases -->`. A test
+compares the page with what the command would write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from zkconsumer.member import phases  # noqa: E402 - from this checkout
+from zkconsumer.member.phases import Phase, Row, cause_name  # noqa: E402
+
+PAGE = ROOT / "docs" / "architecture.md"
+BLOCK = re.compile(r"(<!-- phases -->\n).*?(<!-- /phases -->)", re.DOTALL)
+ORDER = list(Phase)
+NAMES = {
+    phases.ALIVE: "any but CLOSED",
+    phases.STAYING: "any but LEAVING and CLOSED",
+    phases.ACTIVE: "any but OFFLINE, LEAVING and CLOSED",
+}
+
+
+_EXPLANATION = (
+    "`machine.step` checks each change of phase with these tables, which `scripts/phases` writes",
+    "from `member.phases`. A cause is an event, an operation's outcome, or a deadline of a `Tick`",
+    "(`…_at`). Every event may also leave the phase as it is. The picture shows these changes:",
+    "",
+)
+
+
+def with_phases(page: str) -> str:
+    """Return the page with its generated part written anew."""
+    return BLOCK.sub(lambda match: match.group(1) + generated() + match.group(2), page)
+
+
+def generated() -> str:
+    """Return what stands between the two marks."""
+    parts = (
+        *("```mermaid", *_picture(), "```", "", *_EXPLANATION),
+        *_table(phases.MAIN_PATH),
+        *("", "Less usual changes:", ""),
+        *_table(phases.DETOURS),
+        *("", "Changes that can interrupt a member in almost any phase:", ""),
+        *_table(phases.ANY_TIME),
+        *("", f"After a disturbance, {_rare()} can lead to any phase of a rebalance."),
+        "",
+    )
+    return "\n".join(parts)
+
+
+def _picture() -> Iterator[str]:
+    yield "stateDiagram-v2"
+    yield f"  [*] --> {Phase.OFFLINE.name}"
+    for row in phases.MAIN_PATH:
+        for before in _in_order(row.before):
+            for after in _in_order(row.after):
+                yield f"  {before} --> {after}: {row.when}"
+    yield f"  {Phase.CLOSED.name} --> [*]"
+
+
+def _table(rows: Iterable[Row]) -> Iterator[str]:
+    yield "| Phase | Cause | Next phase | When |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        causes = ", ".join(f"`{cause_name(cause)}`" for cause in row.causes)
+        yield f"| {_phases(row.before)} | {causes} | {_phases(row.after)} | {row.when} |"
+
+
+def _phases(found: frozenset[Phase]) -> str:
+    if found in NAMES:
+        return NAMES[found]
+    return ", ".join(_in_order(found))
+
+
+def _in_order(found: frozenset[Phase]) -> list[str]:
+    return [phase.name for phase in ORDER if phase in found]
+
+
+def _rare() -> str:
+    causes = dict.fromkeys(cause_name(cause) for row in phases.RARE for cause in row.causes)
+    *first, last = (f"`{name}`" for name in causes)
+    return f"{', '.join(first)} and {last}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_phases(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

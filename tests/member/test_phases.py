@@ -1,0 +1,123 @@
+"""The table of phase changes: complete, checked by every step, and shown in the documentation."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from memberdriver import Member, member_in
+
+from zkconsumer.member import events as ev
+from zkconsumer.member import machine, phases
+from zkconsumer.member.phases import (
+    CHANGES,
+    TABLE,
+    Deadline,
+    IllegalPhaseChangeError,
+    Phase,
+    check_change,
+)
+from zkconsumer.member.state import State, Step, enter
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_shows_the_table() -> None:
+    """docs/architecture.md contains what `scripts/phases` writes."""
+    scripts = str(ROOT / "scripts")
+    if scripts not in sys.path:
+        sys.path.append(scripts)
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    writer = importlib.import_module("_phases")
+    assert writer.generated() in page
+    assert writer.with_phases(page) == page
+
+
+def test_every_phase_but_the_last_can_be_left_and_every_phase_but_the_first_reached() -> None:
+    """No phase is a dead end, and none is unused."""
+    left = {before for row in TABLE for before in row.before}
+    reached = {after for row in TABLE for after in row.after}
+    assert left == set(Phase) - {Phase.CLOSED}
+    assert reached == set(Phase) - {Phase.OFFLINE}
+
+
+def test_every_cause_is_an_event_that_the_machine_handles() -> None:
+    """A row names an event or outcome that has a handler in its phase, or a deadline."""
+    always = {ev.Committed, ev.Denied, ev.MemberNodeGone, ev.Synced}
+    handled = machine.TABLE.keys() | machine.OUTCOMES.keys()
+    for before, cause in CHANGES:
+        if isinstance(cause, Deadline) or cause in always:
+            continue
+        assert (before, cause) in handled or (None, cause) in handled, (before, cause)
+
+
+def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
+    """These deadlines renew something beside the phase."""
+    causes = {cause for _, cause in CHANGES if isinstance(cause, Deadline)}
+    beside = {Deadline.RECREATE, Deadline.LEASE, Deadline.AUTO_COMMIT, Deadline.PEERS}
+    assert causes == set(Deadline) - beside
+
+
+@pytest.mark.parametrize(
+    ("before", "cause", "after"),
+    [
+        (Phase.OFFLINE, ev.Connected, Phase.SETTLED),
+        (Phase.SETTLED, ev.Triggered, Phase.CLAIMING),
+        (Phase.STOPPING, ev.ReleaseReady, Phase.CLAIMING),
+        (Phase.RELEASING, ev.Released, Phase.LEAVING),
+        (Phase.WAITING, Deadline.GRACE, Phase.READING),
+        (Phase.CLOSED, ev.Connected, Phase.REGISTERING),
+    ],
+)
+def test_a_change_that_no_row_covers_is_refused(
+    before: Phase, cause: phases.Cause, after: Phase
+) -> None:
+    """The error names the cause and both phases."""
+    with pytest.raises(IllegalPhaseChangeError) as caught:
+        check_change(before, (cause,), after)
+    text = str(caught.value)
+    assert all(one in text for one in (before.value, phases.cause_name(cause), after.value))
+
+
+def test_each_step_checks_its_change_of_phase() -> None:
+    """A handler that skips a phase fails in `step`, and the state is unchanged."""
+    member = member_in(Phase.SETTLED)
+    before = member.state
+
+    def skip(state: State, _: ev.Triggered) -> Step:
+        return enter(state, Phase.CLAIMING), ()
+
+    skipping = patch.dict(machine.TABLE, {(None, ev.Triggered): skip})
+    with skipping, pytest.raises(IllegalPhaseChangeError, match="Triggered led from"):
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    assert member.state is before
+
+
+def test_a_tick_causes_what_its_deadlines_cause() -> None:
+    """Only deadlines that have passed and that matter in the phase count."""
+    member = Member()
+    assert machine.causes(member.state, ev.Tick(now=member.now)) == ()
+    member = member_in(Phase.SETTLED)
+    times = machine.deadlines(member.state)
+    at = times[Deadline.LEASE]
+    assert at is not None
+    assert Deadline.LEASE in machine.causes(member.state, ev.Tick(now=at))
+    assert Deadline.LEASE not in machine.causes(member.state, ev.Tick(now=at - 0.001))
+
+
+def test_one_function_assigns_phases() -> None:
+    """Outside of `enter`, no code of the package gives a state another phase."""
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in sorted((ROOT / "zkconsumer").rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", getattr(call.func, "attr", "")) == "replace"
+        and any(keyword.arg == "phase" for keyword in call.keywords)
+    ]
+    assert len(found) == 1
+    assert found[0].startswith("zkconsumer/member/state.py:")
