@@ -164,7 +164,7 @@ def _claims_without_a_reply_forgotten() -> list[Patch]:
     real = rebalance.recover
 
     def recover(state: Any) -> Any:
-        return real(replace(state, doubtful={}))
+        return real(replace(state, unconfirmed_claims={}))
 
     def identify(work: Any, asked: Any) -> Any:
         yield []
@@ -182,7 +182,7 @@ def _stale_operations_go_on() -> list[Patch]:
 
 def _release_before_stop() -> list[Patch]:
     def stop(state: Any, go: Any, now: float) -> Any:
-        state = replace(state, moving=go, ready=frozenset(), phase=Phase.RELEASING)
+        state = replace(state, revoking=go, finished=frozenset(), phase=Phase.RELEASING)
         state, op = start_op(state)
         return state, (commands.Release(op, go),)
 
@@ -210,8 +210,8 @@ def _anybodys_owner_deleted() -> list[Patch]:
 
     def wide(state: Any) -> Any:
         state, (*withdraw, command) = given_up(state)
-        more = state.wanted.keys() - state.owned
-        return state, (*withdraw, commands.Release(command.op, state.moving | more))
+        more = state.assigned.keys() - state.owned
+        return state, (*withdraw, commands.Release(command.op, state.revoking | more))
 
     return [(operations, "release", release), (rebalance, "release", wide)]
 
@@ -394,8 +394,8 @@ def _commit_lost_with_the_connection() -> list[Patch]:
     real = commits.interrupted
 
     def interrupted(state: Any) -> Any:
-        waiting = state.commits
-        return replace(real(state), commits=waiting)
+        waiting = state.queued_commits
+        return replace(real(state), queued_commits=waiting)
 
     return [(commits, "interrupted", interrupted)]
 

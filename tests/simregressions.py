@@ -30,11 +30,11 @@ def _retry_in_front_of_a_hand_over() -> list[Patch]:
     real = commits._again_later
 
     def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
-        waiting = state.commits
+        waiting = state.queued_commits
         state, notice = real(state, asked, reasons, now)
         queue = (asked._replace(retries=asked.retries - 1), *waiting)
         commits_at = now + state.settings.channel_backoff_s
-        return replace(state, commits=queue, commits_at=commits_at), notice
+        return replace(state, queued_commits=queue, commits_at=commits_at), notice
 
     return [(commits, "_again_later", again_later)]
 
@@ -45,7 +45,7 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
     def stop(state: Any, go: Any, now: float) -> Any:
         if go & state.serving:
             return real(state, go, now)
-        return rebalance.before_release(replace(state, moving=go, ready=frozenset()), now)
+        return rebalance.before_release(replace(state, revoking=go, finished=frozenset()), now)
 
     return [
         (rebalance, "revoke", stop),

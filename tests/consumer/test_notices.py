@@ -190,7 +190,7 @@ def refusing_member() -> Member:
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     while member.state.phase is not Phase.RELEASING or member.state.op is None:
         member.go_on(view(["g_other"], {"t": MANY}))
-    assert len(member.state.moving) == MANY
+    assert len(member.state.revoking) == MANY
     return member
 
 
@@ -225,7 +225,7 @@ def test_telling_streams_of_many_refusals_is_linear() -> None:
     loop = loop_of(member, streams)
     owned = Walked(member.state.owned)
     loop.state = replace(member.state, owned=owned)
-    denied = dict.fromkeys(member.state.moving, "no rights")
+    denied = dict.fromkeys(member.state.revoking, "no rights")
     streams.walks = 0
     assert member.state.op is not None
     loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.Released(denied)))

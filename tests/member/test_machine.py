@@ -179,7 +179,7 @@ def test_a_new_session_owns_nothing() -> None:
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
     assert one(done, cmd.Register)
     assert not member.state.owned
-    assert not member.state.ledger
+    assert not member.state.offsets
     member.drive()
     assert member.state.phase is Phase.SETTLED
     assert member.last(cmd.Claim).partitions.keys() == tps(0, 1, 2, 3)
@@ -488,7 +488,7 @@ def test_whatever_happens_a_member_can_settle(
         state = member.state
         assert state.serving <= state.owned.keys(), "served without an owner node"
         assert not state.serving & state.malformed
-        assert not (state.phase is Phase.SETTLED and state.stale), "lost trigger"
+        assert not (state.phase is Phase.SETTLED and state.read_again), "lost trigger"
         assert state.phase is not Phase.WAITING or state.retry_at is not None, "waits for ever"
     member.send(ev.Suspended)
     member.send(ev.Connected, session=LATER, wall_ms=3)

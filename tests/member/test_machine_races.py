@@ -16,7 +16,7 @@ def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
     """The watch that a claim has armed fires before the claim's end is known: claim again."""
     member = member_in(Phase.CLAIMING)
     member.send(ev.OwnersChanged, topic="t")
-    wanted = frozenset(member.state.wanted)
+    wanted = frozenset(member.state.assigned)
     blocked = {tp: Blocker("g_z-0", 7) for tp in wanted}
     commands = member.answer(ev.Claimed({}, blocked, {}))
     assert [c.partitions.keys() for c in commands if isinstance(c, cmd.Claim)] == [wanted]
@@ -39,13 +39,13 @@ def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> 
     """The commit waits for the lease, and then finds nothing to write: release all the same."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # the lease is over
-    member.send(ev.ReleaseReady, partitions=member.state.moving)
+    member.send(ev.ReleaseReady, partitions=member.state.revoking)
     assert member.state.phase is Phase.COMMITTING
     member.finished.clear()
     member.send(ev.Tick)
     member.answer_sync()
     assert member.state.phase in (Phase.COMMITTING, Phase.RELEASING)
-    if member.state.commit is not None:
+    if member.state.running_commit is not None:
         member.answer_commit()
     assert member.state.phase is Phase.RELEASING
 

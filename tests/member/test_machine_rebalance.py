@@ -8,7 +8,7 @@ from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.rebalance import MAX_PUT_OFF, RECHECK_S
+from zkconsumer.member.rebalance import MAX_POSTPONED_READS, RECHECK_S
 from zkconsumer.member.state import replace
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
@@ -135,7 +135,7 @@ def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
 def alone_again(member: Member) -> tuple[cmd.Command, ...]:
     """ZooKeeper refuses to let anything go; then the peer leaves, and all of it is ours again."""
     before = len(member.log)
-    member.answer(ev.Released(dict.fromkeys(member.state.moving, "no rights")))
+    member.answer(ev.Released(dict.fromkeys(member.state.revoking, "no rights")))
     member.drive(TWO)
     joined(member, view())
     member.drive()
@@ -189,7 +189,7 @@ def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trig
     later = len(of(member.log, cmd.ReadView)) - before
     assert later >= 1, "the trigger was lost"
     assert member.state.phase is Phase.SETTLED
-    assert not member.state.stale
+    assert not member.state.read_again
 
 
 def test_triggers_during_a_reading_are_one() -> None:
@@ -568,7 +568,7 @@ def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
     for _ in range(20):
         ended = member.state.phase in (Phase.SETTLED, Phase.WAITING)
         late = of(member.log, cmd.ReadView)[1:] and member.state.phase is Phase.READING
-        if ended or (late and not member.state.stale):
+        if ended or (late and not member.state.read_again):
             break
         member.go_on(view())
     member.drive(view(topics={}))
@@ -657,7 +657,7 @@ def test_news_are_read_before_anything_is_claimed() -> None:
 def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
     """News with every reading: after a bounded number what is missing is claimed and served."""
     member = member_in(Phase.READING)
-    for _ in range(MAX_PUT_OFF):
+    for _ in range(MAX_POSTPONED_READS):
         member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
         assert one(member.read(), cmd.ReadView)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -667,10 +667,10 @@ def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
     assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2, 3)
     assert one(done, cmd.ReadView), "the news that was put off is read next"
     member.drive()
-    assert (member.state.phase, member.state.put_off) == (Phase.SETTLED, 0)
+    assert (member.state.phase, member.state.postponed_reads) == (Phase.SETTLED, 0)
 
 
-def test_what_must_go_is_never_put_off() -> None:
+def test_a_revocation_is_never_postponed() -> None:
     """However often the group changes, each reading's releases are made at once."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)

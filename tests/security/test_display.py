@@ -84,7 +84,7 @@ def test_every_line_of_a_member_is_harmless(text: str, caplog: pytest.LogCapture
     topics = {"t": 2, text: 1}
     hostile = view([ME, text], topics, malformed={f"{text}2": text})
     ends(ev.ViewRead(hostile))
-    wanted = sorted(member.state.wanted)
+    wanted = sorted(member.state.assigned)
     threads = dict.fromkeys(wanted, Blocker(displayed(text), 7))
     ends(ev.Claimed({}, threads, {}))
     member.now += 5

@@ -120,9 +120,9 @@ def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
         world.act(Action(Do.ASK, 0))
     world.act(Action(Do.SLOW, 0))
     world.act(Action(Do.REFUSE, 1))
-    until(world, lambda: moves in first.state.refused and moves in second.state.wanted)
+    until(world, lambda: moves in first.state.refused and moves in second.state.assigned)
     world.act(Action(Do.LEAVE, 1))
-    until(world, lambda: second.closed and moves in first.state.wanted)
+    until(world, lambda: second.closed and moves in first.state.assigned)
     world.act(Action(Do.HURRY, 0))
     back = world.now + 5  # more than a back-off
     until(world, lambda: world.now > back)

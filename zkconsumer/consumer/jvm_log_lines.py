@@ -82,7 +82,7 @@ class Journal:
         if after.view is not None and after.view != before.view:
             if not after.view.brokers:
                 yield WARNING, "no brokers found when trying to rebalance."
-            busy = {(tp.topic, thread) for tp, thread in after.wanted.items()}
+            busy = {(tp.topic, thread) for tp, thread in after.assigned.items()}
             for topic, count in sorted(own_topics(after).items()):
                 for thread in thread_ids(self._consumer, count):
                     if (topic, thread) not in busy:
@@ -147,7 +147,7 @@ class Journal:
                 path = paths.topic(topic)
                 yield INFO, f"Topic info for path {path} changed, triggering rebalance"
             case events.PositionReset(partition=tp, offset=offset):
-                known = before.ledger.get(tp)
+                known = before.offsets.get(tp)
                 consumed = -1 if known is None or known.value is None else known.value
                 yield DEBUG, f"reset fetch offset of ( {_info(tp, offset, consumed)} ) to {offset}"
             case events.CloseRequested() if before.phase is not Phase.LEAVING:
@@ -175,7 +175,7 @@ class Journal:
                 for tp, who in sorted(blocked.items()):
                     if who != UNKNOWN_BLOCKER and before.blocked.get(tp) != who:
                         path = paths.owner(after.settings.group, tp)
-                        mine_ = after.wanted.get(tp, "")
+                        mine_ = after.assigned.get(tp, "")
                         yield INFO, f"conflict in {path} data: {mine_} stored data: {who.thread}"
                     if tp not in before.blocked:
                         yield (

@@ -353,7 +353,7 @@ class MemberLoop:
             self._refused.update(news)
             self._tell(news, error)
         elif notice.kind is cmd.NoticeKind.BLOCKED:
-            wanted = self.state.wanted
+            wanted = self.state.assigned
             waiting = self._keys_for((tp, wanted.get(tp, "")) for tp in self.state.blocked)
             self._tell([key for key in self._idle_streams() if key in waiting], error)
         elif notice.kind in FOR_IDLE:
@@ -390,7 +390,7 @@ class MemberLoop:
 
     def _explain_idle(self) -> None:
         """Give each stream the reason that its time-outs name if it has no partition."""
-        wanted = self._keys_for(self.state.wanted.items())
+        wanted = self._keys_for(self.state.assigned.items())
         waiting, held = self.state.waiting_for, held_by(self.state)
         for key, stream in self._streams.items():
             stream.explain(waiting or (held if key in wanted else NO_SHARE))

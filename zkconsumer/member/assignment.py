@@ -32,16 +32,16 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     held: Mapping[TopicPartition, ThreadId] = {tp: mine.thread for tp, mine in state.owned.items()}
     subject, reason = undecidable(view)
     if not view.brokers:
-        wanted, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
+        assigned, waiting_for, subject = held, "no brokers are registered in ZooKeeper", ""
     elif reason:
-        wanted, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
+        assigned, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
     else:
-        wanted, waiting_for = _our_part(state, view, held)
+        assigned, waiting_for = _our_part(state, view, held)
     # Eager stops the world for a change, not for each look at what it waits for.
-    eager = settings.mode is RebalanceMode.EAGER and wanted is not held
-    eager = eager and (news or wanted != held)
+    eager = settings.mode is RebalanceMode.EAGER and assigned is not held
+    eager = eager and (news or assigned != held)
     # What a broken connection has kept from being given up still is to be.
-    restart = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.restart)
+    reassign = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.reassign)
     notices += tuple(
         Notice(
             NoticeKind.TOPIC_RECREATED,
@@ -57,8 +57,8 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
             topic = subject in view.malformed_topics
             kind = NoticeKind.MALFORMED_TOPIC if topic else NoticeKind.UNSUPPORTED_PEER
         notices += (Notice(kind, subject, waiting_for),)
-    state = replace(state, wanted=wanted, waiting_for=waiting_for, restart=restart)
-    state = state if wanted is held else rebalance.learn_assignment(state)
+    state = replace(state, assigned=assigned, waiting_for=waiting_for, reassign=reassign)
+    state = state if assigned is held else rebalance.learn_assignment(state)
     state, unblocked = peers.drop_cleared_blockers(state)
     return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
 
@@ -69,7 +69,7 @@ def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]
     Not one with news in it: 1. a topic is read; 2. it is deleted, which withdraws its partitions;
     3. the reading ends, with a topic that is no more.
     """
-    if state.stale:
+    if state.read_again:
         return state.malformed
     return frozenset(tp for tp in state.malformed if tp.topic not in view.topics)
 
@@ -80,7 +80,7 @@ def _our_part(
     """What we should own, and what is missing; where the JVM has no assignment, what we hold."""
     settings = state.settings
     try:
-        wanted = assignment(
+        assigned = assignment(
             view,
             consumer=settings.consumer,
             own=own_topics(state),
@@ -89,7 +89,7 @@ def _our_part(
         )
     except ConfigError as error:
         return held, str(error)
-    return wanted, _absent_topics(state, view)
+    return assigned, _absent_topics(state, view)
 
 
 def _absent_topics(state: State, view: GroupView) -> str:

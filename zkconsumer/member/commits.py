@@ -37,20 +37,22 @@ URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
 
 def request(state: State, asked: CommitRequest, now: float) -> Step:
     """Queue a commit; a hand-over's or a leave's goes in front, since others wait for it."""
-    if asked.purpose is Purpose.AUTO and any(c.purpose is Purpose.AUTO for c in state.commits):
+    if asked.purpose is Purpose.AUTO and any(
+        c.purpose is Purpose.AUTO for c in state.queued_commits
+    ):
         return state, ()
     if asked.purpose in URGENT:
-        state = replace(state, commits=(asked, *state.commits), commits_at=None)
+        state = replace(state, queued_commits=(asked, *state.queued_commits), commits_at=None)
         return pump(state, now)
-    before, last = state.commits[:-1], state.commits[-1:]
+    before, last = state.queued_commits[:-1], state.queued_commits[-1:]
     if last and last[0].purpose is asked.purpose:
         queue = (*before, _together(last[0], asked))
-    elif asked.purpose in ASKED and len(state.commits) >= MAX_WAITING:
+    elif asked.purpose in ASKED and len(state.queued_commits) >= MAX_WAITING:
         reason = f"{MAX_WAITING} commits wait already, for ZooKeeper or for Kafka"
         return state, (AnswerCommit(asked.request, dict.fromkeys(asked.positions, reason)),)
     else:
-        queue = (*state.commits, asked)
-    return pump(replace(state, commits=queue), now)
+        queue = (*state.queued_commits, asked)
+    return pump(replace(state, queued_commits=queue), now)
 
 
 def _together(first: CommitRequest, then: CommitRequest) -> CommitRequest:
@@ -70,37 +72,37 @@ def _together(first: CommitRequest, then: CommitRequest) -> CommitRequest:
 def timed_out(state: State, request: int) -> State:
     """Drop a waiting commit whose callers have all given up; one under way cannot be recalled."""
     queue = []
-    for one in state.commits:
+    for one in state.queued_commits:
         left = [number for number in (*one.also, one.request) if number != request]
         if one.purpose not in ASKED:
             queue.append(one)
         elif left:
             queue.append(one._replace(request=left[-1], also=tuple(left[:-1])))
-    return replace(state, commits=tuple(queue))
+    return replace(state, queued_commits=tuple(queue))
 
 
 def pending(state: State, purpose: Purpose) -> bool:
     """Is a commit of this purpose queued or under way?"""
-    running = state.commit is not None and state.commit.request.purpose is purpose
-    return running or any(c.purpose is purpose for c in state.commits)
+    running = state.running_commit is not None and state.running_commit.request.purpose is purpose
+    return running or any(c.purpose is purpose for c in state.queued_commits)
 
 
 def touches(state: State, partitions: Container[TopicPartition]) -> bool:
     """Is a commit under way that reads or writes one of these?"""
-    if state.commit is None:
+    if state.running_commit is None:
         return False
-    plan = state.commit.plan
+    plan = state.running_commit.plan
     return any(tp in partitions for tp in (*plan.writes, *plan.checks, *plan.kafka))
 
 
 def pump(state: State, now: float) -> Step:
     """Start the next commit if one waits and the lease allows it."""
     commands: tuple[Command, ...] = ()
-    while state.commits and state.commit is None and _may_write(state, now):
-        first, *rest = state.commits
+    while state.queued_commits and state.running_commit is None and _may_write(state, now):
+        first, *rest = state.queued_commits
         if state.phase is Phase.COMMITTING and first.purpose not in URGENT:
             break  # a hand-over waits for its own commit, and the others wait for the hand-over
-        state = replace(state, commits=tuple(rest))
+        state = replace(state, queued_commits=tuple(rest))
         state, more = _start(state, first, 1)
         commands += more
     return state, commands
@@ -120,12 +122,14 @@ def _may_write(state: State, now: float) -> bool:
 
 
 def _plan(state: State, asked: CommitRequest) -> CommitPlan:
-    return offset_ledger.plan(state.ledger, asked.positions, state.settings.storage, asked.metadata)
+    return offset_ledger.plan(
+        state.offsets, asked.positions, state.settings.storage, asked.metadata
+    )
 
 
 def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     if asked.purpose is Purpose.GIVEN and tries == 1:
-        state = replace(state, ledger=offset_ledger.allow(state.ledger, asked.positions))
+        state = replace(state, offsets=offset_ledger.allow(state.offsets, asked.positions))
     plan = _plan(state, asked)
     # A hand-over leaves alone what it does not write; the others look at that, too, since checking
     # the versions is how an operator's edit is noticed.
@@ -133,7 +137,7 @@ def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     if not plan.writes and not plan.kafka and not looks:
         return state, _answer(state, asked, _unstored(state, asked))
     op = state.last_op + 1
-    state = replace(state, last_op=op, commit=InFlight(op, asked, plan, tries))
+    state = replace(state, last_op=op, running_commit=InFlight(op, asked, plan, tries))
     return state, (CommitOffsets(op, plan),)
 
 
@@ -145,7 +149,7 @@ def _unstored(
     if asked.purpose not in ASKED:
         return failures
     for tp, at in asked.positions.items():
-        known = state.ledger.get(tp)
+        known = state.offsets.get(tp)
         if known is not None and known.epoch == at.epoch:
             failures |= {tp: known.error} if known.error else {}
         elif known is None and tp in state.owned:
@@ -163,21 +167,24 @@ def rewind(state: State, partition: TopicPartition) -> State:
     """
     return replace(
         state,
-        ledger=offset_ledger.reset(state.ledger, partition),
-        commits=tuple(_without(c, {partition: None}) for c in state.commits),
-        rewound=state.rewound | {partition} if state.commit else frozenset(),
+        offsets=offset_ledger.reset(state.offsets, partition),
+        queued_commits=tuple(_without(c, {partition: None}) for c in state.queued_commits),
+        rewound=state.rewound | {partition} if state.running_commit else frozenset(),
     )
 
 
 def interrupted(state: State) -> State:
     """The connection broke: the running commit waits for the next one, its effect in doubt."""
-    if state.commit is None:
+    if state.running_commit is None:
         return state
     return replace(
         state,
-        ledger=offset_ledger.doubt(state.ledger, state.commit.plan),
-        commits=_first(_without(state.commit.request, dict.fromkeys(state.rewound)), state.commits),
-        commit=None,
+        offsets=offset_ledger.doubt(state.offsets, state.running_commit.plan),
+        queued_commits=_first(
+            _without(state.running_commit.request, dict.fromkeys(state.rewound)),
+            state.queued_commits,
+        ),
+        running_commit=None,
         rewound=frozenset(),
     )
 
@@ -197,21 +204,23 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
 
 def abandon(state: State, reason: str) -> Step:
     """Answer every waiting commit with a failure: what they are about is no longer ours."""
-    waiting = ((state.commit.request,) if state.commit else ()) + state.commits
+    waiting = (
+        (state.running_commit.request,) if state.running_commit else ()
+    ) + state.queued_commits
     commands = tuple(
         command
         for asked in waiting
         for command in _answer(state, asked, {tp: reason for tp in asked.positions})
     )
-    return replace(state, commit=None, commits=(), commits_at=None), commands
+    return replace(state, running_commit=None, queued_commits=(), commits_at=None), commands
 
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
     """A commit's operation ended: take in what it says, and start over if it must."""
-    running = state.commit
+    running = state.running_commit
     assert running is not None
-    ledger, findings = offset_ledger.apply_commit_result(
-        state.ledger,
+    offsets, findings = offset_ledger.apply_commit_result(
+        state.offsets,
         running.plan,
         versions=outcome.versions,
         foreign=outcome.foreign,
@@ -220,9 +229,9 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     )
     # What was found ahead of us was no old position of ours: told to be left, it is left.
     for tp in state.rewound.difference(findings.left):
-        ledger = offset_ledger.reset(ledger, tp)
+        offsets = offset_ledger.reset(offsets, tp)
     asked = _without(_without(running.request, findings.edited), dict.fromkeys(state.rewound))
-    state = replace(state, ledger=ledger, commit=None, rewound=frozenset())
+    state = replace(state, offsets=offsets, running_commit=None, rewound=frozenset())
     state, commands = _act_on(state, findings)
     again = _plan(state, asked)
     # Where somebody else wrote to ZooKeeper meanwhile, Kafka was not asked yet.
@@ -255,17 +264,17 @@ def _again_later(
         f"{tp}{more}",
         f"{asked.purpose.value} commit: {reason}; tried again, at most {asked.retries} times more",
     )
-    queue = _first(asked._replace(retries=asked.retries - 1), state.commits)
+    queue = _first(asked._replace(retries=asked.retries - 1), state.queued_commits)
     urgent = bool(queue) and queue[0].purpose in URGENT
     commits_at = None if urgent else now + state.settings.channel_backoff_s
-    return replace(state, commits=queue, commits_at=commits_at), notice
+    return replace(state, queued_commits=queue, commits_at=commits_at), notice
 
 
 def denied(state: State, outcome: Denied, now: float) -> Step:
     """The whole commit was refused."""
-    running = state.commit
+    running = state.running_commit
     assert running is not None
-    state = replace(state, commit=None)
+    state = replace(state, running_commit=None)
     failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
     state = _unready(state, running.request, failures)
     return then((state, _answer(state, running.request, failures)), lambda s: pump(s, now))
@@ -275,7 +284,7 @@ def _unready(state: State, asked: CommitRequest, failures: Container[TopicPartit
     """What a hand-over could not store comes again, as what is not finished."""
     if asked.purpose is not Purpose.RELEASE:
         return state
-    return replace(state, ready=frozenset(tp for tp in state.ready if tp not in failures))
+    return replace(state, finished=frozenset(tp for tp in state.finished if tp not in failures))
 
 
 def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) -> CommitRequest:
@@ -315,11 +324,13 @@ def _act_on(state: State, findings: ReadBack) -> Step:
             for tp, reason in sorted(findings.malformed.items())
         ),
     ]
-    state = replace(state, commits=tuple(_without(c, findings.edited) for c in state.commits))
+    state = replace(
+        state, queued_commits=tuple(_without(c, findings.edited) for c in state.queued_commits)
+    )
     grants = {
         tp: (state.owned[tp], to)
         for tp, to in findings.edited.items()
-        if tp in state.serving and tp in state.owned and tp not in state.moving
+        if tp in state.serving and tp in state.owned and tp not in state.revoking
     }
     # What is about to move is not delivered again: its next owner begins at the edit.
     gone = state.serving.intersection(findings.edited)

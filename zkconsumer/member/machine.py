@@ -96,7 +96,12 @@ def awaits(state: State, op: int) -> bool:
     deleted, we register again and read back what we own; 3. the claim creates its znodes, bound to
     an id znode that is there again; 4. its end is stale: owner znodes that nobody knows to be ours.
     """
-    running = {state.op, state.lease.op, state.commit.op if state.commit else None, 0}
+    running = {
+        state.op,
+        state.lease.op,
+        state.running_commit.op if state.running_commit else None,
+        0,
+    }
     return op in running and state.phase is not Phase.CLOSED
 
 
@@ -106,8 +111,8 @@ def awaits(state: State, op: int) -> bool:
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
     if state.phase is not Phase.STOPPING:
         return state, ()  # too late: the positions were taken with the message in hand
-    state = replace(state, ready=state.ready | event.partitions)
-    stopped = state.ready >= (state.moving & state.serving)
+    state = replace(state, finished=state.finished | event.partitions)
+    stopped = state.finished >= (state.revoking & state.serving)
     return rebalance.commit_revoked(state, event.now) if stopped else (state, ())
 
 
@@ -181,7 +186,7 @@ def _phase_tick(state: State, now: float) -> Step:
         Phase.WAITING: rebalance.read,
     }
     # Due while something else is under way, such as a read-back: then it is next.
-    following = again.get(state.phase, lambda s: (replace(s, stale=True), ()))
+    following = again.get(state.phase, lambda s: (replace(s, read_again=True), ()))
     return then(peers.report(replace(state, retry_at=None), now), following)
 
 
@@ -190,9 +195,9 @@ def _phase_tick(state: State, now: float) -> Step:
 
 def _close_requested(state: State, event: events.CloseRequested) -> Step:
     """A clean leave: delivery stops, the last positions are stored, the session ends."""
-    served, moving = state.serving, state.phase is Phase.COMMITTING
+    served, committing = state.serving, state.phase is Phase.COMMITTING
     state = enter(replace(state, op=None, grace_at=None, retry_at=None), Phase.LEAVING)
-    if state.settings.auto_commit_s is None or not (served or moving):
+    if state.settings.auto_commit_s is None or not (served or committing):
         return then((state, (Withdraw(served),)), rebalance.close)
     if not (state.connected and state.registered) or state.session is None:
         notice = Notice(
@@ -218,7 +223,7 @@ def _finished(state: State, event: Finished) -> Step:
         if isinstance(outcome, events.Synced):
             return session.synced(state, outcome, now)
         return replace(state, lease=replace(state.lease, op=None)), ()
-    if state.commit is not None and event.op == state.commit.op:
+    if state.running_commit is not None and event.op == state.running_commit.op:
         ended = _commit_ended(state, outcome, now)
         return then(ended, lambda s: rebalance.after_commit(s, now))
     if event.op != state.op:

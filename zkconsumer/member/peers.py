@@ -107,7 +107,7 @@ def report(state: State, now: float) -> Step:
 
 def drop_cleared_blockers(state: State) -> Step:
     """Forget blockers of what is no longer wanted, and say when the last is gone."""
-    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.wanted}
+    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.assigned}
     if blocked:
         return replace(state, blocked=blocked), ()
     said = (

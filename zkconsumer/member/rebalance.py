@@ -85,19 +85,19 @@ def learn_assignment(state: State) -> State:
         strategy=settings.strategy,
         profile=settings.profile,
     )
-    assignment = {**others, **state.wanted}
+    assignment = {**others, **state.assigned}
     if assignment == state.assignment:
         return state
-    return replace(state, assignment=assignment, heard=None)
+    return replace(state, assignment=assignment, last_callback=None)
 
 
 def due_callback(state: State, *, claiming: bool, resting: bool) -> Callback | None:
     """The call that comes before the claim, before fetching, or before a rest that has all."""
     if state.settings.listener_s is None or state.assignment is None:
         return None
-    if state.heard is None and (claiming or resting):
+    if state.last_callback is None and (claiming or resting):
         return Callback.RELEASING
-    started = state.heard is Callback.STARTING
+    started = state.last_callback is Callback.STARTING
     return Callback.STARTING if resting and not claiming and not started else None
 
 
@@ -106,11 +106,11 @@ def call_listener(state: State, callback: Callback, now: float) -> Step:
     assert state.settings.listener_s is not None
     state, op = start_op(
         enter(
-            replace(state, heard=callback, grace_at=now + state.settings.listener_s),
+            replace(state, last_callback=callback, grace_at=now + state.settings.listener_s),
             _PHASE[callback],
         )
     )
-    going = {tp: state.owned[tp].thread for tp in state.moving if tp in state.owned}
+    going = {tp: state.owned[tp].thread for tp in state.revoking if tp in state.owned}
     partitions = going if callback is Callback.RELEASING else state.assignment or {}
     return state, (CallListener(op, callback, partitions),)
 
@@ -154,7 +154,9 @@ def apply_read_back(state: State, outcome: Verified) -> Step:
     """What was read back is ours; what is lost is no longer delivered, and is claimed again."""
     # What was lost while it was being read stays lost.
     held = {
-        tp: mine for tp, mine in outcome.held.items() if tp in state.owned or tp in state.doubtful
+        tp: mine
+        for tp, mine in outcome.held.items()
+        if tp in state.owned or tp in state.unconfirmed_claims
     }
     # A re-created node of ours has another epoch: its fetching starts afresh with the new token.
     changed = frozenset(
@@ -167,13 +169,13 @@ def apply_read_back(state: State, outcome: Verified) -> Step:
             "our owner znode vanished" if who is None else f"our owner znode is now {who.thread}'s",
         )
         for tp, who in sorted(outcome.lost.items())
-        if tp in state.owned and tp in state.wanted
+        if tp in state.owned and tp in state.assigned
     )
     state, commands = drop_ownership(state, changed.union(outcome.lost))
     state = replace(
         state,
         owned={**state.owned, **held},
-        doubtful={},
+        unconfirmed_claims={},
         unverified=state.unverified.difference(outcome.held, outcome.lost),
         unwatched=state.unwatched.difference(outcome.held, outcome.lost),
         claim_due=state.claim_due or bool(outcome.lost),
@@ -189,8 +191,8 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
         owned=drop_from(state.owned, lost),
         serving=state.serving - lost,
         malformed=state.malformed - lost,
-        ledger=drop_from(state.ledger, lost),
-        heard=None if lost else state.heard,
+        offsets=drop_from(state.offsets, lost),
+        last_callback=None if lost else state.last_callback,
     )
     return state, ((Withdraw(served),) if served else ())
 
@@ -202,7 +204,7 @@ RECHECK_S = 0.5
 """When what was kept is read back: after the members' claims, which all come at the same time. Its
 watches stand meanwhile. The next rebalance, if it comes before, starts this time anew."""
 
-MAX_PUT_OFF = 10
+MAX_POSTPONED_READS = 10
 """How many readings in a row may put a claim off because the next news is there already. Then what
 is missing is claimed and read by the view at hand, though some of it may have to go again at once:
 else a group that never rests would leave partitions unread for as long."""
@@ -217,26 +219,28 @@ each member's own share, so that a group that came to rest at once does not read
 
 def advance(state: State, now: float) -> Step:
     """Enter the next phase: what must go before what is missing, and news before rest."""
-    wanted, owned = state.wanted, state.owned
-    go = frozenset(
+    assigned, owned = state.assigned, state.owned
+    to_revoke = frozenset(
         tp
         for tp, mine in owned.items()
-        if (wanted.get(tp) != mine.thread or tp in state.restart) and tp not in state.refused
+        if (assigned.get(tp) != mine.thread or tp in state.reassign) and tp not in state.refused
     )
-    if go:
-        return revoke(state, go, now)
-    missing = [tp for tp in wanted if tp not in owned and tp not in state.refused]
-    unread = state.malformed | state.restart
+    if to_revoke:
+        return revoke(state, to_revoke, now)
+    missing = [tp for tp in assigned if tp not in owned and tp not in state.refused]
+    unread = state.malformed | state.reassign
     unserved = frozenset(
-        tp for tp in owned if tp in wanted and tp not in state.serving and tp not in unread
+        tp for tp in owned if tp in assigned and tp not in state.serving and tp not in unread
     )
     claiming = bool(missing) and state.claim_due
-    put_off = state.put_off + 1 if state.stale and (claiming or unserved) else 0
-    if state.stale and put_off <= MAX_PUT_OFF:
+    postponed_reads = (
+        state.postponed_reads + 1 if state.read_again and (claiming or unserved) else 0
+    )
+    if state.read_again and postponed_reads <= MAX_POSTPONED_READS:
         # What is claimed or loaded by an old view may have to go at once.
-        return read(replace(state, put_off=put_off))
-    if not state.stale:
-        state = replace(state, put_off=0)
+        return read(replace(state, postponed_reads=postponed_reads))
+    if not state.read_again:
+        state = replace(state, postponed_reads=0)
     call = due_callback(state, claiming=claiming, resting=bool(unserved) or not missing)
     if call is not None:
         return call_listener(state, call, now)
@@ -283,7 +287,7 @@ def register(state: State) -> Step:
 def recover(state: State) -> Step:
     """Read back all that may be ours, claims without a reply included."""
     state, commands = _abort_rebalance(state)
-    claims = {**state.doubtful, **{tp: mine.thread for tp, mine in state.owned.items()}}
+    claims = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     state, op = start_op(enter(replace(state, retry_at=None), Phase.RECOVERING))
     return state, (*commands, Verify(op, claims))
 
@@ -295,13 +299,13 @@ def _abort_rebalance(state: State) -> Step:
     comes again, and under one token nothing does. Its positions wait for the commit, so that
     reading on from the stored offset repeats nothing that was finished.
     """
-    asked, unfinished = state.moving & state.serving, state.phase is Phase.STOPPING
+    asked, unfinished = state.revoking & state.serving, state.phase is Phase.STOPPING
     state = replace(
         state,
-        moving=frozenset(),
-        restart=state.restart | state.moving,
+        revoking=frozenset(),
+        reassign=state.reassign | state.revoking,
         grace_at=None,
-        stale=True,
+        read_again=True,
         serving=state.serving - asked,
     )
     if not asked:
@@ -313,17 +317,17 @@ def _abort_rebalance(state: State) -> Step:
 
 def read(state: State) -> Step:
     """Read the whole group again."""
-    state, op = start_op(enter(replace(state, stale=False, retry_at=None), Phase.READING))
+    state, op = start_op(enter(replace(state, read_again=False, retry_at=None), Phase.READING))
     return state, (ReadView(op),)
 
 
 # ---- giving up ----------------------------------------------------------------------------------
 
 
-def revoke(state: State, go: frozenset[TopicPartition], now: float) -> Step:
+def revoke(state: State, to_revoke: frozenset[TopicPartition], now: float) -> Step:
     """Let the user finish what is in hand of the partitions that move away."""
-    state = replace(state, moving=go, ready=frozenset())
-    asked = go & state.serving
+    state = replace(state, revoking=to_revoke, finished=frozenset())
+    asked = to_revoke & state.serving
     if not asked:
         if commits.pending(state, Purpose.RELEASE):
             # A connection that broke cut the last hand-over short; its positions are not stored.
@@ -336,9 +340,9 @@ def revoke(state: State, go: frozenset[TopicPartition], now: float) -> Step:
 def commit_revoked(state: State, now: float) -> Step:
     """All is finished, or the grace is over: nothing more is handed out. Commit, then release."""
     if state.settings.auto_commit_s is None:
-        return before_release(replace(state, ready=frozenset()), now)
+        return before_release(replace(state, finished=frozenset()), now)
     state = enter(replace(state, grace_at=None), Phase.COMMITTING)
-    return state, (CollectPositions(Purpose.RELEASE, state.moving & state.serving),)
+    return state, (CollectPositions(Purpose.RELEASE, state.revoking & state.serving),)
 
 
 def before_release(state: State, now: float) -> Step:
@@ -350,7 +354,7 @@ def before_release(state: State, now: float) -> Step:
 def listened(state: State, said: tuple[Notice, ...], now: float) -> Step:
     """The listener has ended, well or not, or its time is over."""
     state = replace(state, op=None, grace_at=None)
-    return then((state, said), release if state.moving else lambda s: advance(s, now))
+    return then((state, said), release if state.revoking else lambda s: advance(s, now))
 
 
 def release(state: State) -> Step:
@@ -363,26 +367,26 @@ def release(state: State) -> Step:
     anything else, messages would come again, so that is given up and claimed anew.
     """
     state = enter(replace(state, op=None, grace_at=None), Phase.RELEASING)
-    if commits.touches(state, state.moving):
+    if commits.touches(state, state.revoking):
         return state, ()  # its end comes back to here
-    asked = state.moving & state.serving
-    restart = (state.restart - asked) | (asked - state.ready)
-    state, op = start_op(replace(state, serving=state.serving - asked, restart=restart))
+    asked = state.revoking & state.serving
+    reassign = (state.reassign - asked) | (asked - state.finished)
+    state, op = start_op(replace(state, serving=state.serving - asked, reassign=reassign))
     withdraw = (Withdraw(asked),) if asked else ()
-    return state, (*withdraw, Release(op, state.moving))
+    return state, (*withdraw, Release(op, state.revoking))
 
 
 def released(state: State, outcome: Released, now: float) -> Step:
-    gone, refused = state.moving.difference(outcome.denied), {**state.refused, **outcome.denied}
+    gone, refused = state.revoking.difference(outcome.denied), {**state.refused, **outcome.denied}
     state = replace(
         state,
         owned=drop_from(state.owned, gone),
-        ledger=drop_from(state.ledger, gone),
+        offsets=drop_from(state.offsets, gone),
         malformed=state.malformed - gone,
-        restart=state.restart.intersection(refused),
+        reassign=state.reassign.intersection(refused),
         refused=refused,
-        moving=frozenset(),
-        ready=frozenset(),
+        revoking=frozenset(),
+        finished=frozenset(),
     )
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
@@ -419,14 +423,16 @@ def close(state: State, reason: str = "the connector is shut down") -> Step:
 
 
 def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
-    threads = {tp: state.wanted[tp] for tp in missing}
+    threads = {tp: state.assigned[tp] for tp in missing}
     # A try that a watch brought looks at what has changed only; any other looks at everything.
     known = state.blocked if state.phase is Phase.WAITING else {}
     known = {tp: who for tp, who in known.items() if who != UNKNOWN_BLOCKER}
     since = state.blocked_since
     overdue = since is not None and now - since >= state.settings.backoff_s
     ask = frozenset(missing).difference(known) if overdue else frozenset()
-    state, op = start_op(enter(replace(state, doubtful=threads, claim_due=False), Phase.CLAIMING))
+    state, op = start_op(
+        enter(replace(state, unconfirmed_claims=threads, claim_due=False), Phase.CLAIMING)
+    )
     eager = state.settings.mode is RebalanceMode.EAGER
     return state, (Claim(op, threads, known, ask, eager),)
 
@@ -437,7 +443,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
         state,
         owned={**state.owned, **outcome.claimed},
         unwatched=state.unwatched.union(outcome.claimed),
-        doubtful={},
+        unconfirmed_claims={},
         blocked=outcome.blocked,
         blocked_since=since if outcome.blocked else None,
         refused={**state.refused, **outcome.denied},
@@ -486,7 +492,7 @@ def triggered(state: State, event: events.Triggered) -> Step:
         return then((state, (notice,)), register)
     if event.trigger is Trigger.OWN_MEMBER_NODE:
         return register(state) if state.op is None else (state, ())
-    state = replace(state, stale=True)
+    state = replace(state, read_again=True)
     return read(state) if state.phase in RESTING else (state, ())
 
 
@@ -502,22 +508,22 @@ def _own_nudge(state: State) -> Step:
     awaited, state = state.op == state.nudge_op, replace(state, nudge_op=None)
     if awaited:
         return state, ()
-    state = replace(state, stale=True)
+    state = replace(state, read_again=True)
     return read(state) if state.phase in RESTING else (state, ())
 
 
 def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
     """An owner znode of ours went or changed, and not by our own release: it is ours no more."""
     tp = event.partition
-    if tp in state.doubtful:
+    if tp in state.unconfirmed_claims:
         # 1. A claim creates the node and reads it back; 2. somebody deletes it, the watch fires;
         # 3. the claim ends, as if the node were there. So everything is read again after it.
-        return replace(state, stale=True), ()
-    if tp not in state.owned or tp in state.moving:
+        return replace(state, read_again=True), ()
+    if tp not in state.owned or tp in state.revoking:
         return state, ()
     state, commands = drop_ownership(state, frozenset({tp}))
     notice = Notice(NoticeKind.OWNERSHIP_LOST, str(tp), "somebody touched our owner znode")
-    state = replace(state, stale=True, claim_due=True)
+    state = replace(state, read_again=True, claim_due=True)
     result: Step = (state, (*commands, notice))
     return then(result, read) if state.phase in RESTING else result
 
@@ -543,9 +549,9 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
     # Not served and not to be served again before the next view: as with a malformed offset. What
     # is being claimed or loaded will be served by a view that may be older than this.
-    stale = state.stale or state.phase not in RESTING
+    stale = state.read_again or state.phase not in RESTING
     serving, malformed = state.serving - gone, state.malformed | gone
-    state = replace(state, serving=serving, malformed=malformed, stale=stale)
+    state = replace(state, serving=serving, malformed=malformed, read_again=stale)
     return state, (Withdraw(gone), RearmTopic(event.topic), notice)
 
 
@@ -554,22 +560,22 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
 
 def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     """Offsets are read after the claim, so nothing the old owner stored is missed."""
-    ledger, grants, bad = dict(state.ledger), {}, {}
+    offsets, grants, bad = dict(state.offsets), {}, {}
     told: set[TopicPartition] = set()
     for tp, stored in outcome.offsets.items():
         mine = state.owned.get(tp)
         if mine is None:
             continue
-        known, kafka = ledger.get(tp), outcome.kafka.get(tp)
-        ledger[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
-        if error := ledger[tp].error:
+        known, kafka = offsets.get(tp), outcome.kafka.get(tp)
+        offsets[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
+        if error := offsets[tp].error:
             bad[tp] = error
             told |= {tp} if known is not None and known.error == error else set()
         else:
             grants[tp] = (mine, start)
     state = replace(
         state,
-        ledger=ledger,
+        offsets=offsets,
         serving=state.serving.union(grants),
         malformed=state.malformed.union(bad),
     )

@@ -43,7 +43,7 @@ def connected(state: State, event: events.Connected) -> Step:
         state, commands = rebalance.drop_ownership(state, frozenset(state.owned))
         state, more = commits.abandon(state, "the ZooKeeper session expired")
         commands += more
-        state = replace(state, registered=False, doubtful={}, blocked={}, lease=Lease())
+        state = replace(state, registered=False, unconfirmed_claims={}, blocked={}, lease=Lease())
     interval = state.settings.auto_commit_s
     state = replace(
         state,
@@ -134,7 +134,7 @@ def unfence(state: State, now: float, following: Callable[[State], Step]) -> Ste
 
 def registered(state: State, _: events.Registered, now: float) -> Step:
     state = replace(state, registered=True)
-    if state.owned or state.doubtful:
+    if state.owned or state.unconfirmed_claims:
         return rebalance.recover(state)
     return unfence(state, now, rebalance.read)
 
@@ -155,7 +155,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
         if outcome.session
         else "it is a persistent znode, which must be deleted by hand",
     )
-    held = {**state.doubtful, **{tp: mine.thread for tp, mine in state.owned.items()}}
+    held = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     if not held or commits.touches(state, held):
         # A commit under way ends before the release, as in every rebalance.
         return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
@@ -163,10 +163,10 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 
 
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
-    """Release the owner znodes of this session only; `doubtful` keeps them until the reply.
+    """Release this session's owner znodes; `unconfirmed_claims` keeps them until the reply.
 
     Whatever survives, because the release is denied or interrupted, is claimed anew later
-    (`restart`): its unfinished messages are redelivered, which needs a new fencing token.
+    (`reassign`): its unfinished messages are redelivered, which needs a new fencing token.
     """
     partitions = frozenset(held)
     lost = Notice(
@@ -181,21 +181,23 @@ def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
     reason = "another session is registered under the consumer id"
     state, answers = commits.abandon(state, reason)
     state, op = start_op(
-        replace(state, doubtful=held, restart=state.restart | partitions, retry_at=None)
+        replace(state, unconfirmed_claims=held, reassign=state.reassign | partitions, retry_at=None)
     )
     return state, (*notices, *withdraw, *answers, Release(op, partitions))
 
 
 def released(state: State, outcome: events.Released, now: float) -> Step:
     """The owner znodes are released while another session holds the consumer id: try it again."""
-    left = {tp: thread for tp, thread in state.doubtful.items() if tp in outcome.denied}
+    left = {tp: thread for tp, thread in state.unconfirmed_claims.items() if tp in outcome.denied}
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
         for tp, reason in sorted(outcome.denied.items())
     )
     retry_at = now + state.settings.backoff_s
-    restart = state.restart.intersection(left)
-    return replace(state, op=None, doubtful=left, restart=restart, retry_at=retry_at), notices
+    reassign = state.reassign.intersection(left)
+    return replace(
+        state, op=None, unconfirmed_claims=left, reassign=reassign, retry_at=retry_at
+    ), notices
 
 
 def recovered(state: State, outcome: events.Verified, now: float) -> Step:

@@ -164,13 +164,13 @@ class State:
             counts its deaths since the last connection, `client_refusals` those by a refusal.
         recreate_at: when the dead client is replaced by a new one.
         owned: owner znodes of ours; `serving` are those among them that a stream fetches.
-        doubtful: claims whose reply was lost; read back on reconnect.
+        unconfirmed_claims: claims without a reply; they are read back after a reconnect.
         topics: the czxid of every topic ever seen, so that a re-created one is known.
-        wanted: our part of the assignment by the last view.
-        moving: what the rebalance under way gives up; `ready` is what the user had finished of it
-            when it was stopped, and what could be stored.
-        restart: given up and claimed anew though it stays: re-created topics, and what would
-            repeat messages under its token.
+        assigned: this member's partitions by the last view.
+        revoking: partitions that this rebalance revokes. `finished` are those whose messages the
+            user had finished when delivery stopped, and whose positions could be stored.
+        reassign: partitions that are released and claimed again although they stay assigned: those
+            of re-created topics, and those whose messages would be redelivered under one token.
         refused: partition -> why ZooKeeper refuses; left alone until the next view.
         malformed: partitions whose offset znode cannot be read: owned, never fetched.
         commits_at: the next commit waits until then, since Kafka could not take the last one.
@@ -182,9 +182,9 @@ class State:
         nudge_op: the last nudge whose deletion of the id znode has not been notified yet.
         refresh_at: a settled member reads the group again then, though no watch has fired.
         assignment: who should own what, all members' as far as we know it; for a listener only.
-        heard: the last of its calls for this assignment; None: neither.
-        stale: something changed since the view was read.
-        put_off: readings in a row that found news although something was to be claimed or loaded.
+        last_callback: the listener's last call for this assignment; None: not called yet.
+        read_again: the group changed after the view was read.
+        postponed_reads: readings in a row that postponed a claim or a load because of news.
         claim_due: the blocked partitions are worth another try.
         op: number of the rebalance's operation under way; results of others are stale.
     """
@@ -203,13 +203,13 @@ class State:
     view: GroupView | None = None
     topics: Mapping[str, int] = field(default_factory=dict)
     waiting_for: str = ""
-    wanted: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    assigned: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
     serving: frozenset[TopicPartition] = frozenset()
-    doubtful: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
-    moving: frozenset[TopicPartition] = frozenset()
-    ready: frozenset[TopicPartition] = frozenset()
-    restart: frozenset[TopicPartition] = frozenset()
+    unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    revoking: frozenset[TopicPartition] = frozenset()
+    finished: frozenset[TopicPartition] = frozenset()
+    reassign: frozenset[TopicPartition] = frozenset()
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
     malformed: frozenset[TopicPartition] = frozenset()
     unverified: frozenset[TopicPartition] = frozenset()
@@ -218,9 +218,9 @@ class State:
     blocked_since: float | None = None
     blocked_reported: bool = False
     assignment: Mapping[TopicPartition, ThreadId] | None = None
-    heard: Callback | None = None
-    stale: bool = False
-    put_off: int = 0
+    last_callback: Callback | None = None
+    read_again: bool = False
+    postponed_reads: int = 0
     claim_due: bool = False
     op: int | None = None
     last_op: int = 0
@@ -235,10 +235,10 @@ class State:
     nudge_op: int | None = None
     idle_peers: frozenset[TopicPartition] = frozenset()
     lease: Lease = field(default_factory=Lease)
-    ledger: Ledger = field(default_factory=dict)
-    commit: InFlight | None = None
+    offsets: Ledger = field(default_factory=dict)
+    running_commit: InFlight | None = None
     rewound: frozenset[TopicPartition] = frozenset()
-    commits: tuple[CommitRequest, ...] = ()
+    queued_commits: tuple[CommitRequest, ...] = ()
     commits_at: float | None = None
 
 

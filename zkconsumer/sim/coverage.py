@@ -80,7 +80,7 @@ def _named(before: State, event: events.Event) -> str:
     name = type(event.outcome).__name__
     if event.op == before.lease.op:
         return f"lease: {name}"
-    if before.commit is not None and event.op == before.commit.op:
+    if before.running_commit is not None and event.op == before.running_commit.op:
         return f"commit: {name}"
     return name if event.op == before.op else ""
 

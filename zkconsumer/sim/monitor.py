@@ -199,11 +199,11 @@ class Monitor(Watcher):
         member = world.members[who]
         state = member.state
         self.rebalances += state.phase is Phase.READING and before.phase is not Phase.READING
-        if len(member.running) > MAX_UNDER_WAY or len(state.commits) > MAX_COMMITS:
+        if len(member.running) > MAX_UNDER_WAY or len(state.queued_commits) > MAX_COMMITS:
             raise InvariantViolation(
                 "I14",
                 f"{who} piles up work: {len(member.running)} "
-                f"operations, {len(state.commits)} commits",
+                f"operations, {len(state.queued_commits)} commits",
             )
         if isinstance(event, events.PositionsCollected):
             self._collected(who, event)
@@ -268,7 +268,7 @@ class Monitor(Watcher):
         """A refusal is told (I15); an eager claim that failed leaves nothing behind (I10)."""
         outcome = event.outcome
         # A result that nobody waits for any more means nothing.
-        awaited = event.op in (before.op, before.commit and before.commit.op)
+        awaited = event.op in (before.op, before.running_commit and before.running_commit.op)
         if not awaited:
             return
         refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)
@@ -283,7 +283,7 @@ class Monitor(Watcher):
             left = {tp for tp, (_, owner, _) in owners if owner == session}
             # What ZooKeeper refuses to delete is there, told, and known to be ours.
             left = left.difference(before.owned, outcome.claimed.keys() & outcome.denied.keys())
-            if left and self.by_hand.isdisjoint(before.doubtful):
+            if left and self.by_hand.isdisjoint(before.unconfirmed_claims):
                 raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")
 
     # ---- requests --------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Monitor(Watcher):
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
         """Finished after the grace of its hand-over: it comes again, as what is still in hand."""
         state = world.members[who].state
-        return tp in state.moving and state.phase is not Phase.STOPPING
+        return tp in state.revoking and state.phase is not Phase.STOPPING
 
     def delivered(self, world: Scene, message: Delivered) -> None:
         tp, offset, epoch = message.tp, message.offset, message.epoch
