@@ -17,11 +17,11 @@ import pytest
 from tests.cli.conftest import Spawn
 from zkconsumer.demo.group import ranges
 from zkconsumer.demo.group_judge import Seen, Tally, double_ownership, unowned_partition_seconds
-from zkconsumer.zk.observer import OwnerInfo
+from zkconsumer.protocol.payloads import OwnerZnode
 
 # Seconds until everything of a run must have gone: it takes two, and more on a busy machine.
 PATIENCE_S = 60.0
-A, B = (OwnerInfo(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
+A, B = (OwnerZnode(f"demo_{name}-0", session, session) for name, session in (("a", 1), ("b", 2)))
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from zkconsumer.errors import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
-from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer, OwnerInfo
+from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer
 
 # Seconds until an expected change must have come; a lost one fails the test after so long.
 PATIENCE_S = 60.0
@@ -92,7 +93,7 @@ def is_owner(tp: TopicPartition, thread: str | None) -> Callable[[Change], bool]
 
     def wanted(change: Change) -> bool:
         after = change.after
-        found = after.thread_id if isinstance(after, OwnerInfo) else None
+        found = after.thread if isinstance(after, OwnerZnode) else None
         return (change.what, change.key, found) == (ChangeKind.OWNER, tp, thread)
 
     return wanted
@@ -114,7 +115,7 @@ def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str)
     assert found.members["g_a"] == Registration({"orders": 2}, Pattern.STATIC, 1)
     assert "not the JSON" in str(found.members["g_b"])
     epoch = client.exists(paths.owner(group, T0)).czxid
-    assert found.owners[T0] == OwnerInfo("g_a-0", client.client_id[0], epoch)
+    assert found.owners[T0] == OwnerZnode("g_a-0", client.client_id[0], epoch)
     assert (found.owners[T1].session, set(found.owners)) == (0, {T0, T1})
     assert (found.offsets[T0], set(found.offsets)) == (42, {T0, T1})
     assert "is no offset" in str(found.offsets[T1])
@@ -176,9 +177,9 @@ def test_an_owner_that_is_replaced_at_once(
             transaction.create(paths.owner(group, T0), thread.encode(), ephemeral=True)
             transaction.commit()
             (change,) = followed.until(is_owner(T0, thread))
-            assert isinstance(change.before, OwnerInfo)
-            assert isinstance(change.after, OwnerInfo)
-            assert change.before.epoch < change.after.epoch
+            assert isinstance(change.before, OwnerZnode)
+            assert isinstance(change.after, OwnerZnode)
+            assert change.before.czxid < change.after.czxid
 
 
 def test_many_changes_end_in_the_truth(

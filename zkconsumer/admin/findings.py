@@ -6,7 +6,7 @@ One group as `doctor` and `explain` look at it: what was read, and what follows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import groupby
@@ -24,6 +24,7 @@ from zkconsumer.protocol.group_assignment import (
     requested_topics,
 )
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.release_detection import Rules, detect, nearest
 from zkconsumer.protocol.releases import DEFAULT
 from zkconsumer.protocol.requests import Right
@@ -145,7 +146,7 @@ class ExaminedGroup:
     @cached_property
     def owners(self) -> dict[TopicPartition, ThreadId]:
         """Who owns what."""
-        return {tp: node.thread for tp, node in self.image.owners.items()}
+        return self.image.threads
 
     @cached_property
     def owned_by(self) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
@@ -160,12 +161,8 @@ class ExaminedGroup:
         """What members compute the assignment from, as `settings` say."""
         said = self.settings
         strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
-        return GroupInput(
-            strategy,
-            dict(sorted(self.image.registrations.items())),
-            self.topics,
-            exclude_internal=said.exclude_internal_topics if said else True,
-        )
+        exclude = said.exclude_internal_topics if said else True
+        return self.image.group_input(self.topics, strategy, exclude_internal=exclude)
 
     @cached_property
     def rules(self) -> Rules:
@@ -195,11 +192,8 @@ class ExaminedGroup:
         if self.wanted.faults:
             return {}
         rules = self.rules
-        as_found = GroupInput(
-            rules.strategy,
-            self.live.registrations,
-            self.topics,
-            exclude_internal=rules.exclude_internal,
+        as_found = replace(
+            self.live, strategy=rules.strategy, exclude_internal=rules.exclude_internal
         )
         # Where these rules explain all, only registrations that mean two things are left to find.
         left = {} if self._held == rules.parts else self.owners
@@ -211,7 +205,7 @@ class ExaminedGroup:
             consumer: {} for consumer in self.image.registrations
         }
         for tp, thread in self.owners.items():
-            held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+            held.setdefault(consumer_of(thread), {})[tp] = thread
         return held
 
     def session_of(self, path: str) -> int:

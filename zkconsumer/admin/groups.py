@@ -13,34 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, UnknownGroupError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import GroupInput, RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind, thread_ids
 from zkconsumer.protocol.payloads import (
     Broker,
+    OwnerZnode,
     decode_broker,
     decode_offset,
-    decode_owner,
     decode_partition_state,
     decode_replicas,
     decode_topic,
+    owner_znode,
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerNode:
-    """An owner znode: `session` is 0 for one that no session will take away."""
-
-    thread: ThreadId
-    session: int
-    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +71,35 @@ class GroupImage:
         }
 
     @cached_property
-    def owners(self) -> dict[TopicPartition, OwnerNode]:
+    def owners(self) -> dict[TopicPartition, OwnerZnode]:
+        """Partition -> its owner znode, sorted."""
         found = {}
         for at, node in self._of(Kind.OWNER):
-            tp = TopicPartition(at.name, at.partition)
-            try:
-                thread = decode_owner(node.data, where=paths.owner(self.name, tp))
-                found[tp] = OwnerNode(thread, node.stat.owner)
-            except MalformedZnodeError as error:
-                found[tp] = OwnerNode("", node.stat.owner, error.what)
+            tp, stat = TopicPartition(at.name, at.partition), node.stat
+            where = paths.owner(self.name, tp)
+            found[tp] = owner_znode(node.data, session=stat.owner, czxid=stat.czxid, where=where)
         return dict(sorted(found.items()))
+
+    @cached_property
+    def threads(self) -> dict[TopicPartition, ThreadId]:
+        """Partition -> the thread that owns it, sorted."""
+        return {tp: owner.thread for tp, owner in self.owners.items()}
+
+    def group_input(
+        self,
+        topics: Mapping[str, bytes | None],
+        strategy: Strategy,
+        *,
+        exclude_internal: bool = True,
+    ) -> GroupInput:
+        """Return what the members compute the assignment from.
+
+        Args:
+            topics: topic -> payload of its znode, of all topics.
+            exclude_internal: the members' `exclude.internal.topics`.
+        """
+        registrations = dict(sorted(self.registrations.items()))
+        return GroupInput(strategy, registrations, topics, exclude_internal=exclude_internal)
 
     @cached_property
     def offsets(self) -> dict[TopicPartition, OffsetNode]:
@@ -203,15 +216,36 @@ def read_allowed_groups(
     ),
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
     """As `read_groups`; beside it, for each group that may not be read, the error."""
+    denied: dict[str, AccessDeniedError] = {}
+
+    def deny(name: str, error: AccessDeniedError) -> dict[str, GroupImage]:
+        denied[name] = error
+        return {}
+
+    found = in_halves(names, lambda some: read_groups(connection, some, rooms=rooms), deny)
+    return {name: image for part in found for name, image in part.items()}, denied
+
+
+Result = TypeVar("Result")
+
+
+def in_halves(
+    names: Sequence[str],
+    read: Callable[[Sequence[str]], Result],
+    on_denied: Callable[[str, AccessDeniedError], Result],
+) -> list[Result]:
+    """Read all names at once; where ZooKeeper denies access, read each half by itself.
+
+    Return the results in the order of the names: of `read`, and for a single name that may not be
+    read, of `on_denied`.
+    """
     try:
-        return read_groups(connection, names, rooms=rooms), {}
+        return [read(names)]
     except AccessDeniedError as error:
         if len(names) == 1:
-            return {}, {names[0]: error}
+            return [on_denied(names[0], error)]
     half = len(names) // 2
-    images, denied = read_allowed_groups(connection, names[:half], rooms=rooms)
-    more = read_allowed_groups(connection, names[half:], rooms=rooms)
-    return images | more[0], denied | more[1]
+    return in_halves(names[:half], read, on_denied) + in_halves(names[half:], read, on_denied)
 
 
 def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from zkconsumer.admin.findings import Finding, Severity, partitions_of
 from zkconsumer.admin.groups import (
     GroupImage,
-    OwnerNode,
     read_groups,
     read_topic_names,
     read_topics,
@@ -21,6 +20,8 @@ from zkconsumer.admin.groups import (
 from zkconsumer.errors import shown
 from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.zk.client import ZooKeeperClient
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
@@ -97,7 +98,7 @@ def unsettled(
 
 
 def unowned(
-    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerNode]
+    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerZnode]
 ) -> dict[str, tuple[int, ...]]:
     """Topic -> partitions that members ask for and nobody owns; not those where all are owned."""
     found = {
@@ -108,7 +109,7 @@ def unowned(
 
 
 def unregistered(
-    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerNode]
+    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerZnode]
 ) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
     """(topic, owner) -> partitions, where the owner is no thread that is registered for the topic.
 
@@ -120,7 +121,7 @@ def unregistered(
     for tp, node in owners.items():
         if tp.topic not in known or tp.partition not in there[tp.topic]:
             continue
-        if node.thread in known[tp.topic] or node.thread.rpartition("-")[0] in wanted.faults:
+        if node.thread in known[tp.topic] or consumer_of(node.thread) in wanted.faults:
             continue
         found.setdefault((tp.topic, node.thread), []).append(tp.partition)
     return {key: tuple(numbers) for key, numbers in found.items()}

@@ -61,13 +61,9 @@ def live_group(
     if name not in images:
         raise unknown_group(name, connection)
     topics = read_topics(connection, read_topic_names(connection))
-    group = GroupInput(
-        strategy,
-        dict(sorted(images[name].registrations.items())),
-        {topic: one.node.data for topic, one in topics.items()},
-        exclude_internal=exclude_internal,
-    )
-    return group, {tp: node.thread for tp, node in images[name].owners.items()}
+    payloads = {topic: one.node.data for topic, one in topics.items()}
+    image = images[name]
+    return image.group_input(payloads, strategy, exclude_internal=exclude_internal), image.threads
 
 
 # ---- what if ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`zkconsumer assign`: who would get what, in a live group or in a file of cases."""
+"""`zkconsumer assign`: the assignment of a live group, or of the groups in a file."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ Wishes = Annotated[
     typer.Option(
         "--what-if",
         metavar="WHAT",
-        help="What if +MEMBER:THREADS came, -MEMBER went, TOPIC=+8 had eight partitions more;"
-        " several in one, with blanks, or one after the other.",
+        help="Suppose that a member joins (+MEMBER:THREADS), a member leaves (-MEMBER), or a topic"
+        " gets 8 more partitions (TOPIC=+8). Separate several changes by blanks, or repeat the"
+        " option.",
     ),
 ]
 
@@ -61,34 +62,45 @@ def assign(
     group: OneGroup = None,
     cases: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Groups to compute, a JSON object a line; or .gz."),
+        typer.Option(
+            metavar="FILE",
+            help="Compute the groups of a JSON Lines file, plain or gzipped, instead of a live"
+            " group.",
+        ),
     ] = None,
     release: Annotated[
         str,
-        typer.Option(help="As members of this Kafka release do it; auto: as the owner nodes show."),
+        typer.Option(
+            help="Kafka release whose rules are used; auto detects it from the owner znodes."
+        ),
     ] = AUTO,
     strategy: Annotated[
         StrategyName | None,
-        typer.Option(help="partition.assignment.strategy; by default of --config, or range."),
+        typer.Option(help="partition.assignment.strategy; default: the --config file, else range."),
     ] = None,
     internal: Annotated[
         bool,
-        typer.Option("--internal-topics", help="With exclude.internal.topics=false."),
+        typer.Option(
+            "--internal-topics", help="Compute as members with exclude.internal.topics=false."
+        ),
     ] = False,
     wishes: Wishes = None,
     join: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID:TOPIC=N[,TOPIC=N]", help="What if this member came."),
+        typer.Option(
+            metavar="ID:TOPIC=N[,TOPIC=N]",
+            help="Suppose that this member joins, with N threads for each topic.",
+        ),
     ] = None,
     leave: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="What if this member went.")
+        list[str] | None, typer.Option(metavar="ID", help="Suppose that this member leaves.")
     ] = None,
 ) -> None:
-    """Show what the members of a group would own, and what moves against today. Reads only.
+    """Show what each thread of a group would own, and which partitions would move. Changes nothing.
 
-    A live group is read once, with everything that its members look at. A file of cases holds
-    whole groups, so nothing else is read: `strategy`, `registrations` {consumer id: payload},
-    `topics` {topic: payload}, and `exclude_internal_topics`, `ids_child_order`, `case` and `name`.
+    A live group is read once. With --cases ZooKeeper is not read: each line of the file is a whole
+    group, a JSON object with `strategy`, `registrations` {consumer id: payload}, `topics` {topic:
+    payload}, and optionally `exclude_internal_topics`, `ids_child_order`, `case` and `name`.
 
     Example: zkconsumer assign --zookeeper zk1:2181/kafka --group billing --what-if
     "+billing_new:2 -billing_old orders=+8"
@@ -96,7 +108,8 @@ def assign(
     if cases is not None:
         if any((common.zookeeper, common.config, group, wishes, join, leave)):
             raise ConfigError(
-                "one of the two: --cases, or a live group", remedy="see zkconsumer assign --help"
+                "--cases excludes the options of a live group",
+                remedy="see `zkconsumer assign --help`",
             )
         _show_cases(common, cases, release)
         return
@@ -112,20 +125,20 @@ def assign(
             strategy=Strategy(strategy.value if strategy else said.partition_assignment_strategy),
             exclude_internal=said.exclude_internal_topics and not internal,
         )
-    asked = [one for text in wishes or () for one in text.split()]
-    then = _then(now, join or (), leave or (), asked)
+    split = [one for text in wishes or () for one in text.split()]
+    then = _changed(now, join or (), leave or (), split)
     _show_group(common, owners, now, then, release)
 
 
 MAX_CASE_BYTES = 64 * 1024 * 1024
-"""Bytes of one case, unpacked: a group of a thousand members with long registrations. A longer line
-is refused before the rest of it is read."""
+"""Bytes of one uncompressed line of --cases. A group of 1,000 members with long registrations fits.
+A longer line is an error, raised before the rest of the line is read."""
 
 MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""Bytes of a file of cases, unpacked: a million cases of 1 kB. Reading ends with an error there."""
+"""Bytes of an uncompressed --cases file: a million groups of 1 kB. A longer file is an error."""
 
 
-# ---- cases --------------------------------------------------------------------------------------
+# ---- groups in a file ---------------------------------------------------------------------------
 
 
 def _show_cases(common: Common, path: Path, release: str) -> None:
@@ -134,7 +147,10 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
     from zkconsumer.protocol.releases import profile
 
     if release == AUTO:
-        raise ConfigError("cases have no owner nodes to tell the release", remedy="say --release")
+        raise ConfigError(
+            "the release cannot be detected, since the groups of --cases have no owner znodes",
+            remedy="give --release",
+        )
     as_release = profile(release)
     documents, rows = [], []
     for where, case in _read_cases(path):
@@ -158,12 +174,12 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
 
 
 def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, case) for each line; lines end at line feeds only.
+    """Yield (file and line number, group) for each line; only a line feed ends a line.
 
-    One line at a time is in memory. A gzip file of 13 MB may expand to gigabytes.
+    One line at a time is in memory, since a gzip file of 13 MB may expand to gigabytes.
 
-    Raises ConfigError: the file cannot be read, or a line is no case, longer than
-    `MAX_CASE_BYTES`, or nested deeper than the JSON of a znode may be.
+    Raises ConfigError if the file cannot be read, or if a line is not a JSON object, is longer than
+    `MAX_CASE_BYTES`, or is nested deeper than the JSON of a znode may be.
     """
     try:
         with path.open("rb") as file:
@@ -179,7 +195,9 @@ def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield where, _read_case(line, where)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(
-            f"cannot read: {error}", where=str(path), remedy="name a file of cases"
+            f"the file cannot be read: {error}",
+            where=str(path),
+            remedy="see `zkconsumer assign --help` for its format",
         ) from error
 
 
@@ -187,14 +205,14 @@ def _read_case(line: bytes, where: str) -> dict[str, Any]:
     from zkconsumer.protocol.java.json import require_shallow
 
     if len(line) > MAX_CASE_BYTES:
-        raise _bad_case(where, f"a case is longer than {MAX_CASE_BYTES} bytes")
+        raise _bad_case(where, f"the line is longer than {MAX_CASE_BYTES} bytes")
     try:
         require_shallow(line.decode())
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _bad_case(where, f"no JSON: {error}") from error
+        raise _bad_case(where, f"the line is not JSON: {error}") from error
     if not isinstance(case, dict):
-        raise _bad_case(where, "no object")
+        raise _bad_case(where, "the line is not a JSON object")
     return case
 
 
@@ -205,7 +223,7 @@ def _group_of(case: dict[str, Any], where: str) -> GroupInput:
     registrations = _payloads(case, "registrations", where)
     order = case.get("ids_child_order", [])
     if not isinstance(order, list) or not all(isinstance(one, str) for one in order):
-        raise _bad_case(where, "ids_child_order is no list of consumer ids")
+        raise _bad_case(where, "ids_child_order is not a list of consumer ids")
     ordered = dict.fromkeys([*(one for one in order if one in registrations), *registrations])
     try:
         strategy = Strategy(case.get("strategy"))
@@ -224,8 +242,8 @@ def _payloads(case: dict[str, Any], field: str, where: str) -> dict[str, bytes |
     if not isinstance(found, dict) or not all(
         text is None or isinstance(text, str) for text in found.values()
     ):
-        raise _bad_case(where, f"{field} is no object of payloads")
-    # As Java's String.getBytes: what is no character becomes a question mark.
+        raise _bad_case(where, f"{field} is not an object of payloads")
+    # Java's String.getBytes replaces a lone surrogate by a question mark, too.
     return {
         name: None if text is None else text.encode(errors="replace")
         for name, text in found.items()
@@ -233,16 +251,16 @@ def _payloads(case: dict[str, Any], field: str, where: str) -> dict[str, bytes |
 
 
 def _bad_case(where: str, what: str) -> ConfigError:
-    return ConfigError(what, where=where, remedy="see zkconsumer assign --help")
+    return ConfigError(what, where=where, remedy="see `zkconsumer assign --help`")
 
 
 # ---- a live group -------------------------------------------------------------------------------
 
 
-def _then(
+def _changed(
     now: GroupInput, join: Sequence[str], leave: Sequence[str], wishes: Sequence[str]
 ) -> GroupInput:
-    """The group after members have come and gone."""
+    """Return the group after the changes of --leave, --join and --what-if, in this order."""
     from zkconsumer.admin.what_if import joined, left, topic_counts, what_if
     from zkconsumer.protocol.registrations import Registration
 
@@ -257,7 +275,7 @@ def _then(
 def _show_group(
     common: Common, owners: Owners, now: GroupInput, then: GroupInput, release: str
 ) -> None:
-    """Show what members of `then` would own; `now` says by which rules."""
+    """Show what the members of `then` would own, by the rules that `now` and its owners show."""
     from zkconsumer.admin.what_if import places
     from zkconsumer.cli import Exit
     from zkconsumer.protocol.group_assignment import assign_each_member
@@ -267,7 +285,7 @@ def _show_group(
     finding = detect(now, owners)
     as_release, reason = finding.profile, finding.reason
     if release != AUTO:
-        as_release, reason = profile(release), "as asked"
+        as_release, reason = profile(release), "set with --release"
     parts = assign_each_member(then, as_release)
     found = places(parts, owners)
     if common.output in _PROGRAMS:
@@ -294,18 +312,18 @@ def _show_group(
 
 
 def _moves(found: Sequence[Place]) -> str:
-    """How many partitions go from one owner to another, and how many get or lose one."""
+    """Return how many partitions change their owner, and how many gain or lose one."""
     moving = Counter(one.partition.topic for one in found if one.moves)
     text = f"{moving.total()} of {len(found)} partitions move"
     if moving:
         text += f" ({', '.join(f'{topic}: {count}' for topic, count in moving.items())})"
     new = sum(one.now is None for one in found)
     lost = sum(one.then is None for one in found)
-    text += f"; {new} without owner today get one" if new else ""
-    return text + (f"; {lost} would have none" if lost else "")
+    text += f"; {new} without an owner get one" if new else ""
+    return text + (f"; {lost} lose their owner" if lost else "")
 
 
-# ---- what is shown ------------------------------------------------------------------------------
+# ---- output -------------------------------------------------------------------------------------
 
 
 def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     Like the original it shows only topics that have an owner directory, and then the members that
     own nothing.
     """
-    from zkconsumer.protocol.paths import owners
+    from zkconsumer.protocol.paths import consumer_of, owners
 
     owned = group.image.listed.get(owners(group.name), ())
     rows = [
@@ -219,7 +219,7 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
             _or_dash(one.committed),
             "-" if isinstance(one.log, str) else str(one.log.end),
             _or_dash(one.lag),
-            one.owner.rpartition("-")[0] if one.owner else "-",
+            consumer_of(one.owner) if one.owner else "-",
         )
         for one in group.partitions
         if one.topic in owned

@@ -1,4 +1,4 @@
-"""`zkconsumer migrate`: a group's offsets from ZooKeeper to Kafka, or back."""
+"""`zkconsumer migrate`: copy a group's offsets from ZooKeeper to Kafka, or back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ForceBack = Annotated[
     bool,
     typer.Option(
         "--force-lower-offsets",
-        help="Also move offsets back that are higher where they go; what was read is read again.",
+        help="Also overwrite a higher offset in the target store; messages are then redelivered.",
     ),
 ]
 Topics = Annotated[
@@ -40,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Move a group's offsets from ZooKeeper to Kafka, or back.",
+    help="Copy a group's offsets from ZooKeeper to Kafka, or back.",
 )
 
 
@@ -54,13 +54,15 @@ def to_kafka(
     topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
-    """Commit ZooKeeper's offsets to Kafka. A dry run first.
+    """Copy ZooKeeper's offsets to Kafka. A dry run without --execute.
 
-    Before a group's members are started with offsets.storage=kafka. Looks at Kafka again
-    afterwards.
+    Do this before the group's members start with offsets.storage=kafka. After writing, the command
+    reads the offsets back.
 
-    The group must rest, or commit to both stores: then it has migrated, and nothing is written.
-    Exit code 1: some partitions are left, and it is said why; 4: the group is live.
+    The group must have no members, or its members must commit to both stores. In the second case
+    the group has migrated already, and nothing is written. Exit code 1: some partitions are not
+    migrated, and the table says why. Exit code 4: the group has members that do not commit to both
+    stores.
 
     Example: zkconsumer migrate zookeeper-to-kafka --group billing --execute
     """
@@ -79,13 +81,14 @@ def to_zookeeper(
     topic: Topics = None,
     force_lower: ForceBack = False,
 ) -> None:
-    """Write Kafka's offsets to ZooKeeper. A dry run first.
+    """Copy Kafka's offsets to ZooKeeper. A dry run without --execute.
 
-    Before a group's members are started with offsets.storage=zookeeper. Looks at ZooKeeper again
-    afterwards.
+    Do this before the group's members start with offsets.storage=zookeeper. After writing, the
+    command reads the offsets back.
 
-    The group must rest, or commit to both stores: then nothing is written. Exit code 1: some
-    partitions are left, and it is said why; 4: the group is live.
+    The group must have no members, or its members must commit to both stores. In the second case
+    nothing is written. Exit code 1: some partitions are not migrated, and the table says why. Exit
+    code 4: the group has members that do not commit to both stores.
 
     Example: zkconsumer migrate kafka-to-zookeeper --group billing --execute
     """
@@ -130,21 +133,22 @@ def _migrate(
         )
         common.write(map(_row, found.transfers), COLUMNS)
         if found.activity is Activity.DUAL:
-            say(f"group {name} commits to both stores: it has migrated what it owns")
+            say(f"group {name} commits to both stores: the partitions it owns have migrated")
         if found.plan.is_empty:
-            say("nothing is to be written")
+            say("nothing to write")
         else:
             proceed(connection, found.plan, how)
         missing = verify_migration(connection, found, ask_kafka=ask) if how.execute else []
     if how.execute and found.plan:
-        say(f"verified: {len(found.plan) - len(missing)} of {len(found.plan)} offsets are there")
+        say(f"verified: {len(found.plan) - len(missing)} of {len(found.plan)} offsets were written")
     say_all(
-        f"{one.partition} has not arrived: ZooKeeper {one.zookeeper}, Kafka {one.kafka}"
+        f"the offset of {one.partition} was not written: ZooKeeper {one.zookeeper},"
+        f" Kafka {one.kafka}"
         for one in missing
     )
     left = found.left
     if left:
-        say(f"{len(left)} partitions are left as they are")
+        say(f"{len(left)} partitions are not migrated")
     if left or missing:
         raise typer.Exit(Exit.PROBLEM)
 

@@ -1,10 +1,10 @@
-"""How rows are written: a table that fits the terminal, or a format for programs.
+"""Output of rows: a table that fits the terminal, or a format for programs.
 
-Data go to standard output, words to standard error. A column is declared once, as a `Column`; rows
-are mappings of plain values. None is shown as `-`; what is not known is an `Unknown` with its
-reason, never a number: programs get null, and the reasons under `unknown`.
+Data goes to standard output and messages go to standard error. A `Column` declares a column once;
+rows are mappings of plain values. A table shows None as `-`. A value that could not be read is an
+`Unknown` with a reason, never a number; programs get null, and the reason under the key `unknown`.
 
-Not rich: 10,000 rows take it five seconds.
+This module does not use rich, which needs 5 s for 10,000 rows.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ Row = Mapping[str, Any]
 
 
 class Output(Enum):
-    """How the result is written."""
+    """Output format of a result."""
 
     TABLE = "table"
-    WIDE = "wide"  # the table with all columns, whatever the terminal's width
+    WIDE = "wide"  # a table with all columns, regardless of the terminal's width
     JSON = "json"
-    JSONL = "jsonl"  # one object a line
+    JSONL = "jsonl"  # one object per line
     YAML = "yaml"
     CSV = "csv"
-    LEGACY = "legacy"  # as Kafka's own tool printed it, where there was one
+    LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
 
 
 class Align(Enum):
-    """Where a cell stands in its column."""
+    """Alignment of the cells of a column."""
 
     LEFT = "left"
     RIGHT = "right"
 
 
 class Color(Enum):
-    """What a cell means; the values are SGR codes."""
+    """Meaning of a coloured cell; the values are SGR codes."""
 
     GOOD = "32"
     WARNING = "33"
@@ -58,7 +58,7 @@ class Color(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """In place of a value that could not be had, and why."""
+    """Placeholder for a value that could not be read, with the reason."""
 
     reason: str
 
@@ -71,12 +71,12 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: key of the rows, and of the objects that programs get.
-        header: by default the name in capitals.
-        drop: on a terminal that is too narrow columns are left out in this order, 1 first; 0 never.
-        wide_only: shown with `--output wide` alone (and in the formats for programs).
-        show: the text of a value, where it is not `str`.
-        color: of a value, on a terminal.
+        name: key of the column in rows and in the objects that programs get.
+        header: title of the column; default is the name in capitals.
+        drop: order in which a narrow terminal drops columns, 1 first; a column with 0 stays.
+        wide_only: show the column only with `--output wide` and in the formats for programs.
+        show: function from a value to its text.
+        color: function from a value to its colour on a terminal.
     """
 
     name: str
@@ -89,13 +89,13 @@ class Column:
 
     @property
     def title(self) -> str:
-        """What stands over it."""
+        """The title of the column."""
         return self.header or self.name.upper().replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What is written to: `width` in characters, None for no limit; `color` whether it has any."""
+    """Where a table is shown: `width` in characters (None: unlimited), and `color` on or off."""
 
     width: int | None = None
     color: bool = False
@@ -110,7 +110,10 @@ class Table:
 
 
 def screen(*, color: bool = True) -> Screen:
-    """Standard output as it is: a terminal has a width, and colours unless somebody minds."""
+    """Return the width and colours of standard output.
+
+    A terminal has colours unless `color` is False, NO_COLOR is set, or TERM is `dumb`.
+    """
     if not sys.stdout.isatty():
         return Screen()
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -123,9 +126,9 @@ def screen(*, color: bool = True) -> Screen:
 def write(
     rows: Iterable[Row], columns: Sequence[Column], output: Output, *, to: Screen | None = None
 ) -> None:
-    """Write the rows to standard output; `to` says what that is, by default it is looked at.
+    """Write rows to standard output, whose width and colours are `to` (default: `screen()`).
 
-    With `Output.LEGACY`, which is the caller's to do where there is one, as a table.
+    `Output.LEGACY` is written as a table; a command with a legacy format writes that itself.
     """
     table = Table(list(rows), columns)
     if output in (Output.TABLE, Output.WIDE, Output.LEGACY):
@@ -133,7 +136,7 @@ def write(
         say_all(unknown_reasons(table))
         text, dropped = format_table(table, output, out)
         if dropped:
-            say(f"left out for want of room: {', '.join(dropped)} (--output wide shows them)")
+            say(f"columns hidden to fit: {', '.join(dropped)} (--output wide shows them)")
         sys.stdout.write(text)
     else:
         sys.stdout.write(_FORMATS[output](table))
@@ -143,9 +146,10 @@ def write(
 def write_sections(
     sections: Mapping[str, Table], output: Output, *, to: Screen | None = None
 ) -> None:
-    """Several tables: one below the other under their names; for programs one object of lists.
+    """Write several tables, section name -> table.
 
-    JSON lines name the section in each object, CSV is the last one alone.
+    A table format prints them below each other under their names. JSON and YAML are one object of
+    lists. JSONL names the section in each object. CSV holds only the last section.
     """
     if output is Output.JSON or output is Output.YAML:
         write_document({name: _plain(one) for name, one in sections.items()}, output)
@@ -164,7 +168,7 @@ def write_sections(
 
 
 def write_document(document: Any, output: Output) -> None:
-    """One value of plain types: as YAML where that was asked for, else as JSON."""
+    """Write one value of plain types, as YAML for `Output.YAML` and else as JSON."""
     if output is Output.YAML:
         sys.stdout.write(_yaml(document))
     else:
@@ -174,12 +178,12 @@ def write_document(document: Any, output: Output) -> None:
 
 
 def say(text: str) -> None:
-    """A word to the user, on standard error."""
+    """Write a message to standard error."""
     print(f"zkconsumer: {safe(text)}", file=sys.stderr)
 
 
 def say_all(texts: Iterable[str]) -> None:
-    """Words to the user, each once."""
+    """Write messages to standard error, each different one once."""
     for text in dict.fromkeys(texts):
         say(text)
 
@@ -188,7 +192,10 @@ _SHOWN_REASONS = 10
 
 
 def unknown_reasons(table: Table) -> list[str]:
-    """Why values are not known: each reason once, with the columns, and in how many rows."""
+    """Return why values are unknown: each reason once, with its columns and number of rows.
+
+    Reasons beyond the first ten are counted in the last line.
+    """
     found: dict[str, tuple[dict[str, None], set[int]]] = {}
     for number, row in enumerate(table.rows):
         if Unknown not in map(type, row.values()):
@@ -199,20 +206,25 @@ def unknown_reasons(table: Table) -> list[str]:
                 titles, numbers = found.setdefault(value.reason, ({}, set()))
                 titles[column.title] = None
                 numbers.add(number)
-    told = [
+    lines = [
         f"{', '.join(titles)} unknown: {reason}"
         + (f" ({len(numbers)} rows)" if len(numbers) > 1 else "")
         for reason, (titles, numbers) in found.items()
     ]
-    more = len(told) - _SHOWN_REASONS
-    return told if more <= 0 else [*told[:_SHOWN_REASONS], f"and {more} reasons more (-o json)"]
+    more = len(lines) - _SHOWN_REASONS
+    if more <= 0:
+        return lines
+    return [*lines[:_SHOWN_REASONS], f"and {more} more reasons (-o json shows all)"]
 
 
 # ---- for programs -------------------------------------------------------------------------------
 
 
 def plain_row(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
-    """A row as JSON has it: in the order of the columns, null and a reason for what is unknown."""
+    """Return a row for JSON, in the order of the columns.
+
+    An unknown value becomes null, and its reason goes under the key `unknown`.
+    """
     values = {column.name: row.get(column.name) for column in columns}
     unknown = {name: one.reason for name, one in values.items() if isinstance(one, Unknown)}
     if unknown:
@@ -263,16 +275,16 @@ _FORMATS: Mapping[Output, Callable[[Table], str]] = {
 
 GAP = "  "
 _NARROWEST = 8
-"""Characters. A column is wrapped down to this; what is still too wide runs on."""
+"""Characters. A text column is never narrower, even if the line is then too long."""
 
 
 def safe(text: str) -> str:
-    """Untrusted text, with everything escaped that a terminal might act upon."""
+    """Return untrusted text with all characters escaped that control a terminal."""
     return printable(text)
 
 
 def width_of(text: str) -> int:
-    """Cells of a terminal that printable text takes."""
+    """Return the number of terminal cells that printable text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -282,7 +294,7 @@ def width_of(text: str) -> int:
 
 
 def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[str]]:
-    """The table as text, and the titles of the columns that were left out for want of room."""
+    """Return a table as text, and the titles of the columns dropped to fit the width."""
     shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
     cells = [[_cell(one, row) for row in table.rows] for one in shown]
     widths = [_width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)]
@@ -291,7 +303,7 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
     if limit is not None:
         _narrow([shown[i] for i in keep], widths, keep, limit)
     lines = [_line([(shown[i], shown[i].title, widths[i], None) for i in keep])]
-    if limit is None and not to.color:  # to a pipe, where tables are long
+    if limit is None and not to.color:  # a pipe: long tables are formatted by column, faster
         columns = [_padded(shown[i], cells[i], widths[i]) for i in keep]
         lines += [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
         return "\n".join(lines) + "\n", []
@@ -328,7 +340,7 @@ def _total(widths: Iterable[int]) -> int:
 def _fitting(
     columns: Sequence[Column], widths: Sequence[int], limit: int | None
 ) -> tuple[list[int], list[int]]:
-    """Which columns stay and which go, in their order of going."""
+    """Return the indices of the columns to keep, and of those dropped in the order of dropping."""
     keep, dropped = list(range(len(columns))), []
     for i in sorted(keep, key=lambda i: columns[i].drop):
         if limit is None or _total(widths[k] for k in keep) <= limit:
@@ -340,7 +352,7 @@ def _fitting(
 
 
 def _narrow(columns: Sequence[Column], widths: list[int], keep: list[int], limit: int) -> None:
-    """Take from the widest columns of text until the line fits."""
+    """Reduce the widths of the widest text columns, in place, until the line fits `limit`."""
     text = [i for i, one in zip(keep, columns, strict=True) if one.align is Align.LEFT]
     while text and (over := _total(widths[i] for i in keep) - limit) > 0:
         widest = max(text, key=lambda i: widths[i])
@@ -355,7 +367,7 @@ _Part = tuple[Column, str, int, Color | None]
 
 
 def _wrapped(parts: Sequence[_Part]) -> str:
-    """A row, on as many lines as its longest cell takes."""
+    """Return a row, wrapped to as many lines as its longest cell needs."""
     if all(len(text) <= width for _, text, width, _ in parts):
         return _line(parts)
     texts = [

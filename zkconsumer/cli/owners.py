@@ -1,4 +1,4 @@
-"""`zkconsumer owners`: who owns which partition of a group, and how far the group has come."""
+"""`zkconsumer owners`: the owner and the offset of each partition of a group."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from zkconsumer.cli.output import (
     say,
     write_document,
 )
+from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
@@ -44,10 +45,10 @@ def owners(
     *,
     group: OneGroup = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on, with one line for each change.")
+        bool, typer.Option("--watch", help="Keep running, and print one line per change.")
     ] = False,
 ) -> None:
-    """Show who owns the partitions of a group, and its offsets. Reads only.
+    """Show the owner and the offset of each partition of a group. Changes nothing.
 
     Example: zkconsumer owners -z zk1:2181/kafka --group billing --watch
     """
@@ -86,7 +87,10 @@ def _show(snapshot: GroupSnapshot, common: Common) -> None:
 
 
 def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
-    """The first reading as a table, then a line per change: nothing falls between the two."""
+    """Yield the first reading as a table, and then one line per change.
+
+    Both come from the same sequence of changes, so no change between them is missed.
+    """
     from zkconsumer.zk.observer import ChangeKind, GroupSnapshot
 
     first: dict[ChangeKind, dict[Any, Any]] = {what: {} for what in ChangeKind}
@@ -105,18 +109,18 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
         yield _change_line(change)
 
 
-# ---- a snapshot ---------------------------------------------------------------------------------
+# ---- one reading --------------------------------------------------------------------------------
 
 
 def _rows(snapshot: GroupSnapshot) -> Iterator[dict[str, Any]]:
     for tp in sorted(snapshot.owners.keys() | snapshot.offsets.keys()):
         owner, offset = snapshot.owners.get(tp), snapshot.offsets.get(tp)
-        thread = owner.thread_id if owner else None
+        thread = owner.thread if owner else None
         yield {
             "topic": tp.topic,
             "partition": tp.partition,
             "owner": thread,
-            "consumer": _consumer(thread),
+            "consumer": thread and consumer_of(thread),
             "session": f"0x{owner.session:x}" if owner else None,
             "offset": offset if isinstance(offset, int) else None,
             "fault": (owner.fault if owner else "") or (offset if isinstance(offset, str) else ""),
@@ -128,11 +132,6 @@ def _members(snapshot: GroupSnapshot) -> dict[str, Any]:
         consumer_id: member if isinstance(member, str) else dict(member.subscription)
         for consumer_id, member in snapshot.members.items()
     }
-
-
-def _consumer(thread: str | None) -> str | None:
-    """The consumer of a thread, as `kafka.admin.ConsumerGroupCommand` cuts it: at the last `-`."""
-    return thread and thread.rpartition("-")[0]
 
 
 def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
@@ -153,7 +152,7 @@ def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
             yield f"{row['topic']}-{row['partition']}: {row['fault']}"
 
 
-# ---- a change -----------------------------------------------------------------------------------
+# ---- changes ------------------------------------------------------------------------------------
 
 
 def _change_line(change: Change) -> str:
@@ -178,13 +177,13 @@ def _change_json(change: Change) -> str:
 
 
 def _value(value: Any) -> Any:
-    """What is shown of a member (its topics), an owner (the thread), an offset, or a fault."""
+    """Return the part of a value that is shown: a member's topics, an owner's thread, an offset."""
+    from zkconsumer.protocol.payloads import OwnerZnode
     from zkconsumer.protocol.registrations import Registration
-    from zkconsumer.zk.observer import OwnerInfo
 
     match value:
-        case OwnerInfo():
-            return value.thread_id or value.fault or "?"
+        case OwnerZnode():
+            return value.thread or value.fault or "?"
         case Registration():
             return dict(value.subscription)
         case _:

@@ -1,4 +1,4 @@
-"""A group's partitions as rows, shared by `lag`, `groups show` and `offsets get`."""
+"""The partitions of groups as table rows, for `lag`, `groups show` and `offsets get`."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ COLUMNS = (
 
 
 def unknown(value: Any) -> Any:
-    """A text in place of a figure is the reason why there is none."""
+    """Return a text as an Unknown with that reason, and any other value as it is."""
     return Unknown(value) if isinstance(value, str) else value
 
 
 def partition_row(group: str, one: PartitionLag) -> dict[str, Any]:
-    """A partition as a row of `COLUMNS`, and the group's name."""
+    """Return a partition as a row of `COLUMNS` and `GROUP`."""
     log = one.log
     return {
         "group": group,
@@ -69,7 +69,7 @@ def partition_rows(
     *,
     status_of: Callable[[str, PartitionLag], Status | None] | None = None,
 ) -> Iterator[Row]:
-    """The rows of these groups; with `status_of` each has a status."""
+    """Yield the rows of groups; `status_of` adds the status of each partition."""
     for group in groups:
         for one in group.partitions:
             row = partition_row(group.name, one)
@@ -80,16 +80,16 @@ def partition_rows(
 
 
 def group_words(group: GroupLag) -> Iterator[str]:
-    """What a reader of the table should know of the group."""
+    """Yield notes on a group below its table: no members, no offsets, idle threads, no owner."""
     from zkconsumer.admin.groups import idle_by_design
 
     if not group.image.registrations:
         yield f"group {group.name}: no member is registered"
     if not group.image.offsets and not any(one.source for one in group.partitions):
-        yield f"group {group.name}: nothing is committed, in ZooKeeper or in Kafka"
+        yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
     for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
-    quarrels = [
+    different = [
         f"{one.topic}-{one.partition}"
         for one in group.partitions
         if isinstance(one.in_zookeeper, int)
@@ -97,18 +97,18 @@ def group_words(group: GroupLag) -> Iterator[str]:
         and not isinstance(one.in_kafka, str)
         and one.in_kafka.offset != one.in_zookeeper
     ]
-    if quarrels:
+    if different:
         yield (
-            f"group {group.name}: ZooKeeper and Kafka have different offsets of {_some(quarrels)};"
-            " Kafka's are shown (offsets get shows both)"
+            f"group {group.name}: ZooKeeper and Kafka have different offsets of"
+            f" {_some(different)}; Kafka's are shown (`zkconsumer offsets get` shows both)"
         )
     unowned = [f"{one.topic}-{one.partition}" for one in group.partitions if one.owner is None]
     if unowned and group.image.registrations:
-        yield f"group {group.name}: no owner of {_some(unowned)}"
-    yield from _beyond(group)
+        yield f"group {group.name}: {_some(unowned)} without owner"
+    yield from _outside_the_log(group)
 
 
-def _beyond(group: GroupLag) -> Iterator[str]:
+def _outside_the_log(group: GroupLag) -> Iterator[str]:
     behind, ahead = [], []
     for one in group.partitions:
         if isinstance(one.log, str) or not isinstance(one.committed, int):
@@ -119,11 +119,11 @@ def _beyond(group: GroupLag) -> Iterator[str]:
             ahead.append(f"{one.topic}-{one.partition}")
     if behind:
         yield (
-            f"group {group.name}: offsets before the log's start, whose messages are gone:"
+            f"group {group.name}: offsets before the start of the log, whose messages are deleted:"
             f" {_some(behind)}"
         )
     if ahead:
-        yield f"group {group.name}: offsets beyond the log's end: {_some(ahead)}"
+        yield f"group {group.name}: offsets beyond the end of the log: {_some(ahead)}"
 
 
 def _some(names: list[str]) -> str:

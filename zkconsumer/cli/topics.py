@@ -1,7 +1,4 @@
-"""`zkconsumer topics`: the topics that ZooKeeper knows, and where their partitions are kept.
-
-`zkconsumer topics forget`: take a topic out of groups.
-"""
+"""`zkconsumer topics`: list topics, show leaders and replicas, remove topics from groups."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ def forget(
     common: Common,
     how: Changing,
     *,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics, as named.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of the topics.")],
     group: Groups = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
-    """Delete topics' offsets and owners of groups. A dry run first.
+    """Delete the offsets and owner znodes of topics. A dry run without --execute.
 
-    Without --group, of all groups. For topics that were deleted, and before one of that name is
-    made again: stored offsets would belong to the old one.
+    Without --group they are deleted in all groups. Use this when a topic was deleted, before a
+    topic of the same name is created: the stored offsets refer to the deleted topic.
 
     Example: zkconsumer topics forget orders-old --execute
     """
@@ -48,20 +45,22 @@ def forget(
         carry_out(common, connection, plan, how)
 
 
-# ---- topics --------------------------------------------------------------------------------------
+# ---- topics list, topics show --------------------------------------------------------------------
 
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Look at topics, as ZooKeeper has them.",
+    help="List topics, show their leaders and replicas, and remove them from groups.",
 )
 
-NAMES = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="By default all.")]
+NAMES = Annotated[
+    list[str] | None, typer.Argument(metavar="TOPIC", help="Topic names; default: all topics.")
+]
 NAMED = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="The same; may be given several times."),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Topic name; repeatable."),
 ]
 LIST_COLUMNS = (
     Column("topic"),
@@ -96,7 +95,7 @@ SHOW_COLUMNS = (
 @app.command("list")
 @operator
 def list_(common: Common, *, names: NAMES = None) -> None:
-    """List topics with their numbers of partitions and replicas. Reads only.
+    """List topics with their numbers of partitions and replicas. Changes nothing.
 
     Example: zkconsumer topics list -z zk1:2181/kafka
     """
@@ -111,7 +110,7 @@ def list_(common: Common, *, names: NAMES = None) -> None:
 @app.command("show")
 @operator
 def show(common: Common, *, names: NAMES = None, topic: NAMED = None) -> None:
-    """Show leader and replicas of each partition. Reads only.
+    """Show the leader and the replicas of each partition. Changes nothing.
 
     Example: zkconsumer topics show orders -z zk1:2181/kafka
     """
@@ -138,7 +137,8 @@ def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:
     missing = sorted(set(names or ()) - found)
     if missing:
         raise ZkConsumerError(
-            f"no such topic: {', '.join(missing)}", remedy="see zkconsumer topics list"
+            f"no such topic: {', '.join(missing)}",
+            remedy="`zkconsumer topics list` lists the topics",
         )
 
 

@@ -1,4 +1,4 @@
-"""`zkconsumer trace`: what can be done with a trace."""
+"""`zkconsumer trace`: show traces of members as a timeline, or replay one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 
 @app.callback()
 def _trace() -> None:
-    """Work with traces, as `trace.file` and `simulate --output jsonl` write them."""
+    """Show or replay traces, which `trace.file` and `simulate --output jsonl` write."""
 
 
 @app.command()
 def show(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Traces of one group's members.")
+        list[Path], typer.Argument(metavar="FILE", help="Traces of members of one group.")
     ],
 ) -> None:
-    """Tell traces as a story in lanes: who did what when, and why.
+    """Print traces as a timeline with one column per member: what each did, when, and why.
 
-    Lines of several files are merged by their times, so they must come from one machine.
+    Lines of several files are merged by time, so the files must come from one machine.
 
     Example: zkconsumer trace show a.jsonl b.jsonl
     """
@@ -37,13 +37,13 @@ def show(
     settings = [entry["settings"] for entry in entries if "settings" in entry]
     members = list(dict.fromkeys(str(one["consumer"]) for one in settings))
     root = paths.ids(str(settings[0]["group"])).removesuffix("ids") if settings else ""
-    told = sorted((entry for entry in entries if "t" in entry), key=lambda entry: entry["t"])
-    for line in story(told, members, root=root):
+    events = sorted((entry for entry in entries if "t" in entry), key=lambda entry: entry["t"])
+    for line in story(events, members, root=root):
         print(line)
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
-    """A trace's lines; they are checked, so that nothing is told that cannot have happened."""
+    """Return the lines of a trace, decoded. Raises TraceError if the replay differs from them."""
     from zkconsumer.trace.replay import check as replay
 
     lines = list(_read(file))
@@ -55,9 +55,9 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")],
 ) -> None:
-    """Replay a trace: the machine must do the same again.
+    """Replay a trace and check that the state machine makes the same decisions.
 
-    Exits with 1, naming the line, if it does not.
+    Exit code 1: a decision differs; the error names the line.
 
     Example: zkconsumer trace check billing.jsonl
     """
@@ -70,7 +70,7 @@ def check(
 
 
 def _read(file: Path) -> Iterator[str]:
-    """The lines of a file, or of standard input (-), with their ends."""
+    """Yield the lines of a file, or of standard input for `-`, with their line ends."""
     from zkconsumer.errors import TraceError
 
     try:

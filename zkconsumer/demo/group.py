@@ -441,7 +441,7 @@ class Play:
             if process.poll() is not None:
                 raise self._fallen(name, process.returncode)
         with self._watcher.changed:
-            owners = {one: owner.thread_id for one, owner in self._watcher.owners.items()}
+            owners = {one: owner.thread for one, owner in self._watcher.owners.items()}
         self._view.draw(
             Frame(
                 owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from zkconsumer.zk.observer import OwnerInfo
+from zkconsumer.protocol.payloads import OwnerZnode
 
 
 class Seen(NamedTuple):
@@ -15,7 +15,7 @@ class Seen(NamedTuple):
 
     time_s: float
     partition: int
-    owner: OwnerInfo | None
+    owner: OwnerZnode | None
 
 
 @dataclass(slots=True)
@@ -104,20 +104,20 @@ def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterat
             if len(spell.members) > 1:
                 yield partition, f"delivered by {sorted(spell.members)} under token {token}"
     for partition, owner, gone_s in _tenures(log):
-        held = tally.spells[partition].get(owner.epoch)
+        held = tally.spells[partition].get(owner.czxid)
         if held is None:
             continue
-        mine = {one for one in held.members if owner.thread_id.startswith(f"{group}_{one}-")}
+        mine = {one for one in held.members if owner.thread.startswith(f"{group}_{one}-")}
         strangers = held.members - mine
         if strangers:
-            yield partition, f"delivered by {sorted(strangers)} while {owner.thread_id} owned it"
+            yield partition, f"delivered by {sorted(strangers)} while {owner.thread} owned it"
         if held.last_s > gone_s:
             yield partition, f"delivered {held.last_s - gone_s:.3f} s after the owner was gone"
 
 
-def _tenures(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerInfo, float]]:
+def _tenures(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerZnode, float]]:
     """Each (partition, owner, when it was seen gone) of the owners that are gone."""
-    current: dict[int, OwnerInfo | None] = {}
+    current: dict[int, OwnerZnode | None] = {}
     for at_s, partition, owner in log:
         before = current.get(partition)
         if before is not None:

@@ -13,8 +13,9 @@ from zkconsumer.demo.group_judge import Seen, Tally
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.zk.observer import Change, ChangeKind, Observer, OwnerInfo
+from zkconsumer.zk.observer import Change, ChangeKind, Observer
 
 
 class Watcher:
@@ -22,7 +23,7 @@ class Watcher:
 
     def __init__(self, observer: Observer, topic: str, partitions: int) -> None:
         self.changed = threading.Condition()
-        self.owners: dict[int, OwnerInfo] = {}
+        self.owners: dict[int, OwnerZnode] = {}
         self.members: dict[str, Mapping[str, int]] = {}
         self.registered_s: dict[str, float] = {}
         self.log: list[Seen] = []
@@ -45,7 +46,7 @@ class Watcher:
             partitions={self._topic: list(self._partitions)},
         )
         return {tp.partition: thread for tp, thread in due.items()} == {
-            partition: owner.thread_id for partition, owner in self.owners.items()
+            partition: owner.thread for partition, owner in self.owners.items()
         }
 
     def _follow(self, observer: Observer) -> None:
@@ -59,7 +60,7 @@ class Watcher:
 
     def _apply(self, time_s: float, change: Change) -> None:
         match change.key, change.after:
-            case TopicPartition() as tp, (OwnerInfo() | None) as owner if (
+            case TopicPartition() as tp, (OwnerZnode() | None) as owner if (
                 change.what is ChangeKind.OWNER
             ):
                 self.log.append(Seen(time_s, tp.partition, owner))

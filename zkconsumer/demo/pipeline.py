@@ -392,7 +392,7 @@ class Play:
             )
         if self._has_console and not self._console.alive:
             raise SandboxError("the JVM consumer ended", where=self._console.last_words())
-        owners = {one: owner.thread_id for one, owner in dict(self._watcher.owners).items()}
+        owners = {one: owner.thread for one, owner in dict(self._watcher.owners).items()}
         self._view.draw(
             Frame(
                 owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},

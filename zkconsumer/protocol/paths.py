@@ -300,6 +300,14 @@ def thread_id(consumer: str, number: int) -> str:
     return f"{consumer}-{number}"
 
 
+def consumer_of(thread: str) -> str:
+    """Return the consumer id in a thread id: the text before the last `-`.
+
+    `kafka.admin.ConsumerGroupCommand` cuts a thread id in the same way.
+    """
+    return thread.rpartition("-")[0]
+
+
 def thread_ids(consumer: str, count: int) -> tuple[str, ...]:
     """A consumer's thread ids for a topic with `count` streams, by number."""
     return tuple(thread_id(consumer, number) for number in range(count))

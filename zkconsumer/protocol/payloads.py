@@ -24,6 +24,7 @@ from typing import Final
 from zkconsumer.errors import MalformedZnodeError, shown
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
+from zkconsumer.protocol.model import ThreadId
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
 # Bytes. A ZooKeeper server takes no larger znode by default (`jute.maxbuffer`), so none of the
@@ -250,6 +251,32 @@ def decode_owner(payload: bytes | None, *, where: str) -> str:
         return ""
     remedy = "delete the znode, if no consumer holds it"
     return Payload(payload, where=where, remedy=remedy).text()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerZnode:
+    """A decoded owner znode.
+
+    Attributes:
+        thread: the consumer thread id that claims the partition; "" with a `fault`.
+        session: the session that holds the znode; 0 for a persistent znode, which no session
+            expiry deletes.
+        czxid: the ZooKeeper transaction that created the znode.
+        fault: why the payload is not a thread id.
+    """
+
+    thread: ThreadId
+    session: int
+    czxid: int
+    fault: str = ""
+
+
+def owner_znode(payload: bytes | None, *, session: int, czxid: int, where: str) -> OwnerZnode:
+    """Decode an owner znode; a payload that is not a thread id becomes its `fault`."""
+    try:
+        return OwnerZnode(decode_owner(payload, where=where), session, czxid)
+    except MalformedZnodeError as error:
+        return OwnerZnode("", session, czxid, error.what)
 
 
 def encode_offset(offset: int) -> bytes:

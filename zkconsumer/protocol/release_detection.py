@@ -21,6 +21,7 @@ from zkconsumer.protocol.group_assignment import (
     assign_each_member,
 )
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
@@ -78,7 +79,7 @@ def detect(
     quarrels = {one: why for one, payload in payloads.items() if (why := _misread(payload))}
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in registered}
     for tp, thread in owners.items():
-        held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+        held.setdefault(consumer_of(thread), {})[tp] = thread
     if not owners:
         unknown = "nobody owns a partition"
     elif None in registered.values():
@@ -98,7 +99,7 @@ def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rul
     """
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
     for tp, thread in owners.items():
-        held.setdefault(thread.rpartition("-")[0], {})[tp] = thread
+        held.setdefault(consumer_of(thread), {})[tp] = thread
     registered = (_read(payload, DEFAULT.parser) for payload in group.registrations.values())
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
     best, most = None, -1

@@ -46,7 +46,7 @@ from zkconsumer.protocol import paths, payloads, registrations
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
 from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import Kind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import Feed, SimMember
@@ -252,7 +252,7 @@ class Connector:
             partitions=partitions,
         )
         name = self.settings.consumer
-        mine = {tp: thread for tp, thread in whole.items() if thread.rpartition("-")[0] == name}
+        mine = {tp: thread for tp, thread in whole.items() if consumer_of(thread) == name}
         return dict(sorted(mine.items()))
 
     def _release_all(self) -> Program:

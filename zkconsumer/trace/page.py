@@ -11,7 +11,7 @@ from typing import Any
 
 from zkconsumer.errors import displayed
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, locate
+from zkconsumer.protocol.paths import Kind, consumer_of, locate
 from zkconsumer.trace.story import story
 
 Entry = dict[str, Any]
@@ -68,7 +68,7 @@ class _Chart:
         for tp, start, end, thread in self._bars:
             y = ROW * self._partitions.index(tp) + 3
             width = max(1.0, self._x(end) - self._x(start))
-            colour = self._colour(thread.rpartition("-")[0])
+            colour = self._colour(consumer_of(thread))
             yield (
                 f'<rect x="{self._x(start):.1f}" y="{y}" width="{width:.1f}" height="{ROW - 6}" '
                 f'fill="{colour}"><title>{escape(f"{tp}: {thread}")}, {start:.3f} to {end:.3f} s'

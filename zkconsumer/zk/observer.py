@@ -39,7 +39,7 @@ from zkconsumer.errors import (
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
-from zkconsumer.protocol.payloads import decode_offset, decode_owner
+from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
 
@@ -61,21 +61,8 @@ class GroupPart(Enum):
 ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerInfo:
-    """An owner znode: who claims, in which session (0: none, it will stay), and its czxid.
-
-    `fault` says why the payload is no thread id, which is then empty.
-    """
-
-    thread_id: str
-    session: int
-    epoch: int
-    fault: str = ""
-
-
 # A text in place of a value is the reason why the znode cannot be read.
-Value = Registration | OwnerInfo | int | str
+Value = Registration | OwnerZnode | int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,7 @@ class GroupSnapshot:
     """
 
     members: Mapping[str, Registration | str] = field(default_factory=dict)
-    owners: Mapping[TopicPartition, OwnerInfo] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, OwnerZnode] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int | str] = field(default_factory=dict)
 
 
@@ -158,12 +145,12 @@ class GroupWatcher:
     def snapshot(self) -> GroupSnapshot:
         """All values, by kind."""
         members: dict[str, Registration | str] = {}
-        owners: dict[TopicPartition, OwnerInfo] = {}
+        owners: dict[TopicPartition, OwnerZnode] = {}
         offsets: dict[TopicPartition, int | str] = {}
         for path in sorted(self._values, key=_order):
             at, value = paths.locate(path), self._values[path]
             match value:
-                case OwnerInfo():
+                case OwnerZnode():
                     owners[TopicPartition(at.name, at.partition)] = value
                 case Registration():
                     members[at.name] = value
@@ -282,18 +269,15 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
             case Kind.OFFSET:
                 return decode_offset(data, where=path)
             case _:
-                thread = decode_owner(data, where=path)
-                return OwnerInfo(thread, stat.ephemeralOwner, stat.czxid)
+                return owner_znode(data, session=stat.ephemeralOwner, czxid=stat.czxid, where=path)
     except MalformedZnodeError as error:
-        if kind is Kind.OWNER:
-            return OwnerInfo("", stat.ephemeralOwner, stat.czxid, error.what)
         return error.what
 
 
 # ---- observer ------------------------------------------------------------------------------------
 
 
-__all__ = ["Observer", "GroupSnapshot", "OwnerInfo", "GroupPart", "ALL", "Change", "ChangeKind"]
+__all__ = ["Observer", "GroupSnapshot", "GroupPart", "ALL", "Change", "ChangeKind"]
 
 # Seconds. kazoo's own back-off grows to a minute, so that an observer would miss the recovery.
 _RECONNECT_MAX_S = 0.5

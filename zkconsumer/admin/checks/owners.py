@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, fix_command, partitions_of
-from zkconsumer.admin.groups import OwnerNode
 from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
 from zkconsumer.errors import shown
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.payloads import OwnerZnode
 
 PERSISTENT_OWNER, STALE = "persistent-owner", "stale-owner"
 OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
@@ -38,7 +39,7 @@ def _stop(*sessions: int) -> str:
     return f"stop the process that holds session {held}: its znodes go with it"
 
 
-def _persistent(case: ExaminedGroup, tp: TopicPartition, node: OwnerNode) -> Finding:
+def _persistent(case: ExaminedGroup, tp: TopicPartition, node: OwnerZnode) -> Finding:
     return Finding(
         Severity.ERROR,
         PERSISTENT_OWNER,
@@ -54,7 +55,7 @@ def _persistent(case: ExaminedGroup, tp: TopicPartition, node: OwnerNode) -> Fin
 
 
 def _of_nothing(
-    case: ExaminedGroup, topic: str, nodes: list[OwnerNode], gone: list[TopicPartition]
+    case: ExaminedGroup, topic: str, nodes: list[OwnerZnode], gone: list[TopicPartition]
 ) -> Finding:
     numbers = tuple(tp.partition for tp in gone)
     exists = topic in case.topics
@@ -80,11 +81,11 @@ def _of_nothing(
     )
 
 
-def _unregistered(case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]) -> Iterator[Finding]:
+def _unregistered(case: ExaminedGroup, left: dict[TopicPartition, OwnerZnode]) -> Iterator[Finding]:
     members = case.image.registrations
     for (topic, thread), numbers in _unknown(case, left).items():
         sessions = {left[TopicPartition(topic, number)].session for number in numbers}
-        consumer = thread.rpartition("-")[0]
+        consumer = consumer_of(thread)
         if thread in members:
             code = FOREIGN_OWNER
             why = (
@@ -111,7 +112,7 @@ def _unregistered(case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]) ->
     mine_of = {one: case.session_of(paths.member(case.group, one)) for one in members}
     held: dict[str, list[TopicPartition]] = {}
     for tp, node in left.items():
-        consumer = node.thread.rpartition("-")[0]
+        consumer = consumer_of(node.thread)
         if consumer in mine_of and node.session != mine_of[consumer]:
             held.setdefault(consumer, []).append(tp)
     for consumer, old in held.items():
@@ -132,13 +133,13 @@ def _unregistered(case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]) ->
 
 
 def _unknown(
-    case: ExaminedGroup, left: dict[TopicPartition, OwnerNode]
+    case: ExaminedGroup, left: dict[TopicPartition, OwnerZnode]
 ) -> dict[tuple[str, str], tuple[int, ...]]:
     """Owners that are no registered thread; also of topics that no member asks for."""
     found = unregistered(case.wanted, left)
     others: dict[tuple[str, str], list[int]] = {}
     for tp, node in left.items():
-        consumer = node.thread.rpartition("-")[0]
+        consumer = consumer_of(node.thread)
         if tp.topic not in case.wanted.threads and consumer not in case.wanted.faults:
             others.setdefault((tp.topic, node.thread), []).append(tp.partition)
     return found | {key: tuple(numbers) for key, numbers in others.items()}
@@ -147,7 +148,7 @@ def _unknown(
 def _unowned(case: ExaminedGroup) -> Iterator[Finding]:
     for topic, missing in unowned(case.wanted, case.image.owners).items():
         due = dict.fromkeys(
-            thread.rpartition("-")[0]
+            consumer_of(thread)
             for number in missing
             if (thread := case.due.get(TopicPartition(topic, number)))
         )

@@ -28,6 +28,7 @@ from zkconsumer.admin.groups import (
     OFFSETS,
     OWNERS,
     GroupImage,
+    in_halves,
     member_reports,
     read_groups,
     read_topic_payloads,
@@ -38,6 +39,7 @@ from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.client import ZooKeeperClient
@@ -156,13 +158,14 @@ class Reader:
 
         Raises as `Connection.read` for all else.
         """
-        try:
-            return list(self._rows(groups, topics))
-        except AccessDeniedError as error:
-            if len(groups) == 1:
-                return [{"group": groups[0], "error": str(error)}]
-        half = len(groups) // 2
-        return self.rows(groups[:half], topics) + self.rows(groups[half:], topics)
+
+        def read(some: Sequence[str]) -> list[Row]:
+            return list(self._rows(some, topics))
+
+        def denied(name: str, error: AccessDeniedError) -> list[Row]:
+            return [{"group": name, "error": str(error)}]
+
+        return [row for part in in_halves(groups, read, denied) for row in part]
 
     # ---- the tables ------------------------------------------------------------------------------
 
@@ -292,7 +295,7 @@ def _partition(image: GroupImage, at: TopicPartition | PartitionLag) -> Row:
 
 
 def _member(thread: str | None) -> str | None:
-    return thread.rpartition("-")[0] or None if thread else None
+    return consumer_of(thread) or None if thread else None
 
 
 def _host(group: str, consumer: str) -> str | None:
