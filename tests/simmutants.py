@@ -23,6 +23,7 @@ from zkconsumer.consumer import executor, loop
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, SessionChanged
 from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
     commands,
     commits,
@@ -293,7 +294,7 @@ def _everyone_first() -> list[Patch]:
         others = {f"x{name}": one for name, one in whole.members.items() if name != consumer}
         return real(replace(whole, members=first | others), consumer=consumer, **more)
 
-    return [(assignment, "assignment", assignment)]
+    return [(member_assignment, "assignment", assignment)]
 
 
 def _lost_topic_change() -> list[Patch]:
