@@ -11,7 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
@@ -26,18 +26,17 @@ from zkconsumer.consumer.stream_fetcher import (
     inline,
 )
 from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
-from zkconsumer.errors import displayed
+from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError, displayed
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
 from zkconsumer.kafka.client_settings import broker_settings, fetch_settings, servers
 from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
-from zkconsumer.member.read_group import read_brokers
+from zkconsumer.member.read_group import read_brokers, read_raw_group
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.group_snapshot import GroupView
 from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Storage, ThreadId
 from zkconsumer.protocol.payloads import Broker
@@ -47,10 +46,9 @@ from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 from zkconsumer.zk.session import ZooKeeperSession
 
+T = TypeVar("T")
+
 # ---- brokers -------------------------------------------------------------------------------------
-
-
-RunningBrokers = Generator[Batch, Sequence[Reply], tuple[Broker, ...]]
 
 
 def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
@@ -58,24 +56,41 @@ def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Br
 
     Waits for each of ZooKeeper's two answers, at most `limit_s`. Not for the session's own threads.
     """
-    running = _listed_and_read()
-    batch = next(running)
-    while True:
-        answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
-        session.submit(batch, answer.put)
-        try:
-            replies = answer.get(timeout=limit_s)
+    try:
+        return _run(_list_and_read_brokers(), session, limit_s=limit_s)
+    except ZooKeeperUnreachableError:
+        return ()
+
+
+def _run(
+    running: Generator[Batch, Sequence[Reply], T], session: ZooKeeperSession, *, limit_s: float
+) -> T:
+    """Run an operation to its end, waiting at most `limit_s` seconds for each batch of replies.
+
+    Raises ZooKeeperUnreachableError when the replies do not come, or the connection breaks.
+    """
+    try:
+        batch = next(running)
+        while True:
+            answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
+            session.submit(batch, answer.put)
+            try:
+                replies = answer.get(timeout=limit_s)
+            except queue.Empty:
+                raise ZooKeeperUnreachableError(
+                    f"ZooKeeper has not answered within {limit_s:g} s", remedy="try again"
+                ) from None
             if any(reply.code is Code.BROKEN for reply in replies):
-                return ()
+                raise ZooKeeperUnreachableError(
+                    "the connection to ZooKeeper broke before it answered", remedy="try again"
+                )
             batch = running.send(replies)
-        except queue.Empty:
-            return ()
-        except StopIteration as end:
-            found: tuple[Broker, ...] = end.value
-            return found
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
-def _listed_and_read() -> RunningBrokers:
+def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, ...]]:
     (listing,) = yield [rq.Children(paths.BROKER_IDS)]
     return (yield from read_brokers(listing.value if listing.code is Code.OK else ()))
 
@@ -87,6 +102,9 @@ logger = logging.getLogger(__name__)
 
 # `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
 NUDGE_S: Final = 60.0
+
+# Seconds to wait for a reply while `peers.release=auto` reads the group; then the join fails.
+REPLY_S: Final = 30.0
 
 # A settled member reads the group again after so long at the least (unit: seconds), should a watch
 # have been lost; a reading is a request for each member, and a few for each topic.
@@ -103,7 +121,7 @@ def settings(
     """What the machine decides by.
 
     Raises ConfigError when members of the peers' release would misread our registration, and with
-    `peers.release=auto` what `ZooKeeperSession.survey` raises.
+    `peers.release=auto` AccessDeniedError or ZooKeeperUnreachableError.
     """
     release = _profile(config, session)
     validate_registration(wanted, profile=release)
@@ -134,18 +152,42 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
     """What `peers.release` names; for `auto`, what the group's owner nodes show at this moment."""
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
-    found = session.survey(config.group_id)
-    group = GroupInput(
+    reading = read_raw_group(
+        config.group_id,
         Strategy(config.partition_assignment_strategy),
-        dict(sorted(found.registrations.items())),
-        found.topics,
         exclude_internal=config.exclude_internal_topics,
     )
-    finding = detect(group, found.owners)
+    group, owners = _run(_readable(reading), session, limit_s=REPLY_S)
+    finding = detect(group, owners)
     logger.info(
         "peers.release=auto: as %s (%s)", finding.profile.release, displayed(finding.reason)
     )
     return finding.profile
+
+
+def _readable(
+    running: Generator[Batch, Sequence[Reply], T],
+) -> Generator[Batch, Sequence[Reply], T]:
+    """Run an operation, and raise AccessDeniedError when ZooKeeper refuses one of its reads."""
+    try:
+        batch = next(running)
+        while True:
+            replies = yield batch
+            refused = [
+                request.path
+                for request, reply in zip(batch, replies, strict=True)
+                if reply.code is Code.NO_AUTH and not isinstance(request, rq.Multi)
+            ]
+            if refused:
+                raise AccessDeniedError(
+                    "the group may not be read",
+                    where=", ".join(refused),
+                    remedy="ask for rights on the znodes, or name the release in peers.release",
+                )
+            batch = running.send(replies)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def storage(config: ConsumerConfig) -> Storage:

@@ -15,6 +15,7 @@ from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, V
 from zkconsumer.member.operations import MemberIdentity, Replies, Running, reason
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
 from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
@@ -228,20 +229,34 @@ def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
 
     Watches nothing: it is asked for once, when the group has not settled for a while.
     """
-    consumers = yield from _list(paths.ids(member.group))
-    listing = yield from _list(paths.TOPICS)
-    owning = yield from _list(paths.owners(member.group))
-    registrations = yield from _read([paths.member(member.group, one) for one in consumers])
-    topics = yield from _read([paths.topic(one) for one in listing])
-    owners = yield from _read_owners(member.group, owning)
-    group = GroupInput(
-        member.strategy,
-        {path.rpartition("/")[2]: data for path, data in registrations.items()},
-        {path.rpartition("/")[2]: data for path, data in topics.items()},
-        exclude_internal=bool(member.internal),
+    group, owners = yield from read_raw_group(
+        member.group, member.strategy, exclude_internal=bool(member.internal)
     )
     quarrels = detect(group, owners, own=member.profile).quarrels
     return (lambda now: Diagnosed(now=now, quarrels=quarrels)) if quarrels else None
+
+
+def read_raw_group(
+    group: str, strategy: Strategy, *, exclude_internal: bool
+) -> Generator[Batch, Replies, tuple[GroupInput, dict[TopicPartition, ThreadId]]]:
+    """Read the payloads from which members compute the assignment, and the owner znodes.
+
+    Sets no watch. The reading is not atomic: a znode that is deleted between listing and reading,
+    or that must not be read, is left out.
+    """
+    consumers = yield from _list(paths.ids(group))
+    listing = yield from _list(paths.TOPICS)
+    owning = yield from _list(paths.owners(group))
+    registrations = yield from _read([paths.member(group, one) for one in consumers])
+    topics = yield from _read([paths.topic(one) for one in listing])
+    owners = yield from _read_owners(group, owning)
+    found = GroupInput(
+        strategy,
+        {path.rpartition("/")[2]: data for path, data in registrations.items()},
+        {path.rpartition("/")[2]: data for path, data in topics.items()},
+        exclude_internal=exclude_internal,
+    )
+    return found, owners
 
 
 def _list(path: str) -> Generator[Batch, Replies, Sequence[str]]:

@@ -51,6 +51,105 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
 
+# ---- the connection of a client -----------------------------------------------------------------
+
+
+def session_id(client: KazooClient) -> int | None:
+    """Return the session's number, also while there is no connection.
+
+    `KazooClient.client_id` is None without a connection, although the session may still exist.
+    """
+    number: int | None = client._session_id
+    return number
+
+
+def observe_connection(
+    client: KazooClient,
+    *,
+    established: Callable[[tuple[int, bytes]], None],
+    ended: Callable[[BaseException | None], None],
+) -> None:
+    """Report each authenticated connection, and the end of the client's connection loop.
+
+    kazoo reports a connection before it authenticates. Its connection loop ends for good when the
+    server refuses the credential, and on every exception that kazoo does not expect, for example
+    one of a SASL library whose Kerberos ticket has expired. kazoo reports that end as a session
+    expiry.
+
+    Args:
+        client: a client that has not been started.
+        established: gets the session's number and password; called on kazoo's connection thread.
+        ended: gets the exception that ended the last attempt to connect, or the loop itself; None
+            if the loop was stopped.
+    """
+    connection: Any = client._connection
+    connect, zk_loop = connection._connect, connection.zk_loop
+    fault: BaseException | None = None
+
+    def connect_and_report(*args: Any) -> Any:
+        nonlocal fault
+        fault = None
+        try:
+            result = connect(*args)
+        except BaseException as error:
+            fault = error
+            raise
+        identity = client.client_id
+        if identity is not None:
+            established(identity)
+        return result
+
+    def loop_and_report() -> None:
+        nonlocal fault
+        try:
+            zk_loop()
+        except Exception as error:  # noqa: BLE001  # it becomes an event
+            fault = error
+        ended(fault)
+
+    connection._connect, connection.zk_loop = connect_and_report, loop_and_report
+
+
+def limit_attempts(
+    client: KazooClient,
+    limit_s: float,
+    *,
+    open_tls: Callable[..., Any] | None,
+    negotiated: Callable[[float], None],
+) -> None:
+    """Limit each attempt to connect to `limit_s` seconds, and report the negotiated time-out.
+
+    The two wrapped calls cover everything between the opening of a socket and the first request.
+
+    Args:
+        client: a client that has not been started.
+        limit_s: the upper bound of every wait within one attempt.
+        open_tls: opens an encrypted connection in place of kazoo's plain one.
+        negotiated: gets the session timeout in seconds that the server granted, which kazoo keeps
+            to itself.
+    """
+    connection: Any = client._connection
+    handler: Any = client.handler
+    invoke, create_connection = connection._invoke, handler.create_connection
+
+    def open_socket(address: Any, *, timeout: float = limit_s, **kwargs: Any) -> Any:
+        timeout = min(timeout, limit_s)
+        if open_tls is not None:
+            return open_tls(address, hostname=kwargs.get("hostname"), timeout=timeout)
+        return create_connection(address, timeout=timeout, **kwargs)
+
+    def invoke_within_limit(timeout: float, *args: Any, **kwargs: Any) -> Any:
+        result = invoke(min(timeout, limit_s), *args, **kwargs)
+        granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
+        if granted > 0:
+            negotiated(granted / 1000)
+        return result
+
+    connection._invoke, handler.create_connection = invoke_within_limit, open_socket
+
+
+# ---- kazoo's threads and sockets ----------------------------------------------------------------
+
 
 class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, but that watches and replies arrive in the order the server sent them.

@@ -4,21 +4,17 @@ Two rules that kazoo's behaviour forces (each was measured): a listener only enq
 made inside one never returns; and LOST is never waited for, since kazoo reports it only after it
 has reconnected. Watches are one-shot and do not survive a disconnect: after `Connected` the member
 reads everything again.
-
-One raw reading of a group: what its members compute the assignment from, and who owns what.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
@@ -27,89 +23,14 @@ from zkconsumer.errors import (
     AccessDeniedError,
     ChrootMissingError,
     ConfigError,
-    MalformedZnodeError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import ConsumerId, Session, ThreadId, TopicPartition
-from zkconsumer.protocol.paths import Kind
-from zkconsumer.protocol.payloads import decode_owner
+from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, Sent
-
-# ---- survey --------------------------------------------------------------------------------------
-
-
-# Seconds one reply may take; a server that is slower than this is treated like a lost connection.
-_REPLY_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Payloads as they stand in ZooKeeper; None where a znode has none.
-
-    Not atomic: what goes between listing and reading is left out.
-    """
-
-    registrations: dict[ConsumerId, bytes | None]
-    topics: dict[str, bytes | None]
-    owners: dict[TopicPartition, ThreadId]
-
-
-def read_survey(client: KazooClient, group: str) -> Survey:
-    """Read the registrations, every topic there is, and the owners; kazoo's errors come through."""
-    ids = {name: paths.member(group, name) for name in _children(client, paths.ids(group))}
-    topics = {name: paths.topic(name) for name in _children(client, paths.TOPICS)}
-    owned = _children(client, paths.owners(group))
-    below = _get_children(client, [paths.owners_of(group, topic) for topic in owned])
-    owners = {}
-    for path, data in _get(client, below).items():
-        located = paths.locate(path)
-        try:
-            thread = decode_owner(data, where=path)
-        except MalformedZnodeError:
-            thread = ""
-        if located.kind is Kind.OWNER:
-            owners[TopicPartition(located.name, located.partition)] = thread
-    payloads = _get(client, [*ids.values(), *topics.values()])
-    return Survey(
-        registrations={name: payloads[path] for name, path in ids.items() if path in payloads},
-        topics={name: payloads[path] for name, path in topics.items() if path in payloads},
-        owners=owners,
-    )
-
-
-def _children(client: KazooClient, path: str) -> list[str]:
-    return [child.rpartition("/")[2] for child in _get_children(client, [path])]
-
-
-def _get_children(client: KazooClient, parents: Iterable[str]) -> list[str]:
-    """The paths of all children, asked for at once; a parent that does not exist has none."""
-    found = []
-    for parent, pending in [(one, client.get_children_async(one)) for one in parents]:
-        try:
-            found += [f"{parent}/{name}" for name in pending.get(timeout=_REPLY_S)]
-        except NoNodeError:
-            continue
-    return found
-
-
-def _get(client: KazooClient, wanted: Iterable[str]) -> dict[str, bytes | None]:
-    """Path -> payload, asked for at once; without those that do not exist."""
-    found: dict[str, bytes | None] = {}
-    for path, pending in [(one, client.get_async(one)) for one in wanted]:
-        try:
-            found[path] = pending.get(timeout=_REPLY_S)[0]
-        except NoNodeError:
-            continue
-    return found
-
-
-# ---- session -------------------------------------------------------------------------------------
-
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +88,6 @@ class ZooKeeperSession:
         self._timeout_s = config.zookeeper_session_timeout_s
         # The session's number and password, with which a new client goes on with it.
         self._identity: tuple[int, bytes] | None = None
-        self._fault: BaseException | None = None  # what ended the last attempt to connect
         self._death: ClientDeath | None = None
         self._decided = threading.Event()  # the first connection stands, or the client has died
         self._lock = threading.Lock()
@@ -186,82 +106,41 @@ class ZooKeeperSession:
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             **client_options(config),
         )
-        self._attend_attempts(client, max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s))
-        self._attend_loop(client)
+        kazoo_transport.limit_attempts(
+            client,
+            max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s),
+            open_tls=self._tls.open if self._tls else None,
+            negotiated=self._timeout_negotiated,
+        )
+        kazoo_transport.observe_connection(
+            client,
+            established=self._connection_established,
+            ended=lambda fault: self._loop_ended(client, fault),
+        )
         client.add_listener(lambda state: self._state_changed(client, state))
         return client
 
-    def _attend_loop(self, client: KazooClient) -> None:
-        """Tell when a connection stands, and when the connection loop has ended for good.
+    def _connection_established(self, identity: tuple[int, bytes]) -> None:
+        self._identity = identity
+        self._on_state(Session(identity[0], self._timeout_s))
+        self._decided.set()
 
-        kazoo says "connected" before it authenticates. Its loop ends when the server refuses the
-        credential, and on every exception that kazoo does not expect, such as one of a SASL
-        library whose Kerberos ticket has expired; kazoo reports that as it reports an expiry.
-        """
-        connection: Any = client._connection
-        connect, zk_loop = connection._connect, connection.zk_loop
-
-        def connecting(*args: Any) -> Any:
-            self._fault = None
-            try:
-                result = connect(*args)
-            except BaseException as error:
-                self._fault = error
-                raise
-            identity = client.client_id
-            if identity is not None:
-                self._identity = identity
-                self._on_state(Session(identity[0], self._timeout_s))
-                self._decided.set()
-            return result
-
-        def looping() -> None:
-            try:
-                zk_loop()
-            except Exception as error:  # noqa: BLE001  # it becomes an event
-                self._fault = error
-            self._loop_ended(client)
-
-        connection._connect, connection.zk_loop = connecting, looping
-
-    def _loop_ended(self, client: KazooClient) -> None:
+    def _loop_ended(self, client: KazooClient, fault: BaseException | None) -> None:
         if self._is_stopping or client is not self._client:
             return
         with self._lock:
-            self._death = _death_of(self._fault)
+            self._death = _death_of(fault)
             has_started = self._has_started
         logger.debug("the ZooKeeper client has died: %s", self._death.reason)
         self._decided.set()
         if has_started:
             self._on_death(self._death)
 
-    def _attend_attempts(self, client: KazooClient, limit_s: float) -> None:
-        """Bound each attempt to connect, and learn the negotiated timeout, which kazoo keeps.
-
-        Everything between the opening of a socket and the first request passes these two calls.
-        """
-        connection: Any = client._connection
-        handler: Any = client.handler
-        invoke, create_connection = connection._invoke, handler.create_connection
-        tls = self._tls
-
-        def opening(address: Any, *, timeout: float = limit_s, **kwargs: Any) -> Any:
-            timeout = min(timeout, limit_s)
-            if tls is not None:
-                return tls.open(address, hostname=kwargs.get("hostname"), timeout=timeout)
-            return create_connection(address, timeout=timeout, **kwargs)
-
-        def listening(timeout: float, *args: Any, **kwargs: Any) -> Any:
-            result = invoke(min(timeout, limit_s), *args, **kwargs)
-            granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
-            if granted > 0:
-                self._timeout_s = granted / 1000
-            return result
-
-        connection._invoke, handler.create_connection = listening, opening
+    def _timeout_negotiated(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
 
     def _state_changed(self, client: KazooClient, state: str) -> None:
-        # Of a connection that stands `_attend_loop` tells, after the authentication.
+        # `_connection_established` reports a connection, after the authentication.
         if client is self._client and state != KazooState.CONNECTED:
             self._on_state(None)
 
@@ -375,26 +254,6 @@ class ZooKeeperSession:
             return []
         return answer.splitlines()
 
-    def survey(self, group: str) -> Survey:
-        """Read what a group's members compute the assignment from, and who owns what; waits.
-
-        Raises ZooKeeperUnreachableError or AccessDeniedError.
-        """
-        try:
-            return read_survey(self._client, group)
-        except kz.NoAuthError as error:
-            raise AccessDeniedError(
-                "the group may not be read",
-                where=f"{paths.CONSUMERS}/{group}",
-                remedy="ask for rights on the znodes, or name the release in peers.release",
-            ) from error
-        except (kz.KazooException, self._client.handler.timeout_exception) as error:
-            raise ZooKeeperUnreachableError(
-                f"ZooKeeper went away while the group was read: {error!r}",
-                where=self._hosts,
-                remedy="try again",
-            ) from error
-
     def death_error(self, death: ClientDeath) -> ZkConsumerError:
         """The error that says why there is no client any more, for whoever waits for one."""
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
@@ -453,8 +312,7 @@ class ZooKeeperSession:
 
     def is_over(self, session_id: int) -> bool:
         """Has this session ended, or another taken its place? Known before `on_state` tells it."""
-        # Not `client_id`, which is None while there is no connection, though the session may live.
-        return bool(self._client._session_id != session_id)
+        return kazoo_transport.session_id(self._client) != session_id
 
     def submit(
         self,
