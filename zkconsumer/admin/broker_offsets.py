@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 
-from zkconsumer.admin.groups import read_brokers
+from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
 from zkconsumer.kafka.client_settings import broker_settings
@@ -30,7 +30,7 @@ class BrokerOffsets:
     def of(cls, connection: ZooKeeperClient) -> BrokerOffsets:
         """That of the brokers that are registered now."""
         limit_s = connection.config.zookeeper_connection_timeout_s
-        return cls(connection.config, registered(connection), limit_s)
+        return cls(connection.config, registered_brokers(connection), limit_s)
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition]
@@ -68,8 +68,3 @@ class BrokerOffsets:
             store.stop()
         denied, unavailable = reply.value
         return {**denied, **unavailable}
-
-
-def registered(connection: ZooKeeperClient) -> list[Broker]:
-    """The brokers whose registrations can be read."""
-    return [one for one in read_brokers(connection).values() if isinstance(one, Broker)]

@@ -25,6 +25,7 @@ from zkconsumer.admin.groups import (
     read_group_names,
     read_topic_names,
     read_topics,
+    registered_brokers,
     unknown_group,
 )
 from zkconsumer.admin.plan import Plan
@@ -214,7 +215,7 @@ def _with_logs(
     partitions = sorted({tp for tps in wanted.values() for tp in tps})
     if ask_logs is None or not partitions:
         return cases
-    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    brokers = registered_brokers(connection)
     logs = ask_logs(brokers, partitions)
     return {
         name: replace(case, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})

@@ -24,12 +24,13 @@ from zkconsumer.protocol.paths import Kind, thread_ids
 from zkconsumer.protocol.payloads import (
     Broker,
     OwnerZnode,
-    decode_broker,
+    decode_brokers,
     decode_offset,
     decode_partition_state,
     decode_replicas,
     decode_topic,
     owner_znode,
+    readable_brokers,
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
@@ -281,13 +282,13 @@ def read_topic_names(connection: ZooKeeperClient) -> list[str]:
 def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZnodeError]:
     """The registered brokers by id; in place of what cannot be read stands the error."""
     ids = connection.children([paths.BROKER_IDS]).get(paths.BROKER_IDS, [])
-    found: dict[str, Broker | MalformedZnodeError] = {}
-    for path, node in connection.read(paths.broker(number) for number in ids).items():
-        try:
-            found[paths.locate(path).name] = decode_broker(node.data, where=path)
-        except MalformedZnodeError as error:
-            found[paths.locate(path).name] = error
-    return found
+    nodes = connection.read(paths.broker(number) for number in ids)
+    return decode_brokers({paths.locate(path).name: node.data for path, node in nodes.items()})
+
+
+def registered_brokers(connection: ZooKeeperClient) -> list[Broker]:
+    """Return the registered brokers whose registrations can be read."""
+    return readable_brokers(read_brokers(connection))
 
 
 # ---- groups --------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from zkconsumer.admin.groups import (
     GroupImage,
     MemberReport,
     member_reports,
-    read_brokers,
     read_groups,
     read_topic_payloads,
+    registered_brokers,
 )
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
@@ -171,7 +171,7 @@ def lags_of(
 ) -> dict[str, GroupLag]:
     """As `group_lags`, of groups that have been read."""
     topics = read_topic_payloads(connection, images.values())
-    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    brokers = registered_brokers(connection)
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}
     wants = {name: requested_topics(image.members, topics) for name, image in images.items()}
     wanted = {

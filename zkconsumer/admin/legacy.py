@@ -39,7 +39,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import (
     Broker,
     Thrown,
-    decode_broker,
+    decode_brokers,
     decode_partition_state,
     decode_topic,
 )
@@ -130,13 +130,13 @@ class ZkUtils:
     def brokers(self) -> dict[int, Broker]:
         """The registered brokers that can be read, by id."""
         ids = self.children_or_none(paths.BROKER_IDS) or []
-        found = {}
-        for path, node in self.connection.read(paths.broker(one) for one in ids).items():
-            try:
-                found[int(paths.locate(path).name)] = decode_broker(node.data, where=path)
-            except (MalformedZnodeError, ValueError):
-                continue
-        return found
+        nodes = self.connection.read(paths.broker(one) for one in ids)
+        found = decode_brokers({paths.locate(path).name: node.data for path, node in nodes.items()})
+        return {
+            int(number): one
+            for number, one in found.items()
+            if isinstance(one, Broker) and paths.is_partition(number)
+        }
 
     # ---- a group ---------------------------------------------------------------------------------
 

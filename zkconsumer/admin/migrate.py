@@ -20,10 +20,10 @@ from zkconsumer.admin.group_changes import plan_offsets
 from zkconsumer.admin.groups import (
     GroupImage,
     OffsetNode,
-    read_brokers,
     read_groups,
     read_topic_names,
     read_topics,
+    registered_brokers,
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
@@ -131,7 +131,7 @@ def plan_migration(
     image = image or GroupImage(group, {})
     partitions = _partitions(connection, topics)
     asked = sorted({*partitions, *_chosen(image.offsets, topics)})
-    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    brokers = registered_brokers(connection)
     stored = _known(ask_kafka(brokers, group, [tp for tp in asked if tp in partitions]))
     if is_new and not (stored and direction is Direction.TO_ZOOKEEPER):
         raise unknown_group(group, connection)
@@ -167,7 +167,7 @@ def verify_migration(
     """What of an applied migration is not in its store, read anew; empty when all has arrived."""
     moved = [one for one in done.transfers if one.action in _MOVES]
     image = _image(connection, done.group)
-    brokers = [one for one in read_brokers(connection).values() if isinstance(one, Broker)]
+    brokers = registered_brokers(connection)
     stored = _known(ask_kafka(brokers, done.group, [one.partition for one in moved]))
     missing = []
     for one in moved:

@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from zkconsumer.admin.broker_offsets import registered
 from zkconsumer.admin.group_changes import Targets, plan_offsets
 from zkconsumer.admin.groups import (
     OFFSETS,
@@ -36,6 +35,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     read_topic_names,
     read_topics,
+    registered_brokers,
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
@@ -307,7 +307,7 @@ def plan_reset(
         raise ConfigError(
             f"group {group} has no offsets and no owners", remedy="name topics with --topic"
         )
-    brokers = registered(connection)
+    brokers = registered_brokers(connection)
     times_note = _by_time(brokers, reset, times)
     logs = log_ends(brokers, partitions, limit_s=limit_s)
     kafka = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
@@ -376,7 +376,7 @@ def read_committed(
     )
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
-    brokers = [] if storage is Storage.ZOOKEEPER else registered(connection)
+    brokers = [] if storage is Storage.ZOOKEEPER else registered_brokers(connection)
     for name in names:
         if name not in images:
             raise unknown_group(name)
@@ -404,7 +404,7 @@ def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: 
     none. What the brokers do not tell is a note as well. `limit_s`: seconds for each question.
     """
     names = list(groups)
-    brokers = registered(connection)
+    brokers = registered_brokers(connection)
     notes: list[str] = []
     for number, name in enumerate(names):
         more = len(names) - number - 1

@@ -13,6 +13,7 @@ from zkconsumer.cli.output import Column, Output, Table, say, say_all
 from zkconsumer.cli.partition_rows import COLUMNS, GROUP, STATUS, group_words, partition_rows
 from zkconsumer.cli.watching import Interval, Watch, watch
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Selection, Status, Window
@@ -209,7 +210,7 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     Like the original it shows only topics that have an owner directory, and then the members that
     own nothing.
     """
-    from zkconsumer.protocol.paths import consumer_of, owners
+    from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
     rows = [

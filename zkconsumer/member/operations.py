@@ -632,10 +632,7 @@ def _read_back(
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
-    """Offsets that are not at the version we expected, and which of them a tool has marked.
-
-    A marked edit is a write whose mzxid equals a mark's czxid: both in one transaction.
-    """
+    """Offsets that are not at the version we expected, and which of them a tool has marked."""
     stored = yield from read_offsets(member, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}
@@ -643,5 +640,5 @@ def _read_back(
     names = listing.value if listing.code is Code.OK else ()
     room = paths.edits(member.group)
     seen = yield [rq.Exists(f"{room}/{name}") for name in names]
-    marks = {reply.value.czxid for reply in seen if reply.value is not None}
-    return foreign, frozenset(tp for tp, found in foreign.items() if found.mzxid in marks)
+    mzxids = {tp: found.mzxid for tp, found in foreign.items()}
+    return foreign, payloads.marked(mzxids, [reply.value for reply in seen])

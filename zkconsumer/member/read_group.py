@@ -16,8 +16,7 @@ from zkconsumer.member.operations import MemberIdentity, Replies, Running, reaso
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.filters import TopicFilter, matching, normalise
-from zkconsumer.protocol.group_assignment import GroupInput
+from zkconsumer.protocol.group_assignment import GroupInput, Subscriptions
 from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind
@@ -120,17 +119,12 @@ def _expand(view: GroupView, topics: Sequence[str], internal: frozenset[str]) ->
     members, malformed = dict(view.members), dict(view.malformed)
     matched: dict[str, Mapping[str, int]] = {}
     unevaluated: dict[str, str] = {}
-    known: dict[TopicFilter, tuple[str, ...]] = {}  # members of a group mostly share one
+    subscriptions = Subscriptions(topics, internal=internal)
     for name, one in view.members.items():
         if one.pattern is Pattern.STATIC:
             continue
-        # Only the first entry of a pattern's subscription counts (`TopicCount`).
-        regex, streams = next(iter(one.subscription.items()))
-        wanted = TopicFilter(one.pattern, normalise(regex))
         try:
-            if wanted not in known:
-                known[wanted] = matching(wanted, topics, internal=internal)
-            matched[name] = dict.fromkeys(known[wanted], streams)
+            matched[name] = subscriptions.of(one)
         except UnsupportedFilterError as error:
             unevaluated[name] = error.what
         except InvalidFilterError as error:
@@ -174,18 +168,19 @@ def read_brokers(
     ids: Sequence[str],
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
     """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
-    brokers = []
     numbers = sorted(ids)
-    for number, reply in zip(
-        numbers, (yield [rq.Get(paths.broker(n)) for n in numbers]), strict=True
-    ):
-        if reply.code is Code.OK:
-            try:
-                where = paths.broker(number)
-                brokers.append(payloads.decode_broker(reply.value.data, where=where))
-            except MalformedZnodeError as error:
-                logger.warning("%s", error)
-    return tuple(brokers)
+    replies = yield [rq.Get(paths.broker(number)) for number in numbers]
+    found = payloads.decode_brokers(
+        {
+            number: reply.value.data
+            for number, reply in zip(numbers, replies, strict=True)
+            if reply.code is Code.OK
+        }
+    )
+    for one in found.values():
+        if isinstance(one, MalformedZnodeError):
+            logger.warning("%s", one)
+    return tuple(payloads.readable_brokers(found))
 
 
 def _read_topics(

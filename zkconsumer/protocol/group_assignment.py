@@ -94,11 +94,12 @@ class _Reading:
         self._variant = profile.variant
         self.counts: dict[ConsumerId, Mapping[str, int]] = {}
         self._unreadable: dict[ConsumerId, Failure] = {}
-        internal = profile.internal_topics if group.exclude_internal else frozenset()
+        internal = profile.internal_topics if group.exclude_internal else frozenset[str]()
+        subscriptions = Subscriptions(group.topics, internal=internal)
         for consumer, payload in group.registrations.items():
             try:
                 registration = read_registration(payload, where=consumer, profile=profile)
-                self.counts[consumer] = topics_of(registration, group.topics, internal)
+                self.counts[consumer] = subscriptions.of(registration)
             except ZkConsumerError as error:
                 self._unreadable[consumer] = _failure(error)
         self.partitions: dict[str, tuple[int, ...]] = {}
@@ -126,21 +127,34 @@ class _Reading:
                 return theirs or next(iter(self._faults.values()), None)
 
 
-def topics_of(
-    registration: Registration, topics: Iterable[str], internal: frozenset[str]
-) -> Mapping[str, int]:
-    """Topic -> number of streams of one member; of a filter, those of `topics` that it matches.
+class Subscriptions:
+    """Expands members' subscriptions over one list of topics.
 
-    Raises as `matching`, and MalformedZnodeError for a filter without streams (AssertionError).
+    Most members of a group have the same pattern, so each pattern is matched only once.
     """
-    if registration.pattern is Pattern.STATIC:
-        return registration.subscription
-    ((regex, streams),) = registration.subscription.items()
-    topic_filter = TopicFilter(registration.pattern, normalise(regex))
-    found = matching(topic_filter, topics, internal=internal)
-    if found and streams < 1:
-        raise MalformedZnodeError(f"{streams} streams", thrown=Thrown.ASSERTION)
-    return dict.fromkeys(found, streams)
+
+    def __init__(self, topics: Iterable[str], *, internal: frozenset[str]) -> None:
+        """Take all existing topics, and the internal topics that no pattern matches."""
+        self._topics, self._internal = tuple(topics), internal
+        self._matched: dict[TopicFilter, tuple[str, ...]] = {}
+
+    def of(self, registration: Registration) -> Mapping[str, int]:
+        """Return the number of streams of each topic that one member subscribes to.
+
+        Raises what `matching` raises, and MalformedZnodeError for a pattern that matches a topic
+        and has no streams (JVM: AssertionError).
+        """
+        if registration.pattern is Pattern.STATIC:
+            return registration.subscription
+        # Kafka's `TopicCount` uses only the first entry of a pattern's subscription.
+        regex, streams = next(iter(registration.subscription.items()))
+        topic_filter = TopicFilter(registration.pattern, normalise(regex))
+        if topic_filter not in self._matched:
+            found = matching(topic_filter, self._topics, internal=self._internal)
+            self._matched[topic_filter] = found
+        if self._matched[topic_filter] and streams < 1:
+            raise MalformedZnodeError(f"{streams} streams", thrown=Thrown.ASSERTION)
+        return dict.fromkeys(self._matched[topic_filter], streams)
 
 
 def _partitions(
@@ -225,13 +239,14 @@ def requested_topics(
     Kafka: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`, 0.8.0 to 1.1.1.
     """
     internal = profile.internal_topics if exclude_internal else frozenset[str]()
+    subscriptions = Subscriptions(topics, internal=internal)
     counts: dict[ConsumerId, Mapping[str, int]] = {}
     faults: dict[ConsumerId, ZkConsumerError] = {}
     for consumer, registration in members.items():
         try:
             if isinstance(registration, MalformedZnodeError):
                 raise registration
-            counts[consumer] = topics_of(registration, topics, internal)
+            counts[consumer] = subscriptions.of(registration)
         except ZkConsumerError as error:
             faults[consumer] = error
     threads: dict[str, list[ThreadId]] = {}

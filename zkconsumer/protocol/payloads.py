@@ -15,17 +15,21 @@ partitions there, and some in 1.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from zkconsumer.errors import MalformedZnodeError, shown
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
 from zkconsumer.protocol.model import ThreadId
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
+from zkconsumer.protocol.requests import Stat
+
+_Key = TypeVar("_Key")
 
 # Bytes. A ZooKeeper server takes no larger znode by default (`jute.maxbuffer`), so none of the
 # JVM's payloads is larger. A larger one is refused unread.
@@ -197,6 +201,24 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
     return Broker(*plaintext, version if type(version) is int else 1, endpoints)
 
 
+def decode_brokers(
+    registrations: Mapping[str, bytes | None],
+) -> dict[str, Broker | MalformedZnodeError]:
+    """Return each broker by its id, or the error that says why its registration is malformed."""
+    found: dict[str, Broker | MalformedZnodeError] = {}
+    for number, payload in registrations.items():
+        try:
+            found[number] = decode_broker(payload, where=paths.broker(number))
+        except MalformedZnodeError as error:
+            found[number] = error
+    return found
+
+
+def readable_brokers(found: Mapping[str, Broker | MalformedZnodeError]) -> list[Broker]:
+    """Return the brokers among the results of `decode_brokers`."""
+    return [one for one in found.values() if isinstance(one, Broker)]
+
+
 def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int, ...]]:
     """The brokers that keep each partition of a topic, the preferred leader first.
 
@@ -297,3 +319,20 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
         return parse_int64(text)
     except ValueError as error:
         raise raw.malformed(f"{shown(text)} is no offset", Thrown.NUMBER) from error
+
+
+# ---- edit marks ---------------------------------------------------------------------------------
+
+
+def marked(mzxids: Mapping[_Key, int], marks: Iterable[Stat | None]) -> frozenset[_Key]:
+    """Return those offsets that an operator's tool was the last to write.
+
+    A tool writes the offset and creates a mark in one transaction, so the offset's mzxid equals
+    the mark's czxid.
+
+    Args:
+        mzxids: the mzxid of each offset znode.
+        marks: the group's marks below `paths.edits`; None for a mark that has been deleted.
+    """
+    edits = {mark.czxid for mark in marks if mark is not None}
+    return frozenset(key for key, mzxid in mzxids.items() if mzxid in edits)

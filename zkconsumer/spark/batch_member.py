@@ -33,7 +33,7 @@ from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose, TopicPartition
-from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.payloads import Broker, marked
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -416,10 +416,7 @@ class Membership:
     # ---- operators' edits ------------------------------------------------------------------------
 
     def marked(self, tps: Collection[TopicPartition]) -> frozenset[TopicPartition] | None:
-        """Whose stored offset was written last by an operator's tool; None: cannot be told now.
-
-        A marked edit is a write whose mzxid is a mark's czxid: both in one transaction.
-        """
+        """Whose stored offset was written last by an operator's tool; None: cannot be told now."""
         group = self.config.group_id
         room = paths.edits(group)
         offsets = [rq.Exists(paths.offset(group, tp)) for tp in tps]
@@ -430,9 +427,9 @@ class Membership:
         marks = self._ask([rq.Exists(f"{room}/{name}") for name in names])
         if marks is None:
             return None
-        edits = {one.value.czxid for one in marks if one.value is not None}
         written = {tp: one.value for tp, one in zip(tps, replies[1:], strict=True)}
-        return frozenset(tp for tp, stat in written.items() if stat and stat.mzxid in edits)
+        mzxids = {tp: stat.mzxid for tp, stat in written.items() if stat}
+        return marked(mzxids, [one.value for one in marks])
 
     def _ask(self, batch: Sequence[rq.Request]) -> Sequence[Reply] | None:
         assert self._session is not None

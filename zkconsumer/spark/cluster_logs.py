@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from zkconsumer.admin.broker_offsets import registered
+from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
@@ -85,7 +85,7 @@ class ShortLogs:
 def brokers_of(config: ConsumerConfig) -> list[Broker]:
     """Those that are registered now; in a session of its own. Raises as `Connection`."""
     with ZooKeeperClient(config) as connection:
-        return registered(connection)
+        return registered_brokers(connection)
 
 
 class Pause:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
-from zkconsumer.admin.broker_offsets import registered
+from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.group_member import storage
@@ -247,7 +247,7 @@ def stored_offsets(
     where = storage(config)
     found: dict[TopicPartition, int] = {}
     with ZooKeeperClient(config) as connection:
-        brokers = registered(connection) if where is not Storage.ZOOKEEPER else []
+        brokers = registered_brokers(connection) if where is not Storage.ZOOKEEPER else []
         if where is not Storage.KAFKA:
             nodes = {paths.offset(config.group_id, tp): tp for tp in partitions}
             for path, node in connection.read(nodes).items():

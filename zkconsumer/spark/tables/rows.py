@@ -40,7 +40,8 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
-from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.payloads import Broker, marked
+from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -213,7 +214,10 @@ class Reader:
         images = read_groups(self._connection, groups, rooms=rooms, topics=topics)
         marks = self._marks(groups) if "marked" in self._columns else {}
         for image in images.values():
-            marked = marks.get(image.name, ())
+            mzxids = {
+                tp: image.nodes[paths.offset(image.name, tp)].stat.mzxid for tp in image.offsets
+            }
+            edited = marked(mzxids, marks.get(image.name, ()))
             for tp, node in image.offsets.items():
                 stat = image.nodes[paths.offset(image.name, tp)].stat
                 is_none = node.value is None or node.value < 0  # the JVM's own "none"
@@ -224,7 +228,7 @@ class Reader:
                     "written": instant(stat.mtime_ms),
                     "version": stat.version,
                     "zxid": stat.mzxid,
-                    "marked": stat.mzxid in marked,
+                    "marked": tp in edited,
                     "error": node.fault or None,
                 }
         if self._options.ask_kafka:
@@ -279,15 +283,15 @@ class Reader:
             return dict.fromkeys(partitions, str(error))
         return self._client.committed(group, partitions)
 
-    def _marks(self, groups: Sequence[str]) -> dict[str, set[int]]:
-        """Of each group the transactions in which a tool has edited offsets, and left a mark."""
+    def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
+        """Return each group's edit marks."""
         rooms = {paths.edits(name): name for name in groups}
         found = self._connection.children(rooms)
         marks = {f"{room}/{name}": rooms[room] for room, names in found.items() for name in names}
-        done: dict[str, set[int]] = {}
+        stats: dict[str, list[Stat]] = {}
         for path, stat in self._connection.stats(marks).items():
-            done.setdefault(marks[path], set()).add(stat.czxid)
-        return done
+            stats.setdefault(marks[path], []).append(stat)
+        return stats
 
 
 def _partition(image: GroupImage, at: TopicPartition | PartitionLag) -> Row:
