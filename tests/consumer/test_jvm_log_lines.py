@@ -203,7 +203,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
     """Its session is ended by another connection under its name."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
-    client = one.connector._session._client
+    client = one.connector._member.session._client
     twin = KazooClient(group.sandbox.zookeeper_connect, client_id=client.client_id)
     twin.start()
     twin.stop()

@@ -164,7 +164,7 @@ class Member:
         said: dict[str, Any] = {}
         while True:
             over = self._over.is_set()
-            identity = self.connector._session._client.client_id
+            identity = self.connector._member.session._client.client_id
             if identity != session and identity is not None and identity[0]:
                 session = identity
                 self._emit("session", id=identity[0], password=identity[1].hex())

@@ -87,7 +87,7 @@ def test_a_server_without_its_leader(crew: Crew, trap: Trap) -> None:
     last = max(one.t for one in second.delivered)
     assert last < silent_at + SESSION_S * 2 / 3 + HAND_OVER_S
     assert trap.connections == connections
-    assert second.connector._session._client.connected
+    assert second.connector._member.session._client.connected
     trap.pings_only.clear()
     trap.cut()
     crew.settle(first, second)

@@ -56,15 +56,15 @@ class Ambush:
         entered = after.phase is self._phase and before.phase is not self._phase
         if not entered or self.sprung.is_set():
             return
-        client: KazooClient = self._connector._session._client
+        client: KazooClient = self._connector._member.session._client
         identity = client.client_id
-        self._connector._gate.shut()
+        self._connector._member.gate.shut()
         expire(self._crew.zookeeper, identity)
         if self._going is not Going.AT_ONCE:
             wait_for(lambda: _is_new(client, identity), "a new session")
         if self._going is Going.OVERTAKEN:
             wait_for(self._is_overtaken, "others to own everything")
-            clock = self._connector._gate.clock
+            clock = self._connector._member.gate.clock
             wait_for(lambda: not after.lease.holds(clock()), "the lease to end")
         self.sprung.set()
 
@@ -187,7 +187,7 @@ def test_expiry(crew: Crew, admin: KazooClient, phase: Phase, going: Going) -> N
 def test_expiry_again_and_again(crew: Crew, stack: ExitStack) -> None:
     """Ten expiries in a row, each as soon as the member has a session: it settles in the end."""
     member, partner = _pair(crew)
-    client = member.connector._session._client
+    client = member.connector._member.session._client
     for _ in range(10):
         identity = client.client_id
         expire(crew.zookeeper, identity)

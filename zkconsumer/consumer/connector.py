@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from copy import copy
 from types import TracebackType
@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics
-from zkconsumer.consumer import stream as pause_seek
 from zkconsumer.consumer.coordinator import Coordinator
+from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.metrics import Exports, Figures
 from zkconsumer.consumer.status import Status, idle_status, status_of
-from zkconsumer.consumer.stream import Stream, Streams
+from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
+from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import (
     CommitError,
     ConnectorClosedError,
-    ConsumerIdTakenError,
     MessageStreamsExistError,
 )
 from zkconsumer.kafka.pool import FetcherPool
@@ -33,10 +32,8 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter
 from zkconsumer.protocol.model import Purpose, TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.trace import TraceFile
-from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -71,46 +68,25 @@ class ConsumerConnector:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`, `Exports`.
         """
         self.config = config
-        suffix = config.consumer_id or group_member.suffix()
-        self.consumer_id = paths.consumer_id(config.group_id, suffix)
-        self._gate = LeaseGate()
-        self._coordinator: Coordinator | None = None
+        self._member = GroupMember(config)
+        self.consumer_id = self._member.consumer_id
         self._streams: Streams = {}
         self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
         self._exports = Exports(self._figures)
         self._closed = False
         self._has_raised = False
-        # The connection, and the death of its client, for the coordinator that comes later.
-        self._latest: Any = None
-        self._death: ClientDeath | None = None
-        self._session = ZooKeeperSession(
-            config,
-            on_state=self._session_changed,
-            on_watch=self._watch_fired,
-            on_death=self._client_died,
-        )
         if config.metrics_port is not None:
             self._exports.serve(config.metrics_host, config.metrics_port)
         try:
-            self._session.start()
+            self._member.connect()
         except BaseException:
             self._exports.end()
             raise
 
-    def _session_changed(self, session: Any) -> None:
-        self._latest = session
-        if self._coordinator is not None:
-            self._coordinator.session_changed(session)
-
-    def _client_died(self, death: ClientDeath) -> None:
-        self._death = death
-        if self._coordinator is not None:
-            self._coordinator.client_died(death)
-
-    def _watch_fired(self, kind: str, path: str) -> None:
-        if self._coordinator is not None:
-            self._coordinator.watch_fired(kind, path)
+    @property
+    def _coordinator(self) -> Coordinator | None:
+        return self._member.coordinator
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -168,11 +144,11 @@ class ConsumerConnector:
         """
         counts = paths.validate_topic_counts(topic_counts)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
-        made = self._join(Registration(counts), counts.items(), codec)
-        listed: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
-        for (topic, _), stream in made.items():
-            listed[topic or ""].append(stream)
-        return listed
+        streams = self._join(Registration(counts), counts.items(), codec)
+        by_topic: dict[str, list[Stream[Any, Any]]] = {topic: [] for topic in counts}
+        for (topic, _), stream in streams.items():
+            by_topic[topic or ""].append(stream)
+        return by_topic
 
     @overload
     def create_message_streams_by_filter(
@@ -214,13 +190,12 @@ class ConsumerConnector:
         """
         count = paths.validate_streams(streams, where=topic_filter.regex)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
-        wanted = Registration({topic_filter.regex: count}, topic_filter.pattern)
-        made = self._join(wanted, [(None, count)], codec)
-        return list(made.values())
+        registration = Registration({topic_filter.regex: count}, topic_filter.pattern)
+        return list(self._join(registration, [(None, count)], codec).values())
 
     def _join(
         self,
-        wanted: Registration,
+        registration: Registration,
         counts: Iterable[tuple[str | None, int]],
         codec: Codec[Any, Any],
     ) -> Streams:
@@ -232,15 +207,13 @@ class ConsumerConnector:
                 where=self.consumer_id,
                 remedy="create another connector, or ask for all at once",
             )
-        settings = group_member.settings(
-            self.config, self._session, self.consumer_id, wanted, self._listener
-        )
+        settings = self._member.settings(registration, self._listener)
         counts = list(counts)
         self._pool = group_member.fetcher_pool(
             self.config,
             self.consumer_id,
             sum(count for _, count in counts),
-            brokers=self._brokers,
+            brokers=self._member.brokers,
             report=self._report,
         )
         self._streams = {
@@ -250,36 +223,23 @@ class ConsumerConnector:
                 thread,
                 number,
                 codec,
-                gate=self._gate,
-                brokers=self._brokers,
+                gate=self._member.gate,
+                brokers=self._member.brokers,
                 report=self._report,
                 pool=self._pool,
             )
             for topic, count in counts
             for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
         }
-        store = group_member.offset_store(self.config, self.consumer_id, self._brokers)
-        # Last: an error before this leaves nothing open.
+        # Open the trace file last, so that an earlier error leaves no file open.
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
-        coordinator = self._coordinator = Coordinator(
-            settings,
-            gate=self._gate,
-            session=self._session,
-            streams=self._streams,
-            store=store,
-            trace=trace,
-            listener=self._listener,
-        )
-        coordinator.session_changed(self._latest)
-        if self._death is not None:
-            coordinator.client_died(self._death)
-        coordinator.start()
-        self._wait_registered(coordinator)
+        self._member.start(settings, self._streams, trace=trace, listener=self._listener)
+        try:
+            self._member.wait_registered()
+        except BaseException:
+            self._leave(Purpose.LEAVE)
+            raise
         return self._streams
-
-    def _brokers(self) -> Sequence[Broker]:
-        view = self._coordinator.state.view if self._coordinator else None
-        return group_member.brokers(view, self._session)
 
     def _report(self, report: StreamReport) -> None:
         if self._coordinator is not None:
@@ -287,23 +247,6 @@ class ConsumerConnector:
 
     def _decode_failed(self, text: str) -> None:
         self._report(StreamReport(ReportKind.DECODE_FAILED, self.consumer_id, text))
-
-    def _wait_registered(self, coordinator: Coordinator) -> None:
-        """A crashed predecessor's id node goes within its session timeout; wait for twice ours."""
-        limit_s = 2 * self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S
-        try:
-            coordinator.joined.result(limit_s)
-        except FutureTimeoutError:
-            self._leave(Purpose.LEAVE)
-            raise ConsumerIdTakenError(
-                f"not registered within {limit_s:g} s: another session is registered under our "
-                "consumer id, or ZooKeeper is away",
-                where=self.consumer_id,
-                remedy="stop the other consumer, or give each its own consumer.id",
-            ) from None
-        except BaseException:
-            self._leave(Purpose.LEAVE)
-            raise
 
     # ---- while running ---------------------------------------------------------------------------
 
@@ -365,13 +308,13 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        for stream, tps in pause_seek.by_stream(self._streams.values(), partitions).items():
+        for stream, tps in by_stream(self._streams.values(), partitions).items():
             stream.pause(tps)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver these again, from where they were paused; raises as `pause`."""
         self._require_open()
-        for stream, tps in pause_seek.by_stream(self._streams.values(), partitions).items():
+        for stream, tps in by_stream(self._streams.values(), partitions).items():
             stream.resume(tps)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -390,13 +333,13 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        pause_seek.seek(self._streams.values(), partition, offset)
+        seek(self._streams.values(), partition, offset)
 
     def status(self) -> Status:
         """What this member owns, what blocks it, and what it waits for."""
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
-        return status_of(self._coordinator.state, self._gate, self._coordinator.failure)
+        return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and gauges of the moment; names are stable."""
@@ -406,7 +349,7 @@ class ConsumerConnector:
     def _figures(self) -> Figures | None:
         if self._coordinator is None:
             return None
-        return metrics.figures(self.config, self._coordinator, self._gate, self._streams)
+        return metrics.figures(self.config, self._coordinator, self._member.gate, self._streams)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Export them in a registry of prometheus-client, until the shutdown.
@@ -442,7 +385,7 @@ class ConsumerConnector:
         for stream in self._streams.values():
             stream.halt()
         if self._coordinator is None:
-            self._session.stop()
+            self._member.stop()
             return
         self._coordinator.leave(purpose)
         limit_s = self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S

@@ -12,10 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import (
     IDLE_S,
@@ -26,7 +29,7 @@ from zkconsumer.consumer.stream_fetcher import (
     inline,
 )
 from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
-from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError, displayed
+from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError, displayed, ConsumerIdTakenError
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
 from zkconsumer.kafka.client_settings import broker_settings, fetch_settings, servers
 from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
@@ -38,13 +41,148 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_snapshot import GroupView
-from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Storage, ThreadId
+from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session, Storage, ThreadId
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Registration, validate_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.trace import TraceFile
+from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
+
+JOIN_MARGIN_S: Final = 10.0
+"""Seconds that registering may take beyond two session timeouts."""
+
+
+class GroupMember:
+    """One member of a group: its ZooKeeper session, its lease and its coordinator.
+
+    `ConsumerConnector` and Spark's batch reader share this class. Call `connect`, then `start`,
+    then `wait_registered`.
+
+    Attributes:
+        consumer_id: the member's consumer id, which begins with the group's name.
+        gate: the member's lease.
+        coordinator: the thread that takes the member's turns; None before `start`.
+    """
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        """Raises InvalidNameError for an impossible `consumer.id`."""
+        self.config = config
+        self.consumer_id = paths.consumer_id(config.group_id, config.consumer_id or suffix())
+        self.gate = LeaseGate()
+        self.coordinator: Coordinator | None = None
+        # The session may connect, or its client may die, before the coordinator exists. `start`
+        # reports both to the coordinator.
+        self._connection: Session | None = None
+        self._death: ClientDeath | None = None
+        self._session: ZooKeeperSession | None = None
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The ZooKeeper session; only after `connect`."""
+        assert self._session is not None
+        return self._session
+
+    def connect(self) -> None:
+        """Connect to ZooKeeper; register nothing.
+
+        Raises:
+            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`.
+        """
+        self._session = ZooKeeperSession(
+            self.config,
+            on_state=self._session_changed,
+            on_watch=self._watch_fired,
+            on_death=self._client_died,
+        )
+        self._session.start()
+
+    def settings(
+        self, registration: Registration, listener: ConsumerRebalanceListener | None = None
+    ) -> Settings:
+        """Return the settings of the state machine; only after `connect`.
+
+        Raises:
+            ConfigError: members of the release that `peers.release` names would misread
+                `registration`.
+            ZkConsumerError: the group could not be read (`ZooKeeperSession.survey`), which only
+                `peers.release=auto` needs.
+        """
+        return settings(self.config, self.session, self.consumer_id, registration, listener)
+
+    def start(
+        self,
+        settings: Settings,
+        streams: PartitionSinks,
+        *,
+        trace: TraceFile | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> Coordinator:
+        """Start the coordinator, which registers the member; return before that is done."""
+        coordinator = self.coordinator = Coordinator(
+            settings,
+            gate=self.gate,
+            session=self.session,
+            streams=streams,
+            store=offset_store(self.config, self.consumer_id, self.brokers),
+            trace=trace,
+            listener=listener,
+        )
+        coordinator.session_changed(self._connection)
+        if self._death is not None:
+            coordinator.client_died(self._death)
+        coordinator.start()
+        return coordinator
+
+    def wait_registered(self) -> None:
+        """Wait until the member is registered; only after `start`.
+
+        A crashed process that used the same consumer id stays registered until its session expires.
+        The wait therefore lasts up to twice this member's session timeout and `JOIN_MARGIN_S`.
+
+        Raises:
+            ConsumerIdTakenError: another session stayed registered under this consumer id.
+            AccessDeniedError: ZooKeeper forbids the registration.
+            ZkConsumerError: the member ended; the error says why.
+        """
+        assert self.coordinator is not None
+        limit_s = 2 * self.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
+        try:
+            self.coordinator.joined.result(limit_s)
+        except FutureTimeoutError:
+            raise ConsumerIdTakenError(
+                f"not registered within {limit_s:g} s: another session is registered under this "
+                "consumer id, or ZooKeeper is unreachable",
+                where=self.consumer_id,
+                remedy="stop the other consumer, or give each consumer its own consumer.id",
+            ) from None
+
+    def brokers(self) -> Sequence[Broker]:
+        """Return the registered brokers; empty before the member has read the group."""
+        if self.coordinator is None:
+            return ()
+        return brokers(self.coordinator.state.view, self.session)
+
+    def stop(self) -> None:
+        """End the session of a member whose coordinator never started."""
+        if self._session is not None:
+            self._session.stop()
+
+    def _session_changed(self, session: Session | None) -> None:
+        self._connection = session
+        if self.coordinator is not None:
+            self.coordinator.session_changed(session)
+
+    def _client_died(self, death: ClientDeath) -> None:
+        self._death = death
+        if self.coordinator is not None:
+            self.coordinator.client_died(death)
+
+    def _watch_fired(self, kind: str, path: str) -> None:
+        if self.coordinator is not None:
+            self.coordinator.watch_fired(kind, path)
+
 
 T = TypeVar("T")
 

@@ -19,15 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member
 from zkconsumer.consumer.coordinator import Coordinator
+from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.consumer.stream_partitions import Coverage, Grant, LeaseGate
-from zkconsumer.errors import ConsumerIdTakenError, ZkConsumerError
+from zkconsumer.consumer.stream_partitions import Coverage, Grant
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
@@ -37,7 +38,6 @@ from zkconsumer.protocol.payloads import Broker, marked
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
-from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 # ---- ledger --------------------------------------------------------------------------------------
 
@@ -214,10 +214,6 @@ class Ledger:
 # ---- membership ----------------------------------------------------------------------------------
 
 
-MARGIN_S: Final = 10.0
-"""What joining may take beyond two session timeouts, in seconds: a predecessor of our id goes
-within one. Then the query fails."""
-
 LEAVE_S: Final = 2.0
 """Longest wait for a clean end, in seconds. It takes milliseconds, or ZooKeeper is away; a
 container that stops gives ten seconds to all its processes together. What is not gone by then goes
@@ -233,19 +229,12 @@ class Membership:
     def __init__(self, config: ConsumerConfig, wanted: Registration) -> None:
         """Nothing happens yet. Raises InvalidNameError for an impossible `consumer.id`."""
         self.config = config
-        self.consumer_id = paths.consumer_id(
-            config.group_id, config.consumer_id or group_member.suffix()
-        )
+        self._member = GroupMember(config)
+        self.consumer_id = self._member.consumer_id
         seen: set[TopicPartition] = set()
         threads = paths.thread_ids(self.consumer_id, max(wanted.subscription.values()))
         self._ledgers = {thread: Ledger(thread, seen) for thread in threads}
         self._wanted = wanted
-        self._gate = LeaseGate()
-        # The connection, and the death of its client, for the coordinator that comes later.
-        self._latest: Any = None
-        self._death: ClientDeath | None = None
-        self._coordinator: Coordinator | None = None
-        self._session: ZooKeeperSession | None = None
         self._ending = threading.Lock()
         self._left = False
 
@@ -259,47 +248,15 @@ class Membership:
             ConsumerIdTakenError: a live session stayed registered under our consumer id.
             AccessDeniedError: ZooKeeper forbids the registration.
         """
-        session = self._session = ZooKeeperSession(
-            self.config,
-            on_state=self._session_changed,
-            on_watch=self._watch_fired,
-            on_death=self._client_died,
-        )
-        session.start()
-        settings = group_member.settings(self.config, session, self.consumer_id, self._wanted, None)
-        store = group_member.offset_store(self.config, self.consumer_id, self.brokers)
+        self._member.connect()
+        settings = self._member.settings(self._wanted)
         outlets: PartitionSinks = {(None, thread): one for thread, one in self._ledgers.items()}
-        coordinator = self._coordinator = Coordinator(
-            settings, gate=self._gate, session=session, streams=outlets, store=store
-        )
-        coordinator.session_changed(self._latest)
-        if self._death is not None:
-            coordinator.client_died(self._death)
-        coordinator.start()
-        limit_s = 2 * self.config.zookeeper_session_timeout_s + MARGIN_S
-        try:
-            coordinator.joined.result(limit_s)
-        except FutureTimeoutError:
-            raise ConsumerIdTakenError(
-                f"not registered within {limit_s:g} s: another session is registered under our "
-                "consumer id, or ZooKeeper is away",
-                where=self.consumer_id,
-                remedy="stop the other consumer, or leave consumer.id out",
-            ) from None
+        self._member.start(settings, outlets)
+        self._member.wait_registered()
 
-    def _session_changed(self, session: Any) -> None:
-        self._latest = session
-        if self._coordinator is not None:
-            self._coordinator.session_changed(session)
-
-    def _client_died(self, death: ClientDeath) -> None:
-        self._death = death
-        if self._coordinator is not None:
-            self._coordinator.client_died(death)
-
-    def _watch_fired(self, kind: str, path: str) -> None:
-        if self._coordinator is not None:
-            self._coordinator.watch_fired(kind, path)
+    @property
+    def _coordinator(self) -> Coordinator | None:
+        return self._member.coordinator
 
     def leave(self) -> None:
         """Commit what is finished and end the session; any thread, also while another is in it."""
@@ -310,8 +267,8 @@ class Membership:
             if self._coordinator is not None and self._coordinator.is_alive():
                 self._coordinator.leave(Purpose.LEAVE)
                 self._coordinator.join(LEAVE_S)
-            elif self._session is not None:
-                self._session.stop()
+            else:
+                self._member.stop()
 
     # ---- what it may do --------------------------------------------------------------------------
 
@@ -324,7 +281,7 @@ class Membership:
     @property
     def holds_lease(self) -> bool:
         """Is it sure that nobody else owns what this member does?"""
-        return self._gate.is_open
+        return self._member.gate.is_open
 
     @property
     def is_at_rest(self) -> bool:
@@ -359,10 +316,8 @@ class Membership:
         return None
 
     def brokers(self) -> Sequence[Broker]:
-        """Those that are registered; none while none was seen."""
-        if self._coordinator is None or self._session is None:
-            return ()
-        return group_member.brokers(self._coordinator.state.view, self._session)
+        """Return the registered brokers; empty before the member has read the group."""
+        return self._member.brokers()
 
     # ---- batches ---------------------------------------------------------------------------------
 
@@ -432,9 +387,8 @@ class Membership:
         return marked(mzxids, [one.value for one in marks])
 
     def _ask(self, batch: Sequence[rq.Request]) -> Sequence[Reply] | None:
-        assert self._session is not None
         answer: Future[Sequence[Reply]] = Future()
-        self._session.submit(batch, answer.set_result)
+        self._member.session.submit(batch, answer.set_result)
         try:
             replies = answer.result(self.config.zookeeper_session_timeout_s)
         except FutureTimeoutError:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from zkconsumer.consumer.group_member import JOIN_MARGIN_S
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import (
     MissingShareError,
@@ -39,7 +40,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.spark import offset_resolution, process_lifecycle
-from zkconsumer.spark.batch_member import LEAVE_S, MARGIN_S, Membership, Served
+from zkconsumer.spark.batch_member import LEAVE_S, Membership, Served
 from zkconsumer.spark.cluster_logs import ENDS_S, PAUSE_S, ClusterLogs, Pause, ShortLogs, brokers_of
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
@@ -300,7 +301,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
         Raises MissingShareError, unless `failOnMissingShare` is false.
         """
-        limit_s = 2 * self._options.config.zookeeper_session_timeout_s + MARGIN_S
+        limit_s = 2 * self._options.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
         _wait(lambda: group.is_settled, limit_s)
         # The coordinator explains an idle thread after it has settled.
         _wait(lambda: bool(group.served() or group.idle_reason), SETTLE_S)
