@@ -1,6 +1,6 @@
-"""Kafka's legacy ZooKeeper-based high-level consumer, in Python, beside the JVM's own.
+"""Kafka's ZooKeeper-based high-level consumer in Python; it joins the same groups as JVM consumers.
 
-from zkconsumer import ConsumerConfig, ConsumerConnector
+Start with `ConsumerConfig` and `ConsumerConnector`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ __all__ = [
     "DecodeError",
 ]
 
-# A name is imported when it is first asked for: the command line must not load both client
-# libraries (0.1 s) to print a help text.
+# Import a name on its first use: loading both client libraries takes 0.1 s, and `--help` needs
+# neither.
 _HOMES = {
     "ConsumerConfig": "zkconsumer.config.settings",
     "ConsumerConnector": "zkconsumer.consumer.connector",

@@ -1,4 +1,4 @@
-"""The connector: what users create, ask for streams, and shut down."""
+"""The connector: joins a group, creates its streams, and leaves the group."""
 
 from __future__ import annotations
 
@@ -43,29 +43,33 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
-"""What the end of a session may take beyond its last commit, which itself has one session timeout.
-All that it does has limits of a few seconds; this one is for a machine that is slow."""
+"""Seconds that the end of a session may take beyond the last commit, which has one session timeout.
+Every step of the end has a limit of a few seconds; the margin is for a slow machine.
+"""
 
 CLIENTS_S = 5.0
-"""Seconds for which a shutdown waits for all broker clients to close. One closes in milliseconds,
-unless its library waits for the system, as for a host name that is being resolved."""
+"""Seconds for which a shutdown waits for all broker clients to close. A client closes in
+milliseconds unless librdkafka waits for the operating system, for example to resolve a host name.
+"""
 
 CLOSERS = 32
-"""Threads that close broker clients at the end of a connector, at most."""
+"""Upper bound of the threads that close broker clients during a shutdown."""
 
 
 class ConsumerConnector:
     """A member of a group (JVM: `kafka.consumer.ZookeeperConsumerConnector`, 0.8.0 to 1.1.1).
 
-    As a context manager it shuts down at the end: after an exception the message in hand counts as
-    not finished and is delivered again, otherwise everything handed out is committed.
+    As a context manager it shuts down at the end of the block. A normal end commits every message
+    that was handed out. After an exception the message that was being processed is not committed,
+    so it is redelivered.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
-        """Connect to ZooKeeper; nothing is registered before streams are created.
+        """Connect to ZooKeeper; creating streams registers the member.
 
         Raises:
-            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`, `Exports`.
+            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session` and
+                `Exports`.
         """
         self.config = config
         self._member = GroupMember(config)
@@ -91,12 +95,14 @@ class ConsumerConnector:
     # ---- streams ---------------------------------------------------------------------------------
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """Have it told of every rebalance (JVM: `setConsumerRebalanceListener`, 0.9.0.0).
+        """Call `listener` at every rebalance (JVM: `setConsumerRebalanceListener`, 0.9.0.0).
 
-        It runs on a thread of its own and is waited for, each time, for `release.grace.ms`.
+        The listener runs on its own thread. The member waits for each call for at most
+        `release.grace.ms`.
 
         Raises:
-            MessageStreamsExistError: streams were created before.
+            MessageStreamsExistError: this connector already has streams.
+            ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
         if self._coordinator is not None:
@@ -104,7 +110,7 @@ class ConsumerConnector:
                 "ConsumerConnector can only set consumer rebalance listener before creating "
                 "streams",
                 where=self.consumer_id,
-                remedy="set it first",
+                remedy="set the listener before you create streams",
             )
         self._listener = listener
 
@@ -131,16 +137,22 @@ class ConsumerConnector:
         key_decoder: Callable[[bytes], Any] | None = None,
         value_decoder: Callable[[bytes], Any] | None = None,
     ) -> dict[str, list[Stream[Any, Any]]]:
-        """Register in the group and return the streams: topic -> one stream for each thread.
+        """Register in the group and return its streams: topic -> one stream for each consumer
+        thread.
 
-        Returns when the member is registered; what it owns follows as the group settles. Decoders
-        are called when a key or a value is asked for, never with None.
+        The call returns when the member is registered. The member claims its partitions afterwards.
+
+        Args:
+            topic_counts: topic -> number of consumer threads.
+            key_decoder: called with the bytes of a key when `Message.key` is read, never with None.
+                None returns the bytes.
+            value_decoder: the same for `Message.value`.
 
         Raises:
-            MessageStreamsExistError: streams were created before on this connector.
-            ConfigError, InvalidNameError: a count under 1, or an impossible topic name.
-            ConsumerIdTakenError: a live session stayed registered under our consumer id.
-            AccessDeniedError: ZooKeeper forbids the registration.
+            MessageStreamsExistError: this connector already has streams.
+            ConfigError, InvalidNameError: a count is below 1, or a topic name is invalid.
+            ConsumerIdTakenError: another session stays registered under this consumer id.
+            AccessDeniedError: ZooKeeper refuses the registration.
         """
         counts = paths.validate_topic_counts(topic_counts)
         codec = Codec(key_decoder, value_decoder, self._decode_failed)
@@ -179,13 +191,14 @@ class ConsumerConnector:
         key_decoder: Callable[[bytes], Any] | None = None,
         value_decoder: Callable[[bytes], Any] | None = None,
     ) -> list[Stream[Any, Any]]:
-        """Register in the group for all topics of a filter, also those that are created later.
+        """Register in the group for every topic that the filter matches, now and later.
 
-        Each stream carries its thread's partitions of all these topics. Otherwise as
-        `create_message_streams`; one connector can do one of the two, once.
+        Each of the `streams` streams delivers its consumer thread's partitions of all these topics.
+        A connector creates streams once, either by this method or by `create_message_streams`.
+        Decoders as there.
 
         Raises:
-            MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as for
+            MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as
                 `create_message_streams`.
         """
         count = paths.validate_streams(streams, where=topic_filter.regex)
@@ -199,13 +212,16 @@ class ConsumerConnector:
         counts: Iterable[tuple[str | None, int]],
         codec: Codec[Any, Any],
     ) -> Streams:
-        """Make the streams, by topic (None for all of a filter), and wait for the registration."""
+        """Create the streams and wait until the member is registered.
+
+        `counts` gives the consumer threads of each topic; the topic None stands for a filter.
+        """
         self._require_open()
         if self._coordinator is not None:
             raise MessageStreamsExistError(
                 "ConsumerConnector can create message streams at most once",
                 where=self.consumer_id,
-                remedy="create another connector, or ask for all at once",
+                remedy="create another connector, or create all streams in one call",
             )
         settings = self._member.settings(registration, self._listener)
         counts = list(counts)
@@ -248,7 +264,7 @@ class ConsumerConnector:
     def _decode_failed(self, text: str) -> None:
         self._report(StreamReport(ReportKind.DECODE_FAILED, self.consumer_id, text))
 
-    # ---- while running ---------------------------------------------------------------------------
+    # ---- commits, pause and seek, status ---------------------------------------------------------
 
     def commit_offsets(
         self,
@@ -257,33 +273,36 @@ class ConsumerConnector:
         retries: int | None = None,
         timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit everything handed out so far, of all streams (JVM: `commitOffsets`).
+        """Commit the offsets of every message handed out so far (JVM: `commitOffsets`).
 
-        Returns when the offsets are stored. While ZooKeeper is away the call waits, at most
-        `timeout_s` seconds. Commits of several threads that wait at the same time are stored as
-        one, and all of them get its result.
+        The call returns when the offsets are stored. While ZooKeeper is unreachable the call waits
+        for at most `timeout_s` seconds. Calls that several threads make at the same time become one
+        commit; each call gets its result.
 
         Args:
-            offsets: partition -> the next offset to read, or OffsetAndMetadata: exactly these are
-                committed instead, also where that goes back (JVM 0.9 and later).
-            retries: for the JVM's `retryOnFailure`: how often Kafka may be asked again, with
-                `offsets.storage=kafka`; None for `offsets.commit.max.retries`.
-            timeout_s: seconds after which the call gives up, 120 by default. A commit that has
-                not been sent by then is dropped.
+            offsets: partition -> the next offset to read, or OffsetAndMetadata. Exactly these
+                offsets are committed instead, even if they are lower than the stored ones (JVM 0.9
+                and later).
+            retries: how many times Kafka is asked again with `offsets.storage=kafka` (the JVM's
+                `retryOnFailure`). None means `offsets.commit.max.retries`.
+            timeout_s: seconds after which the call raises CommitError. A commit that has not been
+                sent by then is dropped.
 
         Raises:
-            CommitError: some offsets were not stored, with each partition and the reason; or
-                nothing was answered within `timeout_s` (a commit that had been sent by then may
-                still be stored); or 16 commits wait already.
-            NotOwnedError: `offsets` has partitions that are not ours; then none is committed.
-            ConfigError: an offset or a number that is none, or metadata for ZooKeeper.
+            CommitError: some offsets were not stored; the error names each partition and the
+                reason. Or no answer came within `timeout_s`; a commit that was already sent may
+                still be stored. Or 16 commits are already waiting.
+            NotOwnedError: `offsets` names a partition that this member does not own. No offset is
+                committed.
+            ConfigError: an offset or `retries` is invalid, or metadata is given and ZooKeeper
+                stores the offsets.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
         storage = group_member.storage(self.config)
         asked = commit_requests.asked(offsets, retries=retries, storage=storage)
         if self._coordinator is None:
-            # This member owns nothing yet.
+            # Without streams the member owns no partition, so this raises for any offset.
             commit_requests.positions_given(asked.given or {}, {}, request=0, now=0.0)
             return
         try:
@@ -291,20 +310,22 @@ class ConsumerConnector:
         except FutureTimeoutError:
             self._coordinator.give_up(asked)
             raise CommitError(
-                f"no answer within {timeout_s:g} s; a commit that was sent may still be stored",
+                f"no answer within {timeout_s:g} s; a commit that was already sent may still be "
+                "stored",
                 where=self.config.zookeeper_connect,
                 remedy="commit again",
             ) from None
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver no more of these, and fetch no more, until they are resumed.
+        """Stop delivering and fetching these partitions until `resume`.
 
-        They stay owned, and their positions are committed as ever. It holds for the present
-        ownership: a partition that was given away and comes back is not paused. A message that
-        another thread is being given at this moment may still come.
+        The member keeps the partitions and commits their positions as usual. The pause ends when
+        the member loses a partition: if the partition is assigned to this member again later, it is
+        not paused. A message that another thread is receiving during the call may still be
+        delivered.
 
         Raises:
-            NotOwnedError: not all of them are served by this member; then none is paused.
+            NotOwnedError: this member does not serve all of the partitions. No partition is paused.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
@@ -312,37 +333,42 @@ class ConsumerConnector:
             stream.pause(tps)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver these again, from where they were paused; raises as `pause`."""
+        """Deliver these partitions again, from where they were paused.
+
+        Raises the same errors as `pause`.
+        """
         self._require_open()
         for stream, tps in by_stream(self._streams.values(), partitions).items():
             stream.resume(tps)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused."""
+        """Return the paused partitions."""
         return frozenset().union(*(stream.paused for stream in self._streams.values()))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver `offset` next, and nothing of the partition that was fetched before.
+        """Deliver `offset` next, and no earlier fetched message of the partition.
 
-        The next commit stores it, also where that means going back. An offset that the log does not
-        have is replaced by `auto.offset.reset`, as a stored one would be.
+        The next commit stores the new position, even if it is lower than the stored one. If the log
+        does not contain `offset`, `auto.offset.reset` applies.
 
         Raises:
-            NotOwnedError: the partition is not served by this member.
-            ConfigError: an offset under 0.
+            NotOwnedError: this member does not serve the partition.
+            ConfigError: `offset` is not an integer from 0 to 2**63 - 2.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
         seek(self._streams.values(), partition, offset)
 
     def status(self) -> Status:
-        """What this member owns, what blocks it, and what it waits for."""
+        """Return what this member owns, what blocks it, and what it waits for."""
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
         return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and gauges of the moment; names are stable."""
+        """Return counters since the start and current gauges; their names are stable
+        (docs/metrics.md).
+        """
         figures = self._figures()
         return figures.flat() if figures else {}
 
@@ -352,27 +378,30 @@ class ConsumerConnector:
         return metrics.figures(self.config, self._coordinator, self._member.gate, self._streams)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
-        """Export them in a registry of prometheus-client, until the shutdown.
+        """Export this member's metrics in a registry of prometheus-client until the shutdown.
 
-        Raises ConfigError without prometheus-client, ConnectorClosedError after the shutdown.
+        Raises:
+            ConfigError: prometheus-client is not installed.
+            ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
         self._exports.register(registry)
 
-    # ---- the end ---------------------------------------------------------------------------------
+    # ---- shutdown --------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Leave the group: stop delivering, commit everything handed out, end the session.
+        """Leave the group: stop delivering, commit every message handed out, end the session.
 
-        The broker clients are closed after that, at the same time and within `CLIENTS_S` seconds.
-        What is still running then, such as a rebalance listener that does not return, is named in
-        a warning and left to its daemon thread.
+        With `auto.commit.enable=false` nothing is committed. Then the call closes the broker
+        clients, in parallel and within `CLIENTS_S` seconds. If something still runs after that,
+        such as a rebalance listener that does not return, a warning names it, and its daemon thread
+        continues.
 
-        May be called twice, and from any thread. Auto-commit off: nothing is committed.
+        Any thread may call it, more than once.
 
         Raises:
-            ZkConsumerError: the member ended by itself, before or during the call, so that the last
-                commit was not made; the error says why. A second call raises nothing.
+            ZkConsumerError: the member ended because of an error, before or during the call, so the
+                last commit was not made. The error names the cause. A second call raises nothing.
         """
         self._leave(Purpose.LEAVE)
         self._raise_failure()
@@ -391,16 +420,21 @@ class ConsumerConnector:
         limit_s = self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S
         self._coordinator.join(limit_s)
         if self._coordinator.is_alive():
-            text = "%s has not ended within %g s; its znodes go with its session"
+            text = (
+                "%s has not ended within %g s; ZooKeeper deletes its znodes when its session "
+                "expires"
+            )
             logger.error(text, self.consumer_id, limit_s)
         running = [*self._coordinator.still_running, *self._close_clients()]
         if running:
             logger.warning(
-                "%s: shut down, but still running are: %s", self.consumer_id, ", ".join(running)
+                "%s: shut down, but these are still running: %s",
+                self.consumer_id,
+                ", ".join(running),
             )
 
     def _close_clients(self) -> list[str]:
-        """Close the streams' broker clients in parallel; return those not closed in `CLIENTS_S`."""
+        """Close the streams' broker clients in parallel; name those not closed by then."""
         todo = deque(self._streams.values())
         left = {id(stream): f"the broker client of {stream!r}" for stream in todo}
 
@@ -413,7 +447,7 @@ class ConsumerConnector:
                 try:
                     stream.close()
                 except Exception:
-                    logger.exception("%s: while it closed %r", self.consumer_id, stream)
+                    logger.exception("%s: closing %r failed", self.consumer_id, stream)
                 left.pop(id(stream), None)
 
         threads = [
@@ -433,7 +467,7 @@ class ConsumerConnector:
         return running
 
     def _raise_failure(self) -> None:
-        """Raise, once, what has ended the member by itself."""
+        """Raise the error that ended the member, if any, once."""
         failure = self._coordinator.failure if self._coordinator is not None else None
         if failure is not None and not self._has_raised:
             self._has_raised = True
@@ -446,7 +480,7 @@ class ConsumerConnector:
             raise ConnectorClosedError(
                 "the connector was shut down",
                 where=self.consumer_id,
-                remedy="create a new one; a connector cannot be used again",
+                remedy="create a new connector; a connector cannot be used again",
             )
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
-"""From a user's configuration to the parts of a member: its machine's settings, its streams.
+"""How a configuration becomes a member: its session and coordinator, its settings, its streams.
 
-Asking for the registered brokers outside of a rebalance, which no broker's death causes.
+Outside of a rebalance a member also asks ZooKeeper for the registered brokers, because no watch
+tells it that a broker has died.
 """
 
 from __future__ import annotations
@@ -190,9 +191,10 @@ T = TypeVar("T")
 
 
 def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
-    """Those registered now, as the JVM's leader finder looks for them; none if it cannot be known.
+    """Return the brokers registered now; empty if ZooKeeper does not answer.
 
-    Waits for each of ZooKeeper's two answers, at most `limit_s`. Not for the session's own threads.
+    The JVM's leader finder reads the same znodes. The call waits at most `limit_s` seconds for each
+    of ZooKeeper's two answers. The session's own threads must not call it.
     """
     try:
         return _run(_list_and_read_brokers(), session, limit_s=limit_s)
@@ -233,12 +235,13 @@ def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, 
     return (yield from read_brokers(listing.value if listing.code is Code.OK else ()))
 
 
-# ---- making --------------------------------------------------------------------------------------
+# ---- settings and streams ------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)
 
-# `peers.nudge` makes the whole group rebalance, so not more often than this (unit: seconds).
+# Shortest time between two rebalances that `peers.nudge` causes, in seconds: each is a rebalance of
+# the whole group.
 NUDGE_S: Final = 60.0
 
 # Seconds to wait for a reply while `peers.release=auto` reads the group; then the join fails.
@@ -253,21 +256,21 @@ def settings(
     config: ConsumerConfig,
     session: ZooKeeperSession,
     consumer: ConsumerId,
-    wanted: Registration,
+    registration: Registration,
     listener: ConsumerRebalanceListener | None,
 ) -> Settings:
-    """What the machine decides by.
+    """Return the settings of the state machine.
 
     Raises ConfigError when members of the peers' release would misread our registration, and with
     `peers.release=auto` AccessDeniedError or ZooKeeperUnreachableError.
     """
     release = _profile(config, session)
-    validate_registration(wanted, profile=release)
+    validate_registration(registration, profile=release)
     return Settings(
         group=config.group_id,
         consumer=consumer,
-        subscription=wanted.subscription,
-        pattern=wanted.pattern,
+        subscription=registration.subscription,
+        pattern=registration.pattern,
         internal=release.internal_topics if config.exclude_internal_topics else frozenset(),
         profile=release,
         strategy=Strategy(config.partition_assignment_strategy),
@@ -278,7 +281,8 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        # Nothing of the user's holds a release for longer: a JVM joiner gives up in the end.
+        # A JVM member that waits for the release gives up in the end, so the listener gets no
+        # longer than the grace.
         listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
@@ -287,7 +291,7 @@ def settings(
 
 
 def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
-    """What `peers.release` names; for `auto`, what the group's owner nodes show at this moment."""
+    """Return the profile of `peers.release`; for `auto`, the one that the owner znodes match."""
     if config.peers_release != AUTO_RELEASE:
         return profile(config.peers_release)
     reading = read_raw_group(
@@ -298,9 +302,9 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
     group, owners = _run(_readable(reading), session, limit_s=REPLY_S)
     finding = detect(group, owners)
     logger.info(
-        "peers.release=auto: as %s (%s)", finding.profile.release, displayed(finding.reason)
+        "peers.release=auto: as %s (%s)", detected.profile.release, displayed(detected.reason)
     )
-    return finding.profile
+    return detected.profile
 
 
 def _readable(
@@ -329,14 +333,17 @@ def _readable(
 
 
 def storage(config: ConsumerConfig) -> Storage:
-    """Where offsets are kept; dual commit means nothing where ZooKeeper alone keeps them."""
+    """Return where offsets are stored; with ZooKeeper, dual commit has no effect."""
     if config.offsets_storage == "zookeeper":
         return Storage.ZOOKEEPER
     return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
 
 
 def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
-    """Those registered now, or else by the view; one without any is read anew when they come."""
+    """Return the brokers registered now, or else those of `view`.
+
+    Returns none if the view has none: the member reads the group again when a broker registers.
+    """
     if view is None or not view.brokers:
         return ()
     return registered_brokers(session, limit_s=LOOKUP_S) or view.brokers
@@ -345,7 +352,10 @@ def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broke
 def offset_store(
     config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Sequence[Broker]]
 ) -> KafkaOffsetStore | None:
-    """What asks Kafka for offsets; `brokers` as for `stream`."""
+    """Return the client that stores offsets in Kafka; None with `offsets.storage=zookeeper`.
+
+    `brokers` returns the registered brokers and may wait for ZooKeeper.
+    """
     if config.offsets_storage == "zookeeper":
         return None
 
@@ -369,9 +379,9 @@ def stream(
     report: Callable[[StreamReport], None],
     pool: FetcherPool | None,
 ) -> Stream[Any, Any]:
-    """The stream of a thread; `brokers` and `pool` as for `fetcher_pool`."""
+    """Return the stream of a consumer thread; `brokers` and `pool` as for `fetcher_pool`."""
     if pool is None:
-        # The stream's thread drives a client, which nothing but a message wakes.
+        # The stream's own thread calls the client, and only a message ends that call early.
         connect, moved = clients(config, brokers)
         background, turn_s = in_thread, TURN_S
     else:
@@ -404,10 +414,10 @@ def fetcher_pool(
     brokers: Callable[[], Sequence[Broker]],
     report: Callable[[StreamReport], None],
 ) -> FetcherPool | None:
-    """Return the clients that the streams of a member share; None if each stream has its own.
+    """Return the broker clients that the member's streams share; None if each stream has its own.
 
-    `brokers` returns the registered brokers; it may wait for ZooKeeper, and is called on other
-    threads than the user's.
+    `brokers` returns the registered brokers. It may wait for ZooKeeper, so only background threads
+    call it.
     """
     if streams <= OWN_CLIENTS:
         return None
@@ -427,26 +437,28 @@ def fetcher_pool(
 def clients(
     config: ConsumerConfig, brokers: Callable[[], Sequence[Broker]]
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
-    """Return what makes a broker client, and what tells whether its brokers have all moved."""
-    began_with: set[str] = set()
+    """Return two functions: one connects a broker client; one tells whether all its brokers have
+    moved.
+    """
+    first_servers: set[str] = set()
 
     def connect() -> Fetcher | None:
         known = brokers()
         if not known:
             return None
-        began_with.clear()
-        began_with.update(servers(known))
+        first_servers.clear()
+        first_servers.update(servers(known))
         return KafkaFetcher({**fetch_settings(config), **broker_settings(known)})
 
     def moved() -> bool:
         known = brokers()
-        return bool(known) and began_with.isdisjoint(servers(known))
+        return bool(known) and first_servers.isdisjoint(servers(known))
 
     return connect, moved
 
 
 def suffix() -> str:
-    """Of a consumer id, where `consumer.id` gives none."""
+    """Return the suffix of a consumer id for a configuration without `consumer.id`."""
     return paths.default_suffix(
         hostname=socket.gethostname(),
         epoch_ms=int(time.time() * 1000),
