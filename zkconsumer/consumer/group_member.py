@@ -1,7 +1,7 @@
 """How a configuration becomes a member: its session and coordinator, its settings, its streams.
 
-Outside of a rebalance a member also asks ZooKeeper for the registered brokers, because no watch
-tells it that a broker has died.
+A member also asks ZooKeeper for the registered brokers outside of a rebalance, because the end of
+a broker causes no rebalance.
 """
 
 from __future__ import annotations
