@@ -772,86 +772,87 @@ class HandOverMutant:
 
 HAND_OVER = (
     HandOverMutant(
-        "u2 before u1",
+        "LOOK before FINISH",
         "the user's thread looks for requests before it lets go",
         "release of the one in hand",
         (
             (
                 "                if state is not None:\n"
-                "                    state.in_hand = None  # u1\n"
-                "                if holdings.attention or clock() >= gate.deadline:  # u2\n",
-                "                noticed = holdings.attention or clock() >= gate.deadline\n"
+                "                    state.unfinished = None  # FINISH\n"
+                "                if partitions.has_changed or clock() >= gate.deadline:  # LOOK\n",
+                "                noticed = partitions.has_changed or clock() >= gate.deadline\n"
                 "                if state is not None:\n"
-                "                    state.in_hand = None\n"
+                "                    state.unfinished = None\n"
                 "                if noticed:\n",
             ),
         ),
     ),
     HandOverMutant(
-        "u4 skipped",
+        "CONFIRM skipped",
         "a message is handed out without a look at the grant",
         "release while iterating",
-        (("if not state.granted:  # u4", "if False:"),),
+        (("if not state.granted:  # CONFIRM", "if False:"),),
     ),
     HandOverMutant(
-        "u4 before u3",
+        "CONFIRM before MARK",
         "the grant is looked at before the message counts as in hand",
         "release while iterating",
         (
             (
-                "                state.in_hand = raw  # u3\n"
-                "                if not state.granted:  # u4\n"
-                "                    state.in_hand = None\n"
+                "                state.unfinished = raw  # MARK\n"
+                "                if not state.granted:  # CONFIRM\n"
+                "                    state.unfinished = None\n"
                 "                    continue\n",
                 "                if not state.granted:\n"
                 "                    continue\n"
-                "                state.in_hand = raw\n",
+                "                state.unfinished = raw\n",
             ),
         ),
     ),
     HandOverMutant(
-        "u4 of batches skipped",
+        "CONFIRM of batches skipped",
         "a batch is handed out without a look at the grants",
         "release while polling",
-        (("if not state.granted}  # u4", "if False}"),),
+        (("if not state.granted}  # CONFIRM", "if False}"),),
     ),
     HandOverMutant(
-        "c3 before c1",
+        "INSPECT before REVOKE",
         "the coordinator looks for a message in hand before it revokes",
         "release while iterating",
         (
             (
-                "            for state in states:\n                state.granted = False  # c1\n",
-                "            idle = all(state.in_hand is None for state in states)\n"
+                "            for state in states:\n"
+                "                state.granted = False  # REVOKE\n",
+                "            idle = all(state.unfinished is None for state in states)\n"
                 "            for state in states:\n"
                 "                state.granted = False\n",
             ),
             (
-                "# c2\n        release.answer_if_idle()\n",
-                "# c2\n        if idle:\n            release.answer()\n",
+                "# REQUEST\n        release.answer_if_idle()\n",
+                "# REQUEST\n        if idle:\n            release.answer()\n",
             ),
         ),
     ),
     HandOverMutant(
-        "c3 skipped",
+        "INSPECT skipped",
         "only the user's thread answers a release",
         "release while polling",
-        (("# c2\n        release.answer_if_idle()\n", "# c2\n"),),
+        (("# REQUEST\n        release.answer_if_idle()\n", "# REQUEST\n"),),
     ),
     HandOverMutant(
         "a dropped batch forgotten",
         "a release waits for a batch that was never handed out",
         "hand over and back, polling",
-        (("            self._holdings.dropped()\n", ""),),
+        (("            self._partitions.recheck_releases()\n", ""),),
     ),
     HandOverMutant(
-        "c2 before the request",
-        "attention is called before the release is queued",
+        "REQUEST before the request",
+        "`has_changed` is set before the release is queued",
         "release of both partitions",
         (
             (
-                "        self._releases.append(release)\n        self.call()  # c2\n",
-                "        self.call()\n        self._releases.append(release)\n",
+                "        self._releases.append(release)\n        self.notify()  # REQUEST\n",
+                "        self.notify()\n        self._releases.append(release)\n",
             ),
         ),
     ),
@@ -860,12 +861,12 @@ HAND_OVER = (
         "what is called for during the look is forgotten",
         "first grant wakes the user",
         (
-            ("        self.attention = False\n        for state", "        for state"),
+            ("        self.has_changed = False\n        for state", "        for state"),
             (
                 "            self.raise_failure()\n        return self._wanted.copy()\n",
                 "            self.raise_failure()\n"
                 "        wanted = self._wanted.copy()\n"
-                "        self.attention = False\n"
+                "        self.has_changed = False\n"
                 "        return wanted\n",
             ),
         ),
@@ -877,9 +878,9 @@ HAND_OVER = (
         (
             (
                 "        self.wake.clear()\n"
-                "        if not self.attention:\n"
+                "        if not self.has_changed:\n"
                 "            self.wake.wait(timeout_s)",
-                "        if not self.attention:\n"
+                "        if not self.has_changed:\n"
                 "            self.wake.clear()\n"
                 "            self.wake.wait(timeout_s)",
             ),
@@ -903,13 +904,13 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "in_hand read before last",
+        "unfinished read before last",
         "a position is put together in the wrong order",
         "positions",
         (
             (
-                "        delivered = self.delivered\n        in_hand = self.in_hand\n",
-                "        in_hand = self.in_hand\n        delivered = self.delivered\n",
+                "        delivered = self.delivered\n        unfinished = self.unfinished\n",
+                "        unfinished = self.unfinished\n        delivered = self.delivered\n",
             ),
         ),
     ),
@@ -920,10 +921,10 @@ HAND_OVER = (
         (
             ("            tell(old.epoch)\n", ""),
             (
-                "            self._wanted[tp] = new\n        self.call()\n        return True\n",
+                "            self._wanted[tp] = new\n        self.notify()\n        return True\n",
                 "            self._wanted[tp] = new\n"
                 "            tell(old.epoch)\n"
-                "        self.call()\n"
+                "        self.notify()\n"
                 "        return True\n",
             ),
         ),
@@ -940,8 +941,8 @@ HAND_OVER = (
         "pause and resume",
         (
             (
-                "paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)",
-                "paused = self.unplaced.get(tp) is _PAUSED, False",
+                "paused = self.not_fetched.get(tp) is _PAUSED, self._partitions.is_paused(state)",
+                "paused = self.not_fetched.get(tp) is _PAUSED, False",
             ),
         ),
     ),
@@ -949,8 +950,9 @@ HAND_OVER = (
         "the error lost at the end",
         "the iteration ends before it raises what ended the member",
         "the member ends by itself",
-        (("                holdings.raise_failure()\n", ""),),
+        (("                partitions.raise_failure()\n", ""),),
     ),
 )
-"""Planted into the sources of holdings.py, feed.py and stream.py; u1 to u4 and c1 to c3 are
-described at the top of holdings.py."""
+"""Faults planted into the sources of the streams. FINISH, LOOK, MARK, CONFIRM and REVOKE, REQUEST,
+INSPECT are the steps that the docstring of `consumer.stream_partitions` describes.
+"""

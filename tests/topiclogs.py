@@ -157,7 +157,7 @@ class KafkaLog(Log):
 class NoAlarm:
     """The alarm of a fetcher that no stream uses."""
 
-    attention = False
+    has_changed = False
 
     def __init__(self) -> None:
         self.wake = threading.Event()

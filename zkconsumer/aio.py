@@ -129,7 +129,7 @@ class Stream(Generic[K, V]):
             async with asyncio.timeout(timeout_s):
                 # A wait that was submitted before the stream was closed may hold an error.
                 while self._waiting is not None or not self._stream.closed:
-                    if await self._waited() and self._stream.unchanged:
+                    if await self._waited() and self._stream.may_hand_out:
                         return True
         except TimeoutError:
             pass

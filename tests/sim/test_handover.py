@@ -48,8 +48,8 @@ def test_a_mutant_of_the_hand_over_is_caught(mutant: HandOverMutant) -> None:
 
 
 def test_every_shared_attribute_has_a_point() -> None:
-    """The attributes that the marked steps u1 to u4 and c1 to c3 touch are explored."""
-    assert {"in_hand", "granted", "attention", "last", "start", "deadline", "closed"} <= SHARED
+    """The explorer switches threads at every attribute that a step of the hand-over accesses."""
+    assert {"unfinished", "granted", "has_changed", "last", "start", "deadline", "closed"} <= SHARED
     assert {"_wanted", "_paused", "_releases", "_failures", "_token", "failure"} <= SHARED
 
 

@@ -1,9 +1,9 @@
-"""A stream: what the user iterates. Its thread alone touches the broker client underneath.
+"""A stream: the iterator of one consumer thread's messages, with pause and seek.
 
-Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1). See `holdings` for how
-the coordinator takes partitions away while the user's thread is handing out messages.
-
-Pausing, resuming and seeking: what the JVM's old consumer never had.
+Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1); the JVM's old consumer
+can neither pause nor seek. Only the user's thread uses the stream's broker client.
+`stream_partitions` describes how the coordinator revokes a partition while the user's thread hands
+out messages.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from zkconsumer.consumer.stream_partitions import (
     Codec,
     Coverage,
     Grant,
-    Holdings,
     LeaseGate,
     PartitionState,
+    StreamPartitions,
 )
 from zkconsumer.errors import (
     ConfigError,
@@ -57,20 +57,20 @@ __all__ = [
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Messages taken from the broker client at once, at most; they are filtered again when they are
-# handed out. More gains nothing measurable; less costs throughput.
+# Upper bound of the messages taken from the broker client at once. Each is checked again before it
+# is handed out. A higher bound gains nothing measurable; a lower one costs throughput.
 BUFFER_MESSAGES: Final = 1000
 
 
 class Stream(Generic[K, V]):
-    """One thread's messages, in order per partition within one ownership.
+    """The messages of one consumer thread; a partition's messages come in order while it is owned.
 
-    `topic` is None for the stream of a filter, whose topics come and go.
+    `topic` is None for the stream of a filter, which delivers all topics that match.
 
-    Iterate it, call `next` on it, or `poll` batches, from one thread at a time. All three raise
-    what goes wrong as an error of this package, once per occurrence, and can be used again
-    afterwards. A message is finished, and may be committed by the auto-commit, when the next one
-    is asked for.
+    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. Each of
+    them raises what goes wrong as an error of this package, once, and can be used again afterwards.
+    A message is finished when the user asks for the next one. Auto-commit stores offsets of
+    finished messages only.
     """
 
     def __init__(
@@ -90,16 +90,25 @@ class Stream(Generic[K, V]):
         background: Background = inline,
         turn_s: float = TURN_S,
     ) -> None:
-        """For the connector.
+        """Create a stream; only the connector does.
 
-        `connect` makes the fetcher when the first partition comes; None means that no broker is
-        known yet. `moved` is asked when brokers cannot be reached: are they all elsewhere by now,
-        so that it must be made anew? `background` runs both, so that the user's thread waits for
-        neither. `turn_s` is the longest stay in the fetcher's `consume`.
-
-        `timeout_s` is `consumer.timeout.ms`, None for never. `retry_s` is the pause after a failed
-        look-up (`refresh.leader.backoff.ms`). `report` is called on the user's thread and must
-        only enqueue. All time-outs and pauses count in seconds of `gate.clock`.
+        Args:
+            topic: the stream's topic; None for the stream of a filter.
+            thread_id: the consumer thread id.
+            number: the thread's number within the member.
+            gate: the member's lease. Its `clock` measures all time-outs and pauses.
+            connect: makes the fetcher when the first partition is granted; returns None while no
+                broker is registered.
+            moved: called when brokers cannot be reached; tells whether all of them have new
+                addresses, so that the fetcher must be replaced.
+            reset: `auto.offset.reset`.
+            timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
+            retry_s: pause after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
+            codec: the decoders.
+            report: gets what the member should know. The user's thread calls it, so it must only
+                enqueue.
+            background: runs `connect` and `moved`, so that the user's thread waits for neither.
+            turn_s: longest call of the fetcher's `consume`, in seconds.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -107,11 +116,11 @@ class Stream(Generic[K, V]):
         self._gate = gate
         self.timeout_s = timeout_s
         self._report = report
-        self._holdings = Holdings(codec)
+        self._partitions = StreamPartitions(codec)
         self._feed = Feed(
             topic=topic,
             thread_id=thread_id,
-            holdings=self._holdings,
+            partitions=self._partitions,
             connect=connect,
             moved=moved,
             reset=reset,
@@ -122,32 +131,36 @@ class Stream(Generic[K, V]):
             turn_s=turn_s,
         )
         self._turn_s = turn_s
-        self._inside = threading.Lock()  # held while the feed is touched; never waited for
-        # An exception that is not ours may have swallowed messages: fetch anew at the next ask.
-        self._disturbed = False
+        self._in_use = threading.Lock()  # held while a thread uses the feed
+        # An exception from outside this package may have lost fetched messages; fetch them again at
+        # the next call.
+        self._is_interrupted = False
         self._iterator: Iterator[Message[K, V]] | None = None
 
     def __repr__(self) -> str:
         return f"Stream({self.topic!r}, {self.thread_id!r})"
 
-    # ---- the user's side -------------------------------------------------------------------------
+    # ---- called by the user ----------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message[K, V]]:
-        """The fast way: no call per message but the generator's own.
+        """Iterate the messages; this is the fastest way to read them.
 
-        Ends when the connector is shut down. Raises the error that ended the member, once, if the
-        member ended by itself, and ends after that. Raises ConsumerTimeoutError after
-        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), FetchError,
-        RebalanceBlockedError and others; iterate anew to go on.
+        The iteration ends when the connector is shut down. If an error ends the member, the
+        iteration raises it once and then ends. It raises ConsumerTimeoutError after
+        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException), and FetchError,
+        RebalanceBlockedError and others. Iterate again to continue after an error.
         """
-        return itertools.chain.from_iterable(self._rounds())
+        return itertools.chain.from_iterable(self._batches())
 
-    def _rounds(self) -> Generator[Iterator[Message[K, V]], None, None]:
+    def _batches(self) -> Generator[Iterator[Message[K, V]], None, None]:
         while self.wait(self.timeout_s, BUFFER_MESSAGES):
             yield self.ready()
 
     def __next__(self) -> Message[K, V]:
-        """The next message; StopIteration after the shutdown. Any error leaves it usable."""
+        """Return the next message; raise StopIteration after the shutdown.
+
+        After any other error the stream can be used again.
+        """
         if self._iterator is None:
             self._iterator = iter(self)
         try:
@@ -157,11 +170,16 @@ class Stream(Generic[K, V]):
             raise
 
     def poll(self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5) -> Batch[K, V]:
-        """The messages that are there, at most `max_messages`; empty when none came in time.
+        """Return the available messages, at most `max_messages`; wait up to `timeout_s` for the
+        first.
 
-        Returns as soon as there is one. The whole batch is finished when the next is asked for.
-        Raises as iterating does, but for the timeout; ConnectorClosedError after the shutdown; and
-        the error that ended the member, at every call, if the member ended by itself.
+        The batch is empty if no message came in time. All its messages are finished when the user
+        asks for the next batch.
+
+        Raises:
+            ConnectorClosedError: the connector was shut down.
+            ZkConsumerError: as iterating, except for the time-out. The error that ended the member
+                is raised by every call.
         """
         try:
             if self.wait(timeout_s, max_messages):
@@ -170,79 +188,82 @@ class Stream(Generic[K, V]):
             return self.take(0)
         raise self.closed_error()
 
-    # ---- waiting and handing out, one after the other and by nobody else meanwhile ---------------
+    # ---- waiting, then handing out ---------------------------------------------------------------
 
     def wait(self, timeout_s: float | None, max_messages: int) -> bool:
-        """Wait until there is something to hand out; False when the stream is closed.
+        """Wait until a message can be handed out; return False when the stream is closed.
 
-        When it returns True the lease held an instant ago and nothing is in the user's hands.
-        Whoever handed messages out before is through with them.
+        If it returns True, the lease was valid a moment ago, and the user has finished every
+        message that was handed out before.
         """
-        if self._inside.locked() and not self.closed:
+        if self._in_use.locked() and not self.closed:
             raise ZkConsumerError(
                 "a stream was asked for messages by two threads at once",
                 where=self.thread_id,
                 remedy="give each thread its own stream",
             )
         try:
-            # `with`, because no signal handler runs between the lock and the block; it may between
-            # a call of `acquire` and the next line. Waits only for `close` to let the fetcher go.
-            with self._inside:
-                return self._turns(timeout_s, max_messages)
+            # Use `with`: a signal handler can run between a call of `acquire` and the next line,
+            # but not between taking the lock and the `with` block. The lock is only held meanwhile
+            # by `close`, which closes the fetcher.
+            with self._in_use:
+                return self._wait_for_messages(timeout_s, max_messages)
         except ZkConsumerError:
             raise
         except BaseException:
-            # A KeyboardInterrupt may have come between the broker client and us, and the messages
-            # it had returned are lost: fetch again from what was handed out.
-            self._disturbed = True
+            # A KeyboardInterrupt may have discarded messages that the broker client had just
+            # returned. Fetch again from the last message that was handed out.
+            self._is_interrupted = True
             raise
         finally:
             if self.closed:
-                self._let_go()
+                self._close_if_unused()
 
     def ready(self) -> Generator[Message[K, V], None, None]:
-        """What is there, one by one, until it is all or something must be looked at again."""
+        """Hand out the fetched messages one by one; stop when a change or the lease's end must be
+        handled.
+        """
         index, key_of = self._feed.index, self._feed.key_of
-        gate, holdings = self._gate, self._holdings
+        gate, partitions = self._gate, self._partitions
         clock = gate.clock
         state: PartitionState | None = None
         try:
-            for raw in self._feed.rest:
+            for raw in self._feed.buffer:
                 if state is not None:
-                    state.in_hand = None  # u1
-                if holdings.attention or clock() >= gate.deadline:  # u2
-                    self._feed.rest = iter([raw, *self._feed.rest])
+                    state.unfinished = None  # FINISH
+                if partitions.has_changed or clock() >= gate.deadline:  # LOOK
+                    self._feed.buffer = iter([raw, *self._feed.buffer])
                     break
                 state = index[key_of(raw)]
-                state.in_hand = raw  # u3
-                if not state.granted:  # u4
-                    state.in_hand = None
+                state.unfinished = raw  # MARK
+                if not state.granted:  # CONFIRM
+                    state.unfinished = None
                     continue
                 state.last = raw
-                message: Message[K, V] = Message()  # `wrapped`, without a call
+                message: Message[K, V] = Message()  # like `wrapped`, without the cost of a call
                 message._raw = raw
                 message._held = state
                 yield message
         except GeneratorExit:
             raise
         except BaseException:
-            self._hold_back()
+            self._redeliver()
             raise
 
     @property
-    def unchanged(self) -> bool:
-        """Does the lease still hold, and does nobody want anything, since `wait` returned?"""
-        return self._gate.is_open and not self._holdings.attention
+    def may_hand_out(self) -> bool:
+        """Tell whether the lease still holds and nothing has changed since `wait` returned."""
+        return self._gate.is_open and not self._partitions.has_changed
 
     def take(self, max_messages: int) -> Batch[K, V]:
-        """What is there, at most so many."""
+        """Hand out the fetched messages as a batch of at most `max_messages`."""
         try:
-            rest = self._feed.rest
+            rest = self._feed.buffer
             if length_hint(rest) > max_messages:
                 rest = itertools.islice(rest, max_messages)
             return self._hand_out(list(rest))
         except BaseException:
-            self._hold_back()
+            self._redeliver()
             raise
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
@@ -253,224 +274,233 @@ class Stream(Generic[K, V]):
             (key,) = self._feed.index
             first, last = {key: raws[0]}, {key: raws[-1]}
         else:
-            # The first and the last message of each partition, without a loop in Python.
+            # Find the first and last message of each partition without a Python loop.
             keys = list(map(key_of, raws))
             last = dict(zip(keys, raws, strict=True))
             first = dict(zip(reversed(keys), reversed(raws), strict=True))
         held = {key: self._feed.index[key] for key in last}
         for key, state in held.items():
-            state.in_hand = first[key]  # u3
-        gone = {key for key, state in held.items() if not state.granted}  # u4
+            state.unfinished = first[key]  # MARK
+        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
         for key in gone:
-            held.pop(key).in_hand = None
+            held.pop(key).unfinished = None
         for key, state in held.items():
             state.last = last[key]
         if gone:
-            self._holdings.dropped()
+            self._partitions.recheck_releases()
             raws = [raw for raw in raws if key_of(raw) not in gone]
         return Batch(raws, held, key_of)
 
-    def _turns(self, timeout_s: float | None, max_messages: int) -> bool:
-        holdings, gate = self._holdings, self._gate
+    def _wait_for_messages(self, timeout_s: float | None, max_messages: int) -> bool:
+        partitions, gate = self._partitions, self._gate
         limit = None if timeout_s is None else gate.clock() + timeout_s
         for state in self._feed.states.values():
-            state.in_hand = None  # u1
+            state.unfinished = None  # FINISH
         while True:
-            if self._disturbed:
-                self._feed.start_over()
-                holdings.attention = True  # what it said may have been heard in part
-                self._disturbed = False
-            if holdings.attention:  # u2
-                self._feed.settle()
-            if holdings.closed:
-                # `end` adds its error, then sets `closed`, then `attention`: this thread may have
-                # found `attention` False before that, and must not end without the error.
-                holdings.raise_failure()
+            if self._is_interrupted:
+                self._feed.restart()
+                partitions.has_changed = True  # the interrupted call may have cleared it
+                self._is_interrupted = False
+            if partitions.has_changed:  # LOOK
+                self._feed.apply_grants()
+            if partitions.closed:
+                # `end` queues its error, then sets `closed`, then `has_changed`. This thread may
+                # have read `has_changed` before that, and must still raise the error before it ends
+                # the iteration.
+                partitions.raise_failure()
                 return False
             left = None if limit is None else max(0.0, limit - gate.clock())
             if not gate.is_open:
-                gate.wait(holdings, self._turn_s if left is None else min(left, self._turn_s))
-            elif not length_hint(self._feed.rest):
+                gate.wait(partitions, self._turn_s if left is None else min(left, self._turn_s))
+            elif not length_hint(self._feed.buffer):
                 self._feed.fetch(left, max_messages)
-                if length_hint(self._feed.rest):
-                    continue  # time has passed: look at everything again
+                if length_hint(self._feed.buffer):
+                    continue  # time has passed: check the lease and the changes again
             else:
                 return True
             if limit is not None and gate.clock() >= limit:
                 raise self.timeout_error(timeout_s)
 
-    def _hold_back(self) -> None:
-        """An exception came while messages were being handed out: hand them out again."""
-        self._disturbed = True
-        self._feed.take_back()
+    def _redeliver(self) -> None:
+        """Deliver the messages again that an exception interrupted."""
+        self._is_interrupted = True
+        self._feed.redeliver()
 
-    def _let_go(self) -> None:
-        """Close the fetcher unless a thread is inside; that one does it when it comes out.
+    def _close_if_unused(self) -> None:
+        """Close the fetcher, unless a thread uses the stream; that thread then closes it.
 
-        The user's thread leaves `_inside` and then looks at `closed`; `close` sets `closed` and
-        then tries `_inside`: one of the two sees the other, and a fetcher is dropped once.
+        The user's thread releases `_in_use` and then reads `closed`. `close` sets `closed` and then
+        tries to take `_in_use`. At least one of them sees the other, and only one closes the
+        fetcher.
         """
-        if self._inside.acquire(blocking=False):
+        if self._in_use.acquire(blocking=False):
             try:
-                self._feed.drop()
+                self._feed.close()
             finally:
-                self._inside.release()
+                self._in_use.release()
 
     def timeout_error(self, timeout_s: float | None) -> ConsumerTimeoutError:
         of = f" of {self.topic}" if self.topic is not None else ""
         return ConsumerTimeoutError(
             f"no message{of} within {timeout_s:g} s",
             where=f"thread {self.thread_id}",
-            remedy=self.waiting_for or "ask again; consumer.timeout.ms=-1 waits for ever",
+            remedy=self.waiting_for or "call again; consumer.timeout.ms=-1 waits without a limit",
         )
 
     def closed_error(self) -> ZkConsumerError:
-        if self._holdings.failure is not None:
-            # A copy: an exception that is raised again and again collects tracebacks.
-            return copy(self._holdings.failure)
+        if self._partitions.failure is not None:
+            # Copy the error: each raise adds a traceback to an exception.
+            return copy(self._partitions.failure)
         return ConnectorClosedError(
-            "the connector was shut down", where=self.thread_id, remedy="leave the loop"
+            "the connector was shut down", where=self.thread_id, remedy="stop reading"
         )
 
     def raise_failure(self) -> None:
-        """Raise the next error that `fail` or `end` was given and that nobody has met, if any."""
-        self._holdings.raise_failure()
+        """Raise the oldest error that `fail` or `end` has queued, if any."""
+        self._partitions.raise_failure()
 
     @property
     def closed(self) -> bool:
-        """Has the connector been shut down?"""
-        return self._holdings.closed
+        """Whether the stream has ended: the connector was shut down, or the member has failed."""
+        return self._partitions.closed
 
-    # ---- the coordinator's side: any thread, never blocks ----------------------------------------
+    # ---- called by the coordinator: any thread, never blocks -------------------------------------
 
     @property
-    def alarm(self) -> Holdings:
-        """What ends a wait of the user's thread; a shared fetcher waits for it."""
-        return self._holdings
+    def alarm(self) -> StreamPartitions:
+        """The object that ends a wait of the user's thread; shared fetchers wait on it."""
+        return self._partitions
 
     @property
     def waiting_for(self) -> str:
-        """Why no message can come at present; empty when one can."""
-        if self._holdings.failure is not None:
-            return str(self._holdings.failure)
-        if self._holdings.closed:
+        """Why no message can be delivered now; empty if one can."""
+        if self._partitions.failure is not None:
+            return str(self._partitions.failure)
+        if self._partitions.closed:
             return "the connector was shut down"
-        if not self._holdings.holds_any:
-            return self._holdings.idle_reason or "no partition is assigned to this thread"
+        if not self._partitions.holds_any:
+            return self._partitions.idle_reason or "no partition is assigned to this thread"
         if not self._gate.is_open:
-            return "ZooKeeper has not confirmed the session, so the lease is over"
-        reasons = self._feed.unplaced.copy()
+            return "ZooKeeper has not confirmed the session, so the lease has ended"
+        reasons = self._feed.not_fetched.copy()
         return "; ".join(f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons))
 
     @property
     def queued(self) -> int:
-        """Messages taken from the broker client and not yet handed out; what it holds is not known.
+        """Messages fetched and not yet handed out, without those that librdkafka holds.
 
-        The JVM's FetchQueueSize counts chunks.
+        The JVM's FetchQueueSize counts chunks instead.
         """
-        return length_hint(self._feed.rest) + self._feed.queued
+        return length_hint(self._feed.buffer) + self._feed.queued
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """The ends of the logs that it reads, as of a few seconds ago, where they are known."""
+        """The known log ends of the partitions that it fetches, a few seconds old."""
         return self._feed.ends
 
     @property
     def fetched_bytes(self) -> Mapping[str, float]:
-        """Topic -> bytes of keys and values fetched, estimated where many came at once."""
+        """Topic -> bytes of keys and values fetched, estimated from samples of large batches."""
         return dict(self._feed.fetched_bytes)
 
     def explain(self, idle_reason: str) -> None:
-        """Why the thread has no partition; shown in time-outs and by `waiting_for`."""
-        self._holdings.idle_reason = idle_reason
+        """Set the reason why the thread has no partition; time-outs and `waiting_for` show it."""
+        self._partitions.idle_reason = idle_reason
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these partitions; a partition that is held already is served anew."""
-        self._holdings.grant(grants)
+        """Serve these partitions; a new grant of a served partition replaces the old one."""
+        self._partitions.grant(grants)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        """Hand out nothing more of these, from now on."""
-        self._holdings.withdraw(tps)
+        """Stop delivering these partitions now."""
+        self._partitions.withdraw(tps)
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Hand out nothing more of these; `done()`, once, when the user holds nothing of them.
+        """Stop delivering these partitions; call `done`, once, when the user has finished their
+        messages.
 
-        It is called on this thread or on the user's and must only enqueue.
+        This thread or the user's thread calls it, so it must only enqueue.
         """
-        self._holdings.ask_release(tps, done)
+        self._partitions.ask_release(tps, done)
 
     def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
-        """The known positions of what is granted, or asked to be released."""
-        return self._holdings.positions(which)
+        """Return the known positions of the partitions that were granted and not withdrawn."""
+        return self._partitions.positions(which)
 
     def serves(self, tp: TopicPartition) -> bool:
-        """Are messages of this partition handed out, or would be if it were not paused?"""
-        return self._holdings.serves(tp)
+        """Tell whether the partition's messages are delivered, or would be without a pause."""
+        return self._partitions.serves(tp)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Hand out no more of these until they are resumed, or come under another ownership."""
-        self._holdings.pause(tps)
+        """Stop delivering these partitions until `resume`, or until the member owns them anew."""
+        self._partitions.pause(tps)
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """Hand these out again, from where they were paused."""
-        self._holdings.resume(tps)
+        """Deliver these partitions again, from where they were paused."""
+        self._partitions.resume(tps)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused."""
-        return self._holdings.paused
+        """The paused partitions."""
+        return self._partitions.paused
 
     def seek(self, tp: TopicPartition, offset: int) -> bool:
-        """Hand out `offset` next; False when the partition is not served."""
+        """Deliver `offset` next; return False if the partition is not served."""
 
         def tell(epoch: int) -> None:
-            text = f"the user goes on from {offset}"
+            text = f"the user continues from offset {offset}"
             self._report(StreamReport(ReportKind.SOUGHT, self.thread_id, text, tp, epoch, offset))
 
-        return self._holdings.seek(tp, offset, tell)
+        return self._partitions.seek(tp, offset, tell)
 
     def fail(self, error: Exception) -> None:
-        """Raise `error`, once, when the user next asks."""
-        self._holdings.fail(error)
+        """Raise `error`, once, when the user next asks for messages."""
+        self._partitions.fail(error)
 
     def end(self, error: ZkConsumerError) -> None:
-        """The member has ended by itself: raise `error`, and then end the iteration for good.
+        """End the stream because the member has failed: raise `error` once, then end the iteration.
 
-        The fetcher is closed by the user's thread, or by `close`.
+        The user's thread or `close` closes the fetcher.
         """
-        self._holdings.end(error)
+        self._partitions.end(error)
 
     def halt(self) -> None:
-        """End the iteration for good; a user's thread that waits returns within `TURN_S`.
+        """End the iteration; a waiting user's thread returns within `TURN_S` seconds.
 
-        The fetcher is closed by that thread, or by `close`.
+        The user's thread or `close` closes the fetcher.
         """
-        self._holdings.close()
+        self._partitions.close()
 
     def close(self) -> None:
-        """As `halt`, and close the fetcher unless a user's thread is inside, which then does it."""
+        """End the iteration and close the fetcher, unless a thread uses the stream; it then closes
+        it.
+        """
         self.halt()
-        self._let_go()
+        self._close_if_unused()
 
 
 Streams = Mapping[tuple[str | None, str], Stream[Any, Any]]
-"""By topic and consumer thread id: a thread id has one stream for each of its topics; or, by a
-pattern, one for whatever topics match, under None."""
+"""The streams by topic and consumer thread id. A consumer thread has one stream for each of its
+topics. With a filter it has one stream, under the topic None.
+"""
 
 
-# ---- steering ------------------------------------------------------------------------------------
+# ---- pause and seek ------------------------------------------------------------------------------
 
 
 AnyStream = Stream[Any, Any]
 
-# The greatest offset of a log; more does not fit into a request to a broker.
+# The greatest offset of a log; a request to a broker cannot hold a greater one.
 MAX_OFFSET = 2**63 - 2
 
 
 def by_stream(
     streams: Iterable[AnyStream], partitions: Iterable[TopicPartition]
 ) -> dict[AnyStream, list[TopicPartition]]:
-    """Who serves each of these; raises NotOwnedError, naming all that nobody serves."""
+    """Return the partitions by the stream that serves them.
+
+    Raises NotOwnedError, which names all partitions that no stream serves.
+    """
     found: dict[AnyStream, list[TopicPartition]] = {}
     wanted = [TopicPartition(*one) for one in partitions]
     for stream in streams:
@@ -484,7 +514,12 @@ def by_stream(
 
 
 def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -> None:
-    """Go on from `offset`; raises NotOwnedError, or ConfigError for an impossible offset."""
+    """Continue a partition from `offset`.
+
+    Raises:
+        NotOwnedError: no stream serves the partition.
+        ConfigError: `offset` is not an integer from 0 to `MAX_OFFSET`.
+    """
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise ConfigError(
             f"{offset!r} is no offset",
@@ -500,5 +535,5 @@ def _not_owned(missing: Iterable[TopicPartition]) -> NotOwnedError:
     return NotOwnedError(
         "this member is not serving the partition",
         where=", ".join(map(str, missing)),
-        remedy="ask `status().owned` first; what is about to move away counts no more",
+        remedy="read `status().owned`; a partition that is being released is no longer served",
     )

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.messages import key_of
-from zkconsumer.consumer.stream_partitions import Holdings, PartitionState
+from zkconsumer.consumer.stream_partitions import PartitionState, StreamPartitions
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import LOOKUP_S, Answers, Fault, FaultKind, Fetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
@@ -57,11 +57,11 @@ ENDS_S: Final = 5.0
 # begins anew.
 SILENT_S: Final = 10.0
 # Of how many partitions, at most: what stands still does so in most of them.
-_ASKED: Final = 100
+_CHECKED: Final = 100
 
 # Of what comes at once so many messages are weighed, and stand for the rest: all of them would cost
 # a tenth of the throughput. So few at once are weighed one and all.
-WEIGHED: Final = 10
+SAMPLED: Final = 10
 
 
 class ReportKind(Enum):
@@ -84,18 +84,18 @@ class StreamReport:
     offset: int | None = None
 
 
-class _Waiting(NamedTuple):
+class _NotFetched(NamedTuple):
     """Why a partition is not fetched, and when (seconds of the stream's clock) to try again."""
 
     reason: str
     due: float = 0.0
 
 
-_NOT_BEGUN: Final = _Waiting("its fetching has not begun")
-_NO_OFFSET: Final = _Waiting("no stored offset")
-_ANEW: Final = _Waiting("fetching begins anew after an interruption")
-_PAUSED: Final = _Waiting("paused", math.inf)
-_RESUMED: Final = _Waiting("resumed")
+_NOT_BEGUN: Final = _NotFetched("its fetching has not begun")
+_NO_OFFSET: Final = _NotFetched("no stored offset")
+_RESTARTED: Final = _NotFetched("fetching begins anew after an interruption")
+_PAUSED: Final = _NotFetched("paused", math.inf)
+_RESUMED: Final = _NotFetched("resumed")
 
 
 Background = Callable[[Callable[[], Any]], "Future[Any]"]
@@ -127,7 +127,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Feed:
     """The fetcher of one stream, the buffer behind it, and what is wrong with either.
 
-    `states` is what is fetched or waits to be; those of `unplaced` wait, for the reason given.
+    `states` is what is fetched or waits to be; those of `not_fetched` wait, for the reason given.
     `rest` are the messages taken from the broker client and not yet handed out: an iterator over
     a list, so that they can be counted. `index` finds their states: `index[key_of(message)]`.
     `clock` returns seconds; the simulator gives a virtual one.
@@ -138,7 +138,7 @@ class Feed:
         *,
         topic: str | None,
         thread_id: str,
-        holdings: Holdings,
+        partitions: StreamPartitions,
         connect: Callable[[], Fetcher | None],
         moved: Callable[[], bool],
         reset: Reset,
@@ -149,13 +149,13 @@ class Feed:
         turn_s: float = TURN_S,
     ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
-        self.unplaced: dict[TopicPartition, _Waiting] = {}
+        self.not_fetched: dict[TopicPartition, _NotFetched] = {}
         self.index: dict[Hashable, PartitionState] = {}
         self.key_of = key_of(topic)
-        self.rest: Iterator[RawMessage] = iter([])
+        self.buffer: Iterator[RawMessage] = iter([])
         self._topic = topic
         self._thread_id = thread_id
-        self._holdings = holdings
+        self._partitions = partitions
         self._connect, self._moved = connect, moved
         self._reset = reset
         self._retry_s = max(retry_s, 0.01)
@@ -175,42 +175,42 @@ class Feed:
         self.fetched_bytes: dict[str, float] = defaultdict(float)
         self._ends_due = 0.0
         # Ends as the brokers told them when they were last asked, and when to ask again.
-        self._asked: dict[TopicPartition, int] = {}
-        self._ask_due = self._clock() + SILENT_S
+        self._log_ends: dict[TopicPartition, int] = {}
+        self._check_due = self._clock() + SILENT_S
 
     @property
     def queued(self) -> int:
         """Messages that wait in the fetcher, as far as it counts them; any thread."""
         return getattr(self._fetcher, "queued", 0)
 
-    def settle(self) -> None:
+    def apply_grants(self) -> None:
         """Hold what the coordinator wants to be held."""
-        wanted = self._holdings.attend()
+        wanted = self._partitions.take_requests()
         gone = {tp for tp, state in self.states.items() if wanted.get(tp) is not state}
         if gone:
-            self._stop(gone)
+            self._stop_fetching(gone)
         for tp in gone:
             del self.states[tp], self.index[self._key(tp)]
-            self.unplaced.pop(tp, None)
+            self.not_fetched.pop(tp, None)
         for tp, state in wanted.items():
             if tp not in self.states:
                 self.index[self._key(tp)] = self.states[tp] = state
-                self.unplaced[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
-            stands, paused = self.unplaced.get(tp) is _PAUSED, self._holdings.is_paused(state)
+                self.not_fetched[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
+            stands, paused = self.not_fetched.get(tp) is _PAUSED, self._partitions.is_paused(state)
             if paused and not stands:
-                self._stop([tp])
-                self.unplaced[tp] = _PAUSED
+                self._stop_fetching([tp])
+                self.not_fetched[tp] = _PAUSED
             elif stands and not paused:
-                self.unplaced[tp] = _RESUMED
+                self.not_fetched[tp] = _RESUMED
 
     def _key(self, tp: TopicPartition) -> Hashable:
         return tp if self._topic is None else tp.partition
 
-    def _stop(self, tps: Iterable[TopicPartition]) -> None:
+    def _stop_fetching(self, tps: Iterable[TopicPartition]) -> None:
         """Fetch no more of these, and forget what was fetched and not handed out."""
         keys = {self._key(tp) for tp in tps}
-        self._asked, self._checking = {}, None
-        self.rest = iter([raw for raw in self.rest if self.key_of(raw) not in keys])
+        self._log_ends, self._checking = {}, None
+        self.buffer = iter([raw for raw in self.buffer if self.key_of(raw) not in keys])
         if self._fetcher is not None:
             self._fetcher.unassign(tps)
 
@@ -222,21 +222,23 @@ class Feed:
         now = self._clock()
         limit = math.inf if left is None else now + left
         self._take_answers(now)
-        due = [tp for tp, one in self.unplaced.items() if one.due <= now]
+        due = [tp for tp, one in self.not_fetched.items() if one.due <= now]
         if due:
-            self._place(due, now, limit - now)
-        if self._fetcher is None or len(self.unplaced) == len(self.states):
-            dues = [one.due for one in self.unplaced.values()] if self._connecting is None else []
+            self._start_fetching(due, now, limit - now)
+        if self._fetcher is None or len(self.not_fetched) == len(self.states):
+            dues = (
+                [one.due for one in self.not_fetched.values()] if self._connecting is None else []
+            )
             wake_at = min([now + IDLE_S, limit, *dues])
-            self._holdings.sleep(max(0.0, wake_at - self._clock()))
+            self._partitions.sleep(max(0.0, wake_at - self._clock()))
             limit = now
         if self._fetcher is not None:
             now = self._clock()
-            due_in_s = min((one.due for one in self.unplaced.values()), default=math.inf) - now
+            due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
             messages = self._fetcher.consume(max_messages, turn_s)
-            self.rest = iter(messages)
-            self._weigh(messages)
+            self.buffer = iter(messages)
+            self._count_bytes(messages)
             # The first messages bring the first ends: a user may hold one of them for long.
             if now >= self._ends_due or (messages and not self.ends):
                 self._ends_due = now + ENDS_S
@@ -244,9 +246,9 @@ class Feed:
             faults = self._fetcher.faults
             while faults:
                 self._on_fault(faults.popleft())
-            if not messages and now >= self._ask_due and self._fetcher is not None:
-                self._ask_due = now + SILENT_S + self._fetcher.wait_s
-                self._see_that_it_comes(self._fetcher)
+            if not messages and now >= self._check_due and self._fetcher is not None:
+                self._check_due = now + SILENT_S + self._fetcher.wait_s
+                self._check_progress(self._fetcher)
 
     def _take_answers(self, now: float) -> None:
         """Take the results of calls that other threads have ended meanwhile."""
@@ -254,57 +256,57 @@ class Feed:
             self._resolving.remove(one)
             future, asked = one
             if (error := future.exception()) is not None:
-                reason = _Waiting(str(error), now + FAILED_S)
-                self.unplaced.update(dict.fromkeys(self._still(asked), reason))
+                reason = _NotFetched(str(error), now + FAILED_S)
+                self.not_fetched.update(dict.fromkeys(self._still_waiting(asked), reason))
                 raise error
             self._take_offsets(future.result(), asked, now)
         if self._checking is not None and self._checking[0].done():
             (future, behind), self._checking = self._checking, None
-            self._take_ends(future.result(), behind)
+            self._take_log_ends(future.result(), behind)
         if self._moving is not None and self._moving.done():
             moving, self._moving = self._moving, None
             if moving.result():
-                self.start_over()
+                self.restart()
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
         """Run a call on another thread, whose end ends the sleep of the user's thread."""
         future: Future[T] = self._background(call)
-        self._call_at_end(future)
+        self._notify_at_end(future)
         return future
 
-    def _call_at_end(self, future: Future[Any]) -> None:
+    def _notify_at_end(self, future: Future[Any]) -> None:
         if not future.done():
-            future.add_done_callback(lambda _: self._holdings.call())
+            future.add_done_callback(lambda _: self._partitions.notify())
 
-    def _see_that_it_comes(self, fetcher: Fetcher) -> None:
+    def _check_progress(self, fetcher: Fetcher) -> None:
         """Start over if brokers have had more for a long time, and nothing of it was fetched."""
-        placed = [tp for tp in self.states if tp not in self.unplaced]
-        asked, reached = self._asked, fetcher.ends(placed)
+        placed = [tp for tp in self.states if tp not in self.not_fetched]
+        asked, reached = self._log_ends, fetcher.ends(placed)
         behind = [tp for tp in placed if reached.get(tp, -1) < asked.get(tp, -1)]
         # Asked again, since brokers that do not answer will not answer another fetcher either.
-        some = behind or random.sample(placed, min(_ASKED, len(placed)))
+        some = behind or random.sample(placed, min(_CHECKED, len(placed)))
         if some:
             self._checking = fetcher.resolve(some, Reset.LARGEST), behind
             if self._checking[0].done():
                 self._take_answers(self._clock())
 
-    def _take_ends(self, found: Answers, behind: list[TopicPartition]) -> None:
+    def _take_log_ends(self, found: Answers, behind: list[TopicPartition]) -> None:
         """Remember how far the logs reach; start over if some were `behind` that already before."""
-        self._asked = {tp: end for tp, end in found.items() if isinstance(end, int)}
-        if behind and self._asked:
-            tp, end = next(iter(self._asked.items()))
+        self._log_ends = {tp: end for tp, end in found.items() if isinstance(end, int)}
+        if behind and self._log_ends:
+            tp, end = next(iter(self._log_ends.items()))
             text = f"nothing is fetched, though the log goes up to {end}; fetching begins anew"
-            self._tell(ReportKind.FETCH_TROUBLE, tp, text)
-            self.start_over()
+            self._send_report(ReportKind.FETCH_TROUBLE, tp, text)
+            self.restart()
 
-    def _weigh(self, messages: list[RawMessage]) -> None:
+    def _count_bytes(self, messages: list[RawMessage]) -> None:
         """Each message is as likely as any other to be taken, and counts for those that are not."""
-        few = len(messages) <= WEIGHED
-        share = 1.0 if few else len(messages) / WEIGHED
-        for raw in messages if few else random.choices(messages, k=WEIGHED):
+        few = len(messages) <= SAMPLED
+        share = 1.0 if few else len(messages) / SAMPLED
+        for raw in messages if few else random.choices(messages, k=SAMPLED):
             self.fetched_bytes[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
 
-    def _place(self, due: list[TopicPartition], now: float, left: float) -> None:
+    def _start_fetching(self, due: list[TopicPartition], now: float, left: float) -> None:
         """Begin to fetch these, each from its position, or by the policy where it has none."""
         if self._fetcher is None:
             self._fetcher = self._connected(due, now)
@@ -313,19 +315,19 @@ class Feed:
         unknown = {tp: self.states[tp] for tp in due if self.states[tp].delivered is None}
         if unknown:
             for tp in unknown:
-                self.unplaced[tp] = self.unplaced[tp]._replace(due=math.inf)
+                self.not_fetched[tp] = self.not_fetched[tp]._replace(due=math.inf)
             future = self._fetcher.resolve(unknown, self._reset)
-            self._call_at_end(future)
+            self._notify_at_end(future)
             self._resolving.append((future, unknown))
             self._take_answers(now)
         offsets = {
             tp: at
-            for tp, one in self.unplaced.items()
+            for tp, one in self.not_fetched.items()
             if one.due <= now and (at := self.states[tp].delivered) is not None
         }
         for tp in offsets:
-            del self.unplaced[tp]
-        self._asked, self._checking = {}, None
+            del self.not_fetched[tp]
+        self._log_ends, self._checking = {}, None
         self._fetcher.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
         # Streams that share a client must not take a partition back that was withdrawn meanwhile
         # and granted to another stream of this member: `pool` relies on it.
@@ -340,10 +342,10 @@ class Feed:
         connecting, self._connecting = self._connecting, None
         fetcher = connecting.result()
         if fetcher is None:
-            waiting = _Waiting("no broker is registered", now + self._retry_s)
-            self.unplaced.update(dict.fromkeys(due, waiting))
+            waiting = _NotFetched("no broker is registered", now + self._retry_s)
+            self.not_fetched.update(dict.fromkeys(due, waiting))
         else:
-            self._ask_due = now + SILENT_S + fetcher.wait_s
+            self._check_due = now + SILENT_S + fetcher.wait_s
         return fetcher
 
     def _take_offsets(
@@ -351,24 +353,24 @@ class Feed:
     ) -> None:
         """Let partitions start at the offsets found."""
         troubles: dict[str, list[TopicPartition]] = {}
-        for tp in self._still(asked):
+        for tp in self._still_waiting(asked):
             answer = found[tp]
-            before = self.unplaced[tp].reason
+            before = self.not_fetched[tp].reason
             if isinstance(answer, int):
                 # Told before it can be seen: no commit meets a position that went back unexplained.
                 text = f"{self._reset.value}: {answer}; {before}"
-                self._tell(ReportKind.POSITION_RESET, tp, text, answer)
+                self._send_report(ReportKind.POSITION_RESET, tp, text, answer)
                 self.states[tp].start_at(answer)
-                self.unplaced[tp] = _Waiting(before)
+                self.not_fetched[tp] = _NotFetched(before)
             else:
-                self.unplaced[tp] = _Waiting(answer, now + self._retry_s)
+                self.not_fetched[tp] = _NotFetched(answer, now + self._retry_s)
                 if before != answer:
                     troubles.setdefault(answer, []).append(tp)
         for answer, (first, *others) in troubles.items():
             more = f" (and {len(others)} more partitions)" if others else ""
-            self._tell(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
+            self._send_report(ReportKind.FETCH_TROUBLE, first, f"{answer}{more}")
 
-    def _still(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
+    def _still_waiting(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
         """Return the partitions that still need the offset that was asked for.
 
         Meanwhile a partition may have been withdrawn, granted anew, sought (its state is another
@@ -377,26 +379,26 @@ class Feed:
         return [
             tp
             for tp, state in asked.items()
-            if self.states.get(tp) is state and self.unplaced.get(tp, _PAUSED) is not _PAUSED
+            if self.states.get(tp) is state and self.not_fetched.get(tp, _PAUSED) is not _PAUSED
         ]
 
     def _on_fault(self, fault: Fault) -> None:
         tp = fault.tp
         if fault.kind in (FaultKind.PASSING, FaultKind.LOST):
-            self._tell(ReportKind.FETCH_TROUBLE, tp, fault.text)
+            self._send_report(ReportKind.FETCH_TROUBLE, tp, fault.text)
             if fault.kind is FaultKind.LOST:
-                self.start_over()
+                self.restart()
             elif tp is None and self._moving is None:
                 self._moving = self._in_background(self._moved)
             return
         where = self._topic or ""
         if tp is not None:
-            if tp not in self.states or tp in self.unplaced:
+            if tp not in self.states or tp in self.not_fetched:
                 return  # withdrawn, or set aside already
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)
         if fault.kind is FaultKind.PERMANENT:
-            self._tell(ReportKind.FETCH_FAILED, tp, fault.text)
+            self._send_report(ReportKind.FETCH_FAILED, tp, fault.text)
             raise FetchError(
                 fault.text,
                 where=where,
@@ -411,25 +413,25 @@ class Feed:
         if fault.kind is FaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
         pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
-        self.unplaced[tp] = _Waiting(fault.text, self._clock() + pause_s)
+        self.not_fetched[tp] = _NotFetched(fault.text, self._clock() + pause_s)
 
-    def take_back(self) -> None:
+    def redeliver(self) -> None:
         """What is in the user's hands did not reach them: hand it out again.
 
-        `in_hand` stays until the next ask, so that a commit in between covers no more.
+        `unfinished` stays until the next ask, so that a commit in between covers no more.
         """
         for state in self.states.values():
-            if state.in_hand is not None:
-                state.start_at(state.in_hand.offset())
+            if state.unfinished is not None:
+                state.start_at(state.unfinished.offset())
 
-    def start_over(self) -> None:
+    def restart(self) -> None:
         """Forget what was fetched, and fetch from what was handed out."""
         fetcher = self._forget()
         if fetcher is not None:
             self._background(fetcher.close)  # it may wait for brokers that are silent
-        self.unplaced = dict.fromkeys(self.states, _ANEW)
+        self.not_fetched = dict.fromkeys(self.states, _RESTARTED)
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Let the fetcher and the buffer go."""
         fetcher = self._forget()
         if fetcher is not None:
@@ -437,7 +439,7 @@ class Feed:
 
     def _forget(self) -> Fetcher | None:
         """Forget the fetcher, which is returned, what it fetched, and all calls under way."""
-        self.rest, self._asked = iter([]), {}
+        self.buffer, self._log_ends = iter([]), {}
         self._resolving, self._checking, self._moving = [], None, None
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
@@ -445,7 +447,7 @@ class Feed:
         fetcher, self._fetcher = self._fetcher, None
         return fetcher
 
-    def _tell(
+    def _send_report(
         self, kind: ReportKind, tp: TopicPartition | None, text: str, offset: int | None = None
     ) -> None:
         state = None if tp is None else self.states.get(tp)

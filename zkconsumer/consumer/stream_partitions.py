@@ -1,34 +1,35 @@
-"""What a stream holds: shared by the member's coordinator and the user's thread.
+"""The partitions of one stream, shared by the coordinator and the user's thread; the lease gate.
 
-The coordinator writes what the stream should hold, and so does whoever pauses or seeks, one at a
-time; the user's thread, and no other, hands messages out. Neither waits for the other. Three rules
-carry it:
+The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
+take a lock. Only the user's thread hands messages out. Neither side waits for the other. Three
+rules make this safe.
 
-**Revocation is logical first.** `granted = False` stops delivery at once; that the broker client
-still fetches the partition is tidied up at the next turn of the user's thread.
+**A revoked partition stops at once.** `granted = False` ends delivery. The user's thread tells the
+broker client to stop fetching the partition later, when it next asks for messages.
 
-**Say first, look afterwards** (Dekker). Between two messages the user's thread does
-    (u1) `in_hand = None` for what it has handed out             (u2) look at `attention`
-and before it hands out the next one
-    (u3) `in_hand = message`                                     (u4) look at `granted`
-while a request to release does
-    (c1) `granted = False`                (c2) queue the request, `attention = True`
-    (c3) look at `in_hand`
-Whatever the order of these steps, one side sees the other:
-- c3 sees nothing in hand: then u3 has not happened, so the u4 that follows it comes after c1 and
-  hands out nothing. The coordinator may go on, and it answers itself.
-- c3 sees a message in hand: then u1 has not happened, so the u2 that follows it comes after c2 and
-  finds the request. The user's thread answers.
-- Both see it (c1, c2, then u1, u2, then c3): whoever takes the one token of the request answers.
+**Each side writes before it reads (Dekker's algorithm).** Before each message the user's thread
+takes these steps:
+    FINISH   set `unfinished = None` for the message that was handed out before
+    LOOK     read `has_changed`
+    MARK     set `unfinished = message` for the next message
+    CONFIRM  read `granted`
+A request to release takes these steps:
+    REVOKE   set `granted = False`
+    REQUEST  queue the request, then set `has_changed = True`
+    INSPECT  read `unfinished`
+In every interleaving at least one side sees the other:
+- INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after it
+  follows REVOKE and does not hand out the message. The coordinator answers the request itself.
+- INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after it
+  follows REQUEST and finds the request. The user's thread answers it.
+- Both happen: REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has one token, and the thread
+  that takes the token answers.
 
-**A torn read is too low, never too high.** The user's thread writes `in_hand`, then
-`last`; `positions` reads `last` first. If it has seen the new `last`, it finds the
-message still in hand, or finished in the meantime; if it has seen the old one, the result is at
-most that. So a commit may cover too little, which costs a repetition, and never too much.
-
-The lease, as the streams see it: until when messages may be handed to the user.
-
-The user's decoders.
+**A position that is read during a change is too low, never too high.** The user's thread writes
+`unfinished` and then `last`. `positions` reads `last` first. If it reads the new `last`, it finds
+the message unfinished, or finished meanwhile. If it reads the old `last`, the position is at most
+the old one. A commit may therefore store an offset that is too low, which redelivers messages, but
+never one that is too high, which would lose them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from confluent_kafka import Message as RawMessage
 from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
 
-# ---- codec ---------------------------------------------------------------------------------------
+# ---- decoders ------------------------------------------------------------------------------------
 
 
 K = TypeVar("K")
@@ -58,7 +59,8 @@ V = TypeVar("V")
 class Codec(Generic[K, V]):
     """The user's decoders of keys and values; None leaves the bytes as they are.
 
-    `failed` is told of every exception of a decoder, as text, before it is raised.
+    `failed` gets the text of each exception that a decoder raises, before the exception reaches the
+    user.
     """
 
     __slots__ = ("failed", "key", "value")
@@ -74,14 +76,14 @@ class Codec(Generic[K, V]):
         self.failed = failed
 
 
-# ---- holdings ------------------------------------------------------------------------------------
+# ---- partitions ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A partition to be served: from `offset`, or by `auto.offset.reset` where that is None.
+    """A partition to serve from `offset`; None means that `auto.offset.reset` chooses the offset.
 
-    `epoch` is the czxid of the owner znode: the fencing token of every message under this grant.
+    `epoch` is the czxid of the owner znode: the fencing token of every message of this grant.
     """
 
     tp: TopicPartition
@@ -92,14 +94,15 @@ class Grant:
 class Coverage(Enum):
     """Which messages a position covers."""
 
-    FINISHED = "those after which the user has asked for another"
-    DELIVERED = "all that were handed out"
+    FINISHED = "the messages after which the user has asked for another"
+    DELIVERED = "all messages that were handed out"
 
 
 class PartitionSink(Protocol):
-    """What the coordinator serves partitions through: a stream, or whatever stands in for one.
+    """What the coordinator grants partitions to: a stream, Spark's ledger, or the simulator's
+    stream.
 
-    It is called on the coordinator's thread and never blocks; `Holdings` says what each call means.
+    The coordinator's thread calls it, so no call may block. `StreamPartitions` documents the calls.
     """
 
     def grant(self, grants: Iterable[Grant]) -> None: ...
@@ -112,46 +115,49 @@ class PartitionSink(Protocol):
 
 
 class PartitionState:
-    """One partition under one grant; a new grant is a new object.
+    """One partition under one grant; a new grant makes a new object.
 
-    The iterator writes the messages themselves, since asking them for their offsets would cost it a
-    tenth of its throughput: `last` is the last that was handed out, `in_hand` the first that the
-    user has not finished. Before the first, the next offset is `start` (None: not known yet).
+    `last` is the last message that was handed out, and `unfinished` the first message that the user
+    has not finished. They hold messages because asking each message for its offset costs a tenth of
+    the iterator's throughput. Before the first message, `start` is the next offset; None means that
+    it is not known yet.
     """
 
-    __slots__ = ("codec", "epoch", "granted", "in_hand", "last", "start", "tp")
+    __slots__ = ("codec", "epoch", "granted", "last", "start", "tp", "unfinished")
 
     def __init__(self, grant: Grant, codec: Codec[Any, Any]) -> None:
-        self.codec = codec  # for its messages
+        self.codec = codec
         self.tp = grant.tp
         self.epoch = grant.epoch
-        self.granted = True  # coordinator writes, once, to False
+        self.granted = True  # the coordinator sets it to False, once
         self.start = grant.offset
         self.last: RawMessage | None = None
-        self.in_hand: RawMessage | None = None
+        self.unfinished: RawMessage | None = None
 
     @property
     def delivered(self) -> int | None:
-        """The next offset to hand out."""
+        """The offset after the last delivered message; None if it is not known yet."""
         last = self.last
         return self.start if last is None else last.offset() + 1  # type: ignore[operator]
 
     def start_at(self, offset: int | None) -> None:
-        """Go on from there; whoever looks in between sees the old position or the new one."""
+        """Continue from `offset`; a thread that reads meanwhile sees the old position or the new
+        one.
+        """
         self.start = offset
         self.last = None
 
     def position(self, which: Coverage) -> int | None:
-        """The next offset to commit; see the third rule above for the order of the reads."""
+        """Return the next offset to commit; the third rule above gives the order of the reads."""
         delivered = self.delivered
-        in_hand = self.in_hand
-        if which is Coverage.FINISHED and in_hand is not None and delivered is not None:
-            return min(in_hand.offset(), delivered)  # type: ignore[type-var]
+        unfinished = self.unfinished
+        if which is Coverage.FINISHED and unfinished is not None and delivered is not None:
+            return min(unfinished.offset(), delivered)  # type: ignore[type-var]
         return delivered
 
 
 class _Release:
-    """A request to release `states`; `done` is called once, by whoever takes the token."""
+    """A request to release `states`; the thread that takes its token calls `done`, once."""
 
     __slots__ = ("_done", "_states", "_token")
 
@@ -161,8 +167,8 @@ class _Release:
         self._token = [None]
 
     def answer_if_idle(self) -> None:
-        """Answer if no message of the partitions is in hand."""
-        if all(state.in_hand is None for state in self._states):  # c3
+        """Answer if the user holds no unfinished message of the partitions."""
+        if all(state.unfinished is None for state in self._states):  # INSPECT
             self.answer()
 
     def answer(self) -> None:
@@ -173,22 +179,24 @@ class _Release:
         self._done()
 
 
-class Holdings:
-    """The shared part of a stream."""
+class StreamPartitions:
+    """The part of a stream that the coordinator and the user's thread share."""
 
     def __init__(self, codec: Codec[Any, Any]) -> None:
         self._codec = codec
-        # Something here changed. Written last by the coordinator; the user's thread clears it
-        # first and looks at everything afterwards, so that no change is overlooked.
-        self.attention = False
-        self.wake = threading.Event()  # ends a wait of the user's thread
+        # The grants, pauses or releases changed, or the stream failed or ended. Other threads set
+        # it after their change. The user's thread clears it before it reads anything, so it
+        # overlooks no change.
+        self.has_changed = False
+        self.wake = threading.Event()  # ends a sleep of the user's thread
         self.closed = False
-        self.failure: ZkConsumerError | None = None  # why the member ended by itself
+        self.failure: ZkConsumerError | None = None  # the error that ended the member
         self.idle_reason = ""
-        # For those that write `_wanted`; reentrant, since a signal's handler may be one of them.
+        # Held while `_wanted` changes. Reentrant, because a signal handler may pause or seek while
+        # the interrupted thread holds it.
         self._writing = threading.RLock()
         self._wanted: dict[TopicPartition, PartitionState] = {}
-        self._paused: dict[TopicPartition, int] = {}  # in which ownership
+        self._paused: dict[TopicPartition, int] = {}  # the epoch in which it was paused
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
 
@@ -196,7 +204,7 @@ class Holdings:
     def holds_any(self) -> bool:
         return bool(self._wanted)
 
-    # ---- the coordinator's side: any thread, never blocks ----------------------------------------
+    # ---- called by the coordinator: any thread, never blocks -------------------------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
         with self._writing:
@@ -207,34 +215,35 @@ class Holdings:
                 self._wanted[one.tp] = PartitionState(one, self._codec)
                 if self._paused.get(one.tp) != one.epoch:
                     self._paused.pop(one.tp, None)
-        self.call()
+        self.notify()
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        """Delivery of these stops now; their positions are forgotten."""
+        """Stop delivering these partitions now, and forget their positions."""
         with self._writing:
             for tp in tps:
                 state = self._wanted.pop(tp, None)
                 if state is not None:
                     state.granted = False
-        self.call()
+        self.notify()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Hand out no more of these, and call `done` once when the user holds none of them.
+        """Stop delivering these partitions; call `done`, once, when the user has no unfinished
+        message.
 
-        That is at once, on this thread, when the user holds none, else when the next message is
-        asked for, on the user's thread. Their positions stay known until they are withdrawn.
+        If the user has none, this thread calls `done` at once. Otherwise the user's thread calls it
+        when it asks for the next message. The positions stay known until `withdraw`.
         """
         with self._writing:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
             for state in states:
-                state.granted = False  # c1
+                state.granted = False  # REVOKE
         release = _Release(states, done)
         self._releases.append(release)
-        self.call()  # c2
+        self.notify()  # REQUEST
         release.answer_if_idle()
 
     def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
-        """The known positions of what is granted or was asked to be released."""
+        """Return the known positions of the partitions that were granted and not withdrawn."""
         states = self._wanted.copy().values()
         found = ((state, state.position(which)) for state in states)
         return {
@@ -242,16 +251,16 @@ class Holdings:
         }
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` once, when the user next asks; the stream stays usable."""
+        """Raise `error`, once, when the user next asks for messages; the stream stays usable."""
         self._failures.append(error)
-        self.call()
+        self.notify()
 
     def end(self, error: ZkConsumerError) -> None:
-        """Raise `error` when the user next asks, and hand out nothing more, for good."""
+        """Raise `error` when the user next asks for messages, and deliver no more."""
         if self.closed:
             return
         self.failure = error
-        self._failures.append(error)  # before `closed`: the user's thread looks at it first
+        self._failures.append(error)  # before `closed`: see `Stream._wait_for_messages`
         self.close()
 
     def close(self) -> None:
@@ -259,31 +268,31 @@ class Holdings:
             for state in self._wanted.values():
                 state.granted = False
         self.closed = True
-        self.call()
+        self.notify()
 
-    def call(self) -> None:
-        """Have the user's thread look at everything again, and end its sleep; any thread."""
-        self.attention = True
+    def notify(self) -> None:
+        """Make the user's thread look for changes, and end its sleep; any thread may call it."""
+        self.has_changed = True
         self.wake.set()
 
-    # ---- whoever steers: any thread --------------------------------------------------------------
+    # ---- pause and seek: any thread --------------------------------------------------------------
 
     def serves(self, tp: TopicPartition) -> bool:
-        """Is this partition granted, and nobody has asked for its release?"""
+        """Tell whether the partition is granted and no release was requested."""
         state = self._wanted.get(tp)
         return state is not None and state.granted
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Hand out no more of these in their present ownership, until they are resumed."""
+        """Stop delivering these partitions until `resume`, or until a grant has another epoch."""
         with self._writing:
             self._paused |= {tp: self._wanted[tp].epoch for tp in tps if self.serves(tp)}
-        self.call()
+        self.notify()
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         with self._writing:
             for tp in tps:
                 self._paused.pop(tp, None)
-        self.call()
+        self.notify()
 
     def is_paused(self, state: PartitionState) -> bool:
         return self._paused.get(state.tp) == state.epoch
@@ -294,10 +303,11 @@ class Holdings:
         return frozenset(state.tp for state in states if self.is_paused(state))
 
     def seek(self, tp: TopicPartition, offset: int, tell: Callable[[int], None]) -> bool:
-        """Go on from `offset` in the same ownership; whether the partition is served at all.
+        """Continue from `offset` under the same epoch; return False if the partition is not served.
 
-        `tell` is called with the epoch before the new position can be seen and when the old one no
-        longer can: no commit meets a position that went back unexplained.
+        `tell` is called with the epoch, at a moment when neither the old nor the new position can
+        be read. A commit therefore never finds a lower position before the machine knows of the
+        seek.
         """
         with self._writing:
             if not self.serves(tp):
@@ -306,73 +316,80 @@ class Holdings:
             old.granted = False
             tell(old.epoch)
             new = PartitionState(Grant(tp, offset, old.epoch), self._codec)
-            new.in_hand = old.in_hand  # it still is; `attend` lets it go
+            new.unfinished = old.unfinished  # `take_requests` clears it
             self._wanted[tp] = new
-        self.call()
+        self.notify()
         return True
 
-    # ---- the user's side: one thread, nothing in its hands ---------------------------------------
+    # ---- called by the user's thread, with no unfinished message ---------------------------------
 
-    def attend(self) -> dict[TopicPartition, PartitionState]:
-        """Answer what was asked and return what should be held. Raises what `fail` was given."""
-        self.attention = False
+    def take_requests(self) -> dict[TopicPartition, PartitionState]:
+        """Answer the requests to release, and return the partitions that the stream should fetch.
+
+        Raises the next error that `fail` or `end` has queued.
+        """
+        self.has_changed = False
         for state in self._wanted.copy().values():
-            state.in_hand = None  # u1 knows nothing of those that a seek has made
+            state.unfinished = None  # FINISH does not reach the states that a seek has made
         while self._releases:
             try:
                 self._releases.popleft().answer()
-            except IndexError:  # a second user's thread; see Stream._turn
+            except IndexError:  # a second thread uses the stream; see `Stream.wait`
                 break
         if self._failures:
-            self.attention = True  # the rest is looked at after this error
+            self.has_changed = True  # this call stops here; the next one reads the rest
             self.raise_failure()
         return self._wanted.copy()
 
     def raise_failure(self) -> None:
-        """Raise the oldest error that the user has not met, if there is one."""
+        """Raise the oldest queued error, if any."""
         try:
             error = self._failures.popleft()
         except IndexError:
             return
         raise error
 
-    def dropped(self) -> None:
-        """Answer releases that saw a message in hand which was then not handed out.
+    def recheck_releases(self) -> None:
+        """Answer the releases that INSPECT left to a message that CONFIRM then dropped.
 
-        u3 marks a message, the coordinator revokes its partition (c1, c2) and finds the message in
-        hand (c3), and u4 drops it. The user holds nothing then, and may not ask again for long.
+        MARK marks a message. The coordinator revokes the partition (REVOKE, REQUEST) and finds the
+        message unfinished (INSPECT). CONFIRM drops the message. The user then has no unfinished
+        message and may not ask for the next one for a long time, so the release is answered here.
         """
         for release in self._releases.copy():
             release.answer_if_idle()
 
     def sleep(self, timeout_s: float | None) -> None:
-        """Wait for a change. The event is cleared before the look, so that none is slept over."""
+        """Wait for a change, at most `timeout_s` seconds.
+
+        The event is cleared before `has_changed` is read, so a change in between is not missed.
+        """
         self.wake.clear()
-        if not self.attention:
+        if not self.has_changed:
             self.wake.wait(timeout_s)
 
 
-# ---- gate ----------------------------------------------------------------------------------------
+# ---- lease gate ----------------------------------------------------------------------------------
 
 
 def lease_clock(platform: str, clocks: Any) -> Callable[[], float]:
-    """Return the clock of a platform that goes on while the machine sleeps, in seconds.
+    """Return a platform's clock that continues while the machine sleeps, in seconds.
 
-    A lease must run out during sleep: ZooKeeper expires the session meanwhile. `time.monotonic`
-    stops during sleep on Linux and on macOS (mach_absolute_time, CPython issue 86273), and goes on
-    on Windows (PEP 418).
+    A lease must also run out while the machine sleeps, because ZooKeeper expires the session
+    meanwhile. `time.monotonic` stops during sleep on Linux and on macOS (mach_absolute_time,
+    CPython issue 86273), and continues on Windows (PEP 418).
 
     - Linux: CLOCK_BOOTTIME, see clock_gettime(2). CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW stop.
-    - macOS 10.12 and later: CLOCK_MONOTONIC_RAW, see its clock_gettime(3): it goes on "while the
-      system is asleep", and no adjustment of the time changes it. (Linux has a clock of this name
-      that stops, so the platform decides.)
+    - macOS 10.12 and later: CLOCK_MONOTONIC_RAW. Its clock_gettime(3) says that it increments
+      "while the system is asleep", and no adjustment of the time changes it. Linux has a clock of
+      the same name that stops, so the platform decides.
 
     Args:
-        platform: as `sys.platform`.
+        platform: a value of `sys.platform`.
         clocks: the module `time`.
 
     Raises:
-        ConfigError: the platform has no such clock, or none that is known here.
+        ConfigError: the platform has no such clock, or none that this function knows.
     """
     names = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC_RAW"}
     if platform == "win32":
@@ -381,8 +398,8 @@ def lease_clock(platform: str, clocks: Any) -> Callable[[], float]:
     number = getattr(clocks, names.get(platform, ""), None)
     if number is None:
         raise ConfigError(
-            "this platform has no clock that is known to go on during sleep, so a sleeping member "
-            "could deliver partitions that others own by then",
+            "this platform has no known clock that continues during sleep, so a sleeping member "
+            "could deliver partitions that other members own by then",
             where=f"sys.platform={platform}",
             remedy="run the member on Linux, macOS 10.12 or later, or Windows",
         )
@@ -396,55 +413,55 @@ def _unsupported() -> float:
 try:
     _chosen = lease_clock(sys.platform, time)
 except ConfigError:
-    _chosen = _unsupported  # raises when it is asked: tools that need no lease work there
+    _chosen = _unsupported  # raises when it is called, so tools that need no lease still work
 
-# Seconds of the clock that leases are measured with. Raises ConfigError where there is none.
+# The lease's clock, in seconds. Raises ConfigError on a platform without such a clock.
 boottime: Final[Callable[[], float]] = _chosen
 
 
 class LeaseGate:
-    """One per member: written by its coordinator, read by its streams before every message.
+    """Until when messages may be handed out: the coordinator writes it, the streams read it.
 
-    `deadline` is in seconds of `clock`; 0.0 means shut. Reading it needs no lock: it is one
-    reference, and a reader that misses a change by an instant is the same as one that came an
-    instant earlier.
+    `deadline` is in seconds of `clock`; 0.0 means that the gate is shut. Streams read it before
+    every message, without a lock: it is one reference, and a stream that reads the old value acts
+    like a stream that read it a moment earlier.
     """
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
-        """Raises ConfigError where the platform has no clock for leases."""
+        """Raises ConfigError on a platform without a clock for leases."""
         clock()
         self.clock = clock
         self.deadline = 0.0
         self._lock = threading.Lock()
-        self._sleepers: set[threading.Event] = set()  # of the streams that wait for the lease
+        self._sleepers: set[threading.Event] = set()  # of the streams that wait
 
     @property
     def is_open(self) -> bool:
         return self.clock() < self.deadline
 
     def open(self, deadline: float) -> None:
-        """Messages may be handed over until `deadline`; also renews."""
+        """Allow messages to be handed out until `deadline`; also renews the lease."""
         self.deadline = deadline
         with self._lock:
             for wake in self._sleepers:
                 wake.set()
 
     def shut(self) -> None:
-        """No message is handed over from now on."""
+        """Allow no more messages to be handed out."""
         self.deadline = 0.0
 
-    def wait(self, holdings: Holdings, timeout_s: float) -> None:
-        """Wait until the gate is open or `holdings` needs attention, at most `timeout_s`.
+    def wait(self, partitions: StreamPartitions, timeout_s: float) -> None:
+        """Wait until the gate is open or `partitions.has_changed`, at most `timeout_s` seconds.
 
-        The event is cleared first and both are looked at afterwards: a change that comes between
-        the two is seen there, and one that comes later sets the event again.
+        The event is cleared before both are read. A change before the read is seen by the read, and
+        a later change sets the event again.
         """
         with self._lock:
-            self._sleepers.add(holdings.wake)
+            self._sleepers.add(partitions.wake)
         try:
-            holdings.wake.clear()
-            if not self.is_open and not holdings.attention:
-                holdings.wake.wait(timeout_s)
+            partitions.wake.clear()
+            if not self.is_open and not partitions.has_changed:
+                partitions.wake.wait(timeout_s)
         finally:
             with self._lock:
-                self._sleepers.discard(holdings.wake)
+                self._sleepers.discard(partitions.wake)

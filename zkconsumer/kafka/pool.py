@@ -99,7 +99,7 @@ class Alarm(Protocol):
     wake: threading.Event
 
     @property
-    def attention(self) -> bool:
+    def has_changed(self) -> bool:
         """Is there something else to do for the thread? `wake` is set after it becomes true."""
 
 
@@ -162,7 +162,7 @@ class SharedFetcher:
         if not self._ready and timeout_s > 0:
             # Cleared first and looked at afterwards: whatever comes in between sets it again.
             self._alarm.wake.clear()
-            if not self._ready and not self._alarm.attention:
+            if not self._ready and not self._alarm.has_changed:
                 self._alarm.wake.wait(timeout_s)
         found: list[Message] = []
         with self._lock:

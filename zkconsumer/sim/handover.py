@@ -1,6 +1,6 @@
 """All interleavings of a user's thread and other threads within one stream.
 
-`explore` runs the production modules `gate`, `holdings`, `feed` and `stream` of the consumer.
+`explore` runs the production modules `gate`, `partitions`, `feed` and `stream` of the consumer.
 `Code` compiles them from their sources with a call before each read and each write of an attribute
 that threads share, so production code has no hooks. At each of these calls the scheduler may let
 another thread continue. The threads are real threads; one runs at a time.
@@ -35,7 +35,7 @@ from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
-MODULES: Final = ("gate", "holdings", "feed", "stream")
+MODULES: Final = ("stream_partitions", "stream_fetcher", "stream")
 
 _SYNCHRONIZATION: Final = frozenset({"wake", "_writing"})
 _CONSTANT: Final = frozenset({"codec", "tp", "epoch", "_codec", "_done", "_states"})
@@ -45,7 +45,7 @@ SHARED: Final = (
         {
             *production.PartitionState.__slots__,
             *production._Release.__slots__,
-            *vars(production.Holdings(Codec())),
+            *vars(production.StreamPartitions(Codec())),
             "deadline",
         }
     )
@@ -57,8 +57,8 @@ replaces them with the scheduler's, which switch threads themselves."""
 
 TOPIC: Final = "t"
 
-WRITTEN_BY_THE_USER: Final = frozenset({"in_hand", "last", "start"})
-"""Of a `PartitionState` that other threads can see; `Holdings` writes them before that."""
+WRITTEN_BY_THE_USER: Final = frozenset({"unfinished", "last", "start"})
+"""Of a `PartitionState` that other threads can see; `StreamPartitions` writes them before that."""
 
 MAX_POINTS: Final = 20_000
 """Points of one schedule. A schedule with more is reported as one that does not end."""
@@ -110,13 +110,13 @@ class Code:
         finally:
             for name, one in before.items():
                 if one is None:
-                    del sys.modules[name]
+                    sys.modules.pop(name, None)
                 else:
                     sys.modules[name] = one
         if todo:
             raise ValueError(f"does not occur exactly once in the sources: {[*todo]}")
-        self.gate, self.holdings, _, self.stream = modules.values()
-        original = self.holdings.PartitionState
+        self.partitions, _, self.stream = modules.values()
+        original = self.partitions.PartitionState
 
         def make(grant: Grant, codec: Codec[Any, Any]) -> Any:
             state = original(grant, codec)
@@ -124,7 +124,7 @@ class Code:
             self.scheduler.made.append(state)
             return state
 
-        self.holdings.PartitionState = make
+        self.partitions.PartitionState = make
 
     def _compiled(self, name: str, edits: dict[str, str]) -> ModuleType:
         spec = importlib.util.find_spec(name)
@@ -380,7 +380,7 @@ class Scheduler:
             return tuple([(key, self.described(one)) for key, one in value.items()])
         if hasattr(value, "offset"):
             return value.partition(), value.offset()
-        if hasattr(value, "in_hand"):
+        if hasattr(value, "unfinished"):
             return self.label(value)
         if hasattr(value, "__iter__"):
             return tuple([self.described(one) for one in copy.copy(value)])
@@ -629,7 +629,7 @@ class _Judge:
 
 class _Fetcher(MemoryFetcher):
     """A fetcher whose `consume` begins the thread's history anew: what `Feed.fetch` and
-    `Stream._turns` have read so far decides nothing that comes after it."""
+    `Stream._wait_for_messages` have read so far decides nothing that comes after it."""
 
     def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
         super().__init__(log, lambda *_: scheduler.wait_for_others())
@@ -653,7 +653,7 @@ class _Play:
         self.messages = {
             TopicPartition(TOPIC, number): count for number, count in enumerate(case.messages)
         }
-        self.gate = code.gate.LeaseGate(clock=lambda: 0.0)
+        self.gate = code.partitions.LeaseGate(clock=lambda: 0.0)
         self.gate.open(1.0)
         self.fetcher = _Fetcher(CountedLog(self.messages, {}), self.scheduler)
         self.stream = code.stream.Stream(
@@ -669,7 +669,7 @@ class _Play:
             report=self._told,
             turn_s=IDLE_S,
         )
-        code.locks = [self.stream._holdings._writing]
+        code.locks = [self.stream._partitions._writing]
         self._epoch = 100
         self._held: Any = None  # the state of the message that the user was given last
         for number in case.granted:
@@ -683,9 +683,9 @@ class _Play:
         scheduler = self.scheduler
         scheduler.run(bodies)
         if not scheduler.cut:
-            holdings = self.stream._holdings
+            partitions = self.stream._partitions
             user_waits = not scheduler.threads[0].finished
-            self.judge.ends(user_waits, holdings.attention, self.messages)
+            self.judge.ends(user_waits, partitions.has_changed, self.messages)
         self.code.scheduler = None
 
     def _script(self, ops: tuple[Op, ...]) -> None:
@@ -702,45 +702,45 @@ class _Play:
     def state(self) -> Hashable:
         """Equal for two schedules that continue alike."""
         scheduler, stream, gate = self.scheduler, self.stream, self.gate
-        holdings, feed = stream._holdings, stream._feed
+        partitions, feed = stream._partitions, stream._feed
         described, label = scheduler.described, scheduler.label
         threads = [
             (one.operation, one.history, one.finished, one.runnable, scheduler.is_behind(one))
             for one in scheduler.threads
         ]
         states = [
-            (label(one), one.granted, *map(described, (one.start, one.last, one.in_hand)))
+            (label(one), one.granted, *map(described, (one.start, one.last, one.unfinished)))
             for one in scheduler.made
         ]
         names = {one: one.name for one in scheduler.threads}
         locks = [
             (one.owner and names[one.owner], one.count)
-            for one in (holdings._writing, stream._inside, gate._lock)
+            for one in (partitions._writing, stream._in_use, gate._lock)
         ]
         flags = [
-            holdings.wake.flag,
+            partitions.wake.flag,
             len(gate._sleepers),
             gate.deadline,
-            stream._disturbed,
+            stream._is_interrupted,
             stream._iterator is None,
-            holdings.attention,
-            holdings.closed,
-            len(holdings._failures),
+            partitions.has_changed,
+            partitions.closed,
+            len(partitions._failures),
         ]
         tables = [
             described(one)
             for one in (
-                holdings._wanted,
-                holdings._paused,
-                holdings._releases,
+                partitions._wanted,
+                partitions._paused,
+                partitions._releases,
                 feed.states,
-                feed.rest,
+                feed.buffer,
                 self.fetcher.positions,
             )
         ]
-        unplaced = [(tp, one.reason) for tp, one in feed.unplaced.items()]
+        not_fetched = [(tp, one.reason) for tp, one in feed.not_fetched.items()]
         return (
-            tuple(map(tuple, (threads, states, locks, flags, tables, unplaced))),
+            tuple(map(tuple, (threads, states, locks, flags, tables, not_fetched))),
             feed._fetcher is None,
             self.judge.key(),
         )
@@ -821,7 +821,7 @@ class _Play:
 
     def positions(self, which: Coverage) -> dict[Key, int]:
         told = dict(self.judge.told)
-        read = self.stream.positions(self.code.holdings.Which[which.name])
+        read = self.stream.positions(self.code.partitions.Coverage[which.name])
         found = {(tp, at.epoch): at.offset for tp, at in read.items()}
         self.judge.positions(which, told, found)
         return found
