@@ -44,7 +44,7 @@ def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
 )
 def test_a_platform_without_one_is_refused(platform: str, clocks: SimpleNamespace) -> None:
     """An old macOS, or a platform that nobody has looked at: an error, before there is a lease."""
-    with pytest.raises(ConfigError, match="go on during sleep") as caught:
+    with pytest.raises(ConfigError, match="continues during sleep") as caught:
         lease_clock(platform, clocks)
     assert platform in caught.value.where
 

@@ -233,7 +233,7 @@ def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
     with pytest.raises(ConsumerTimeoutError, match="ZooKeeper has not confirmed"):
         next(reader.stream)
     reader.gate.open(reader.gate.clock() + 3600)
-    with pytest.raises(ConsumerTimeoutError, match="ask again"):
+    with pytest.raises(ConsumerTimeoutError, match="call again"):
         next(reader.stream)
     assert reader.stream.waiting_for == ""
 
@@ -366,7 +366,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
 
     user = threading.Thread(target=use)
     user.start()
-    eventually(reader.stream._inside.locked)
+    eventually(reader.stream._in_use.locked)
     start = time.monotonic()
     reader.stream.close()
     assert time.monotonic() - start < PATIENCE_S / 2

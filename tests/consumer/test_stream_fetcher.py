@@ -64,7 +64,7 @@ def test_what_is_there_and_does_not_come_is_fetched_anew(
     eventually(comes)
     assert came[0] == 1
     assert len(made) == 2
-    assert any("fetching begins anew" in one.text for one in reader.reports)
+    assert any("fetching restarts" in one.text for one in reader.reports)
     reader.stream.close()
 
 
@@ -84,7 +84,7 @@ def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch
 
     def asked_often() -> bool:
         assert not reader.stream.poll(timeout_s=0.05)
-        asked.add(reader.stream._feed._ask_due)
+        asked.add(reader.stream._fetcher._check_due)
         return len(asked) > 3
 
     eventually(asked_often)
@@ -106,12 +106,12 @@ def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.Monke
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Patient))
     log.append(0, ["one"])
     reader.grant(0, 0)
-    first = reader.stream._feed._ask_due
+    first = reader.stream._fetcher._check_due
 
     def asked() -> bool:
         reader.stream.poll(timeout_s=0.05)
-        return reader.stream._feed._ask_due != first
+        return reader.stream._fetcher._check_due != first
 
     eventually(asked)
-    assert reader.stream._feed._ask_due > first + 3000
+    assert reader.stream._fetcher._check_due > first + 3000
     reader.stream.close()

@@ -153,7 +153,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
-    eventually(lambda: got or reader.stream._inside.locked())
+    eventually(lambda: got or reader.stream._in_use.locked())
     assert not got
     reader.gate.open(4000.0)
     user.join(PATIENCE_S)
@@ -388,4 +388,4 @@ def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader)
     reader.stream.close()
     user.join(PATIENCE_S)
     assert not user.is_alive()
-    assert reader.stream._feed._fetcher is None
+    assert reader.stream._fetcher._client is None

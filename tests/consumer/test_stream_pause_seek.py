@@ -67,7 +67,7 @@ def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
-    eventually(reader.stream._inside.locked)
+    eventually(reader.stream._in_use.locked)
     assert not got
     reader.stream.resume([reader.tp(0)])
     user.join(PATIENCE_S)

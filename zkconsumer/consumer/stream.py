@@ -21,8 +21,8 @@ from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream_fetcher import (
     TURN_S,
     Background,
-    Feed,
     ReportKind,
+    StreamFetcher,
     StreamReport,
     inline,
 )
@@ -117,7 +117,7 @@ class Stream(Generic[K, V]):
         self.timeout_s = timeout_s
         self._report = report
         self._partitions = StreamPartitions(codec)
-        self._feed = Feed(
+        self._fetcher = StreamFetcher(
             topic=topic,
             thread_id=thread_id,
             partitions=self._partitions,
@@ -223,16 +223,16 @@ class Stream(Generic[K, V]):
         """Hand out the fetched messages one by one; stop when a change or the lease's end must be
         handled.
         """
-        index, key_of = self._feed.index, self._feed.key_of
+        index, key_of = self._fetcher.index, self._fetcher.key_of
         gate, partitions = self._gate, self._partitions
         clock = gate.clock
         state: PartitionState | None = None
         try:
-            for raw in self._feed.buffer:
+            for raw in self._fetcher.buffer:
                 if state is not None:
                     state.unfinished = None  # FINISH
                 if partitions.has_changed or clock() >= gate.deadline:  # LOOK
-                    self._feed.buffer = iter([raw, *self._feed.buffer])
+                    self._fetcher.buffer = iter([raw, *self._fetcher.buffer])
                     break
                 state = index[key_of(raw)]
                 state.unfinished = raw  # MARK
@@ -258,7 +258,7 @@ class Stream(Generic[K, V]):
     def take(self, max_messages: int) -> Batch[K, V]:
         """Hand out the fetched messages as a batch of at most `max_messages`."""
         try:
-            rest = self._feed.buffer
+            rest = self._fetcher.buffer
             if length_hint(rest) > max_messages:
                 rest = itertools.islice(rest, max_messages)
             return self._hand_out(list(rest))
@@ -267,18 +267,18 @@ class Stream(Generic[K, V]):
             raise
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
-        key_of = self._feed.key_of
+        key_of = self._fetcher.key_of
         if not raws:
             return Batch([], {}, key_of)
-        if len(self._feed.index) == 1:
-            (key,) = self._feed.index
+        if len(self._fetcher.index) == 1:
+            (key,) = self._fetcher.index
             first, last = {key: raws[0]}, {key: raws[-1]}
         else:
             # Find the first and last message of each partition without a Python loop.
             keys = list(map(key_of, raws))
             last = dict(zip(keys, raws, strict=True))
             first = dict(zip(reversed(keys), reversed(raws), strict=True))
-        held = {key: self._feed.index[key] for key in last}
+        held = {key: self._fetcher.index[key] for key in last}
         for key, state in held.items():
             state.unfinished = first[key]  # MARK
         gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
@@ -294,15 +294,15 @@ class Stream(Generic[K, V]):
     def _wait_for_messages(self, timeout_s: float | None, max_messages: int) -> bool:
         partitions, gate = self._partitions, self._gate
         limit = None if timeout_s is None else gate.clock() + timeout_s
-        for state in self._feed.states.values():
+        for state in self._fetcher.states.values():
             state.unfinished = None  # FINISH
         while True:
             if self._is_interrupted:
-                self._feed.restart()
+                self._fetcher.restart()
                 partitions.has_changed = True  # the interrupted call may have cleared it
                 self._is_interrupted = False
             if partitions.has_changed:  # LOOK
-                self._feed.apply_grants()
+                self._fetcher.apply_grants()
             if partitions.closed:
                 # `end` queues its error, then sets `closed`, then `has_changed`. This thread may
                 # have read `has_changed` before that, and must still raise the error before it ends
@@ -312,9 +312,9 @@ class Stream(Generic[K, V]):
             left = None if limit is None else max(0.0, limit - gate.clock())
             if not gate.is_open:
                 gate.wait(partitions, self._turn_s if left is None else min(left, self._turn_s))
-            elif not length_hint(self._feed.buffer):
-                self._feed.fetch(left, max_messages)
-                if length_hint(self._feed.buffer):
+            elif not length_hint(self._fetcher.buffer):
+                self._fetcher.fetch(left, max_messages)
+                if length_hint(self._fetcher.buffer):
                     continue  # time has passed: check the lease and the changes again
             else:
                 return True
@@ -324,7 +324,7 @@ class Stream(Generic[K, V]):
     def _redeliver(self) -> None:
         """Deliver the messages again that an exception interrupted."""
         self._is_interrupted = True
-        self._feed.redeliver()
+        self._fetcher.redeliver()
 
     def _close_if_unused(self) -> None:
         """Close the fetcher, unless a thread uses the stream; that thread then closes it.
@@ -335,7 +335,7 @@ class Stream(Generic[K, V]):
         """
         if self._in_use.acquire(blocking=False):
             try:
-                self._feed.close()
+                self._fetcher.close()
             finally:
                 self._in_use.release()
 
@@ -382,7 +382,7 @@ class Stream(Generic[K, V]):
             return self._partitions.idle_reason or "no partition is assigned to this thread"
         if not self._gate.is_open:
             return "ZooKeeper has not confirmed the session, so the lease has ended"
-        reasons = self._feed.not_fetched.copy()
+        reasons = self._fetcher.not_fetched.copy()
         return "; ".join(f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons))
 
     @property
@@ -391,17 +391,17 @@ class Stream(Generic[K, V]):
 
         The JVM's FetchQueueSize counts chunks instead.
         """
-        return length_hint(self._feed.buffer) + self._feed.queued
+        return length_hint(self._fetcher.buffer) + self._fetcher.queued
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
         """The known log ends of the partitions that it fetches, a few seconds old."""
-        return self._feed.ends
+        return self._fetcher.ends
 
     @property
     def fetched_bytes(self) -> Mapping[str, float]:
         """Topic -> bytes of keys and values fetched, estimated from samples of large batches."""
-        return dict(self._feed.fetched_bytes)
+        return dict(self._fetcher.fetched_bytes)
 
     def explain(self, idle_reason: str) -> None:
         """Set the reason why the thread has no partition; time-outs and `waiting_for` show it."""

@@ -1,9 +1,9 @@
-"""What is fetched for a stream; between two messages, on the user's thread and no other.
+"""What fetches a stream's messages; only the user's thread calls it, between two messages.
 
-The user's thread waits for no broker longer than the time it was given. Requests that may take
-longer run on other threads: making the fetcher (it reads the brokers from ZooKeeper), asking for
-offsets (`Fetcher.resolve`), and asking ZooKeeper whether the brokers have moved. The feed keeps a
-future for each of them, and takes its result at a later turn.
+The user's thread waits for no broker longer than the time-out of its call. Requests that may take
+longer run on other threads: making the fetcher (which reads the brokers from ZooKeeper), resolving
+offsets (`Fetcher.resolve`), and asking ZooKeeper whether the brokers have moved. `StreamFetcher`
+keeps a future for each of them and takes its result at a later call.
 """
 
 from __future__ import annotations
@@ -28,53 +28,54 @@ from zkconsumer.protocol.model import TopicPartition
 
 T = TypeVar("T")
 
-# Longest stay in a call that cannot be woken (unit: seconds). The user's thread looks at what the
-# coordinator wants at least so often; the price is a wake-up, about 0.1 % of a CPU at this rate.
+# Longest call that a change cannot end, in seconds. The user's thread sees the coordinator's
+# changes within this time. The price is about 0.1 % of a CPU for the wake-ups.
 TURN_S: Final = 0.05
 
-# A stream without partitions lets the broker client deliver its events so often (unit: seconds);
-# otherwise it sleeps until the coordinator has something for it.
+# Longest sleep of a stream without partitions, in seconds: so often the broker client delivers its
+# events. A change by the coordinator ends the sleep.
 IDLE_S: Final = 10.0
 
 
-# Shortest time in which brokers may answer the look-up of topics before their first fetch (unit:
-# seconds), also if the user waits less: an answer takes 2 to 17 ms, and without it the first
+# Shortest time that brokers get to answer the look-up of topics before the first fetch, in seconds,
+# even if the user's time-out is shorter. An answer takes 2 to 17 ms. Without the look-up the first
 # messages come a second later.
 LEAST_LOOKUP_S: Final = 0.03
 
 
-# Pause before a partition is tried again that failed for a reason which waiting does not mend, in
-# seconds: each try ends in an exception for the user, who should get messages in between.
+# Pause before a partition that failed permanently is fetched again, in seconds. Each attempt raises
+# an error to the user, who should get messages of other partitions in between.
 FAILED_S: Final = 5.0
 
 
-# How often the logs' ends are noted, for the lag, in seconds: a few microseconds a partition.
+# How often the log ends are read for the lag, in seconds. It takes a few microseconds for each
+# partition.
 ENDS_S: Final = 5.0
 
-# librdkafka 2.16 was seen to fetch no more, of all its partitions at once and without a word. So
-# often, in seconds, brokers are asked for the logs' ends while nothing comes; when no answer to a
-# fetch has told of an end so long after that, and as long as a broker may hold one back, fetching
-# begins anew.
+# librdkafka 2.16 sometimes stops fetching all its partitions without an error. While no message
+# comes, the brokers are asked for the log ends after this time, in seconds. If a log has had more
+# messages than were fetched since the last check, the fetcher is replaced. The time is extended by
+# the longest time for which a broker may delay a fetch.
 SILENT_S: Final = 10.0
-# Of how many partitions, at most: what stands still does so in most of them.
+# Upper bound of the partitions that a check asks for: a stalled client stalls in most of them.
 _CHECKED: Final = 100
 
-# Of what comes at once so many messages are weighed, and stand for the rest: all of them would cost
-# a tenth of the throughput. So few at once are weighed one and all.
+# Of a larger batch this many messages are sampled to estimate its bytes; measuring all of them
+# costs a tenth of the throughput. A smaller batch is measured exactly.
 SAMPLED: Final = 10
 
 
 class ReportKind(Enum):
     POSITION_RESET = "position_reset"  # auto.offset.reset was applied
     SOUGHT = "seeks"  # the user moved a position
-    FETCH_TROUBLE = "fetch_trouble"  # retried; rate-limited
+    FETCH_TROUBLE = "fetch_trouble"  # will be retried
     FETCH_FAILED = "fetch_failed"  # also raised to the user
     DECODE_FAILED = "decode_failed"  # also raised to the user
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """Something the member should know; `offset` is set where a position was moved."""
+    """What a stream reports to the coordinator; `offset` is set if it changed a position."""
 
     kind: ReportKind
     thread_id: str
@@ -85,15 +86,15 @@ class StreamReport:
 
 
 class _NotFetched(NamedTuple):
-    """Why a partition is not fetched, and when (seconds of the stream's clock) to try again."""
+    """Why a partition is not fetched, and when to try again, in seconds of the stream's clock."""
 
     reason: str
     due: float = 0.0
 
 
-_NOT_BEGUN: Final = _NotFetched("its fetching has not begun")
+_NOT_BEGUN: Final = _NotFetched("fetching has not begun")
 _NO_OFFSET: Final = _NotFetched("no stored offset")
-_RESTARTED: Final = _NotFetched("fetching begins anew after an interruption")
+_RESTARTED: Final = _NotFetched("fetching restarts after an interruption")
 _PAUSED: Final = _NotFetched("paused", math.inf)
 _RESUMED: Final = _NotFetched("resumed")
 
@@ -103,34 +104,38 @@ Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def inline(call: Callable[[], T]) -> Future[T]:
-    """Run a call here and now: for what never blocks, as in tests and in the simulator."""
+    """Run a call on this thread; for calls that never block."""
     done: Future[T] = Future()
     done.set_result(call())
     return done
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """Run a call on a thread of its own: for what is rare and may block."""
+    """Run a rare call that may block on its own thread."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(call())
-        except Exception as error:  # noqa: BLE001  # raised by whoever takes the result
+        except Exception as error:  # noqa: BLE001  # `Future.result` raises it
             done.set_exception(error)
 
-    # A daemon: a server that does not answer must not keep the process from ending.
+    # A daemon thread, so that a server that does not answer does not keep the process alive.
     threading.Thread(target=run, name="stream-background", daemon=True).start()
     return done
 
 
-class Feed:
-    """The fetcher of one stream, the buffer behind it, and what is wrong with either.
+class StreamFetcher:
+    """The broker client of one stream, the buffer of fetched messages, and what is not fetched.
 
-    `states` is what is fetched or waits to be; those of `not_fetched` wait, for the reason given.
-    `rest` are the messages taken from the broker client and not yet handed out: an iterator over
-    a list, so that they can be counted. `index` finds their states: `index[key_of(message)]`.
-    `clock` returns seconds; the simulator gives a virtual one.
+    Attributes:
+        states: the partitions that the stream serves.
+        not_fetched: the partitions of `states` that are not being fetched, each with the reason.
+        buffer: the fetched messages that were not handed out yet; a list iterator, so `length_hint`
+            counts them.
+        index: finds a message's state: `index[key_of(message)]`.
+        ends: the known ends of the logs.
+        fetched_bytes: topic -> bytes of keys and values fetched, partly estimated.
     """
 
     def __init__(
@@ -162,29 +167,29 @@ class Feed:
         self._report = report
         self._clock = clock
         self._background, self._turn_s = background, turn_s
-        self._fetcher: Fetcher | None = None
-        # Calls under way: the fetcher to be, whether the brokers have moved, first offsets (with
-        # the states that wait for them), and the logs' ends (with the partitions that seemed to
-        # stand still when they were asked for).
+        self._client: Fetcher | None = None
+        # Running calls: making the client; asking whether the brokers have moved; resolving first
+        # offsets, with the states that wait for them; reading the log ends, with the partitions
+        # that seemed stalled when the call began.
         self._connecting: Future[Fetcher | None] | None = None
         self._moving: Future[bool] | None = None
         self._resolving: list[tuple[Future[Answers], dict[TopicPartition, PartitionState]]] = []
         self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
         self.ends: dict[TopicPartition, int] = {}
-        # By topic: keys and values, as far as they were weighed.
+        # By topic.
         self.fetched_bytes: dict[str, float] = defaultdict(float)
         self._ends_due = 0.0
-        # Ends as the brokers told them when they were last asked, and when to ask again.
+        # The log ends that the last check found, and when the next check is due.
         self._log_ends: dict[TopicPartition, int] = {}
         self._check_due = self._clock() + SILENT_S
 
     @property
     def queued(self) -> int:
-        """Messages that wait in the fetcher, as far as it counts them; any thread."""
-        return getattr(self._fetcher, "queued", 0)
+        """Messages in the client's queue, if the client counts them; any thread may read it."""
+        return getattr(self._client, "queued", 0)
 
     def apply_grants(self) -> None:
-        """Hold what the coordinator wants to be held."""
+        """Serve exactly the partitions that are granted now."""
         wanted = self._partitions.take_requests()
         gone = {tp for tp, state in self.states.items() if wanted.get(tp) is not state}
         if gone:
@@ -207,17 +212,17 @@ class Feed:
         return tp if self._topic is None else tp.partition
 
     def _stop_fetching(self, tps: Iterable[TopicPartition]) -> None:
-        """Fetch no more of these, and forget what was fetched and not handed out."""
+        """Stop fetching these partitions, and discard their messages that were not handed out."""
         keys = {self._key(tp) for tp in tps}
         self._log_ends, self._checking = {}, None
         self.buffer = iter([raw for raw in self.buffer if self.key_of(raw) not in keys])
-        if self._fetcher is not None:
-            self._fetcher.unassign(tps)
+        if self._client is not None:
+            self._client.unassign(tps)
 
     def fetch(self, left: float | None, max_messages: int) -> None:
-        """Fill the empty buffer, or wait a while; at most `left` seconds (None: no limit).
+        """Fill the empty buffer or wait; take at most `left` seconds (None: no limit).
 
-        Raises FetchError for what waiting does not mend, or what `connect` raises.
+        Raises FetchError for an error that waiting does not solve, and what `connect` raises.
         """
         now = self._clock()
         limit = math.inf if left is None else now + left
@@ -225,33 +230,34 @@ class Feed:
         due = [tp for tp, one in self.not_fetched.items() if one.due <= now]
         if due:
             self._start_fetching(due, now, limit - now)
-        if self._fetcher is None or len(self.not_fetched) == len(self.states):
+        if self._client is None or len(self.not_fetched) == len(self.states):
             dues = (
                 [one.due for one in self.not_fetched.values()] if self._connecting is None else []
             )
             wake_at = min([now + IDLE_S, limit, *dues])
             self._partitions.sleep(max(0.0, wake_at - self._clock()))
             limit = now
-        if self._fetcher is not None:
+        if self._client is not None:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            messages = self._fetcher.consume(max_messages, turn_s)
+            messages = self._client.consume(max_messages, turn_s)
             self.buffer = iter(messages)
             self._count_bytes(messages)
-            # The first messages bring the first ends: a user may hold one of them for long.
+            # Read the ends with the first messages too: the user may process one of them for a long
+            # time.
             if now >= self._ends_due or (messages and not self.ends):
                 self._ends_due = now + ENDS_S
-                self.ends = self._fetcher.ends(self.states)
-            faults = self._fetcher.faults
+                self.ends = self._client.ends(self.states)
+            faults = self._client.faults
             while faults:
                 self._on_fault(faults.popleft())
-            if not messages and now >= self._check_due and self._fetcher is not None:
-                self._check_due = now + SILENT_S + self._fetcher.wait_s
-                self._check_progress(self._fetcher)
+            if not messages and now >= self._check_due and self._client is not None:
+                self._check_due = now + SILENT_S + self._client.wait_s
+                self._check_progress(self._client)
 
     def _take_answers(self, now: float) -> None:
-        """Take the results of calls that other threads have ended meanwhile."""
+        """Take the results of the calls that have ended on other threads."""
         for one in [one for one in self._resolving if one[0].done()]:
             self._resolving.remove(one)
             future, asked = one
@@ -269,7 +275,7 @@ class Feed:
                 self.restart()
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call on another thread, whose end ends the sleep of the user's thread."""
+        """Run a call on another thread; its end also ends the sleep of the user's thread."""
         future: Future[T] = self._background(call)
         self._notify_at_end(future)
         return future
@@ -279,11 +285,14 @@ class Feed:
             future.add_done_callback(lambda _: self._partitions.notify())
 
     def _check_progress(self, fetcher: Fetcher) -> None:
-        """Start over if brokers have had more for a long time, and nothing of it was fetched."""
+        """Ask for the log ends, to restart a client that has fetched nothing although messages
+        exist.
+        """
         placed = [tp for tp in self.states if tp not in self.not_fetched]
         asked, reached = self._log_ends, fetcher.ends(placed)
         behind = [tp for tp in placed if reached.get(tp, -1) < asked.get(tp, -1)]
-        # Asked again, since brokers that do not answer will not answer another fetcher either.
+        # Ask again for partitions that are behind: if the brokers do not answer, a new client does
+        # not help.
         some = behind or random.sample(placed, min(_CHECKED, len(placed)))
         if some:
             self._checking = fetcher.resolve(some, Reset.LARGEST), behind
@@ -291,32 +300,32 @@ class Feed:
                 self._take_answers(self._clock())
 
     def _take_log_ends(self, found: Answers, behind: list[TopicPartition]) -> None:
-        """Remember how far the logs reach; start over if some were `behind` that already before."""
+        """Keep the log ends; restart if partitions were behind the ends of the check before."""
         self._log_ends = {tp: end for tp, end in found.items() if isinstance(end, int)}
         if behind and self._log_ends:
             tp, end = next(iter(self._log_ends.items()))
-            text = f"nothing is fetched, though the log goes up to {end}; fetching begins anew"
+            text = f"nothing is fetched although the log ends at offset {end}; fetching restarts"
             self._send_report(ReportKind.FETCH_TROUBLE, tp, text)
             self.restart()
 
     def _count_bytes(self, messages: list[RawMessage]) -> None:
-        """Each message is as likely as any other to be taken, and counts for those that are not."""
+        """Add the bytes of these messages; of many messages a random sample stands for all."""
         few = len(messages) <= SAMPLED
         share = 1.0 if few else len(messages) / SAMPLED
         for raw in messages if few else random.choices(messages, k=SAMPLED):
             self.fetched_bytes[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
 
     def _start_fetching(self, due: list[TopicPartition], now: float, left: float) -> None:
-        """Begin to fetch these, each from its position, or by the policy where it has none."""
-        if self._fetcher is None:
-            self._fetcher = self._connected(due, now)
-        if self._fetcher is None:
+        """Fetch these partitions, from their positions or by `auto.offset.reset`."""
+        if self._client is None:
+            self._client = self._connected(due, now)
+        if self._client is None:
             return
         unknown = {tp: self.states[tp] for tp in due if self.states[tp].delivered is None}
         if unknown:
             for tp in unknown:
                 self.not_fetched[tp] = self.not_fetched[tp]._replace(due=math.inf)
-            future = self._fetcher.resolve(unknown, self._reset)
+            future = self._client.resolve(unknown, self._reset)
             self._notify_at_end(future)
             self._resolving.append((future, unknown))
             self._take_answers(now)
@@ -328,13 +337,13 @@ class Feed:
         for tp in offsets:
             del self.not_fetched[tp]
         self._log_ends, self._checking = {}, None
-        self._fetcher.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
-        # Streams that share a client must not take a partition back that was withdrawn meanwhile
-        # and granted to another stream of this member: `pool` relies on it.
-        self._fetcher.unassign([tp for tp in offsets if not self.states[tp].granted])
+        self._client.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
+        # Unassign what was revoked meanwhile: with a shared client, the partition may already be
+        # granted to another stream of this member. `kafka.pool` relies on this.
+        self._client.unassign([tp for tp in offsets if not self.states[tp].granted])
 
     def _connected(self, due: list[TopicPartition], now: float) -> Fetcher | None:
-        """Return the fetcher once it is made; None before, and while no broker is registered."""
+        """Return the client; None while it is being made or no broker is registered."""
         if self._connecting is None:
             self._connecting = self._in_background(self._connect)
         if not self._connecting.done():
@@ -357,7 +366,8 @@ class Feed:
             answer = found[tp]
             before = self.not_fetched[tp].reason
             if isinstance(answer, int):
-                # Told before it can be seen: no commit meets a position that went back unexplained.
+                # Report the new position before it can be read: a commit must not find a lower
+                # position before the machine knows of the reset.
                 text = f"{self._reset.value}: {answer}; {before}"
                 self._send_report(ReportKind.POSITION_RESET, tp, text, answer)
                 self.states[tp].start_at(answer)
@@ -373,8 +383,8 @@ class Feed:
     def _still_waiting(self, asked: dict[TopicPartition, PartitionState]) -> list[TopicPartition]:
         """Return the partitions that still need the offset that was asked for.
 
-        Meanwhile a partition may have been withdrawn, granted anew, sought (its state is another
-        one then), or paused.
+        Meanwhile a partition may have been withdrawn, granted again, sought (which makes a new
+        state), or paused.
         """
         return [
             tp
@@ -394,7 +404,7 @@ class Feed:
         where = self._topic or ""
         if tp is not None:
             if tp not in self.states or tp in self.not_fetched:
-                return  # withdrawn, or set aside already
+                return  # withdrawn, or not fetched already
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)
         if fault.kind is FaultKind.PERMANENT:
@@ -402,49 +412,57 @@ class Feed:
             raise FetchError(
                 fault.text,
                 where=where,
-                remedy=f"tried again from there every {FAILED_S:g} s, while the other partitions "
-                "go on; nothing is skipped: that takes another offset, or a mended log",
+                remedy=f"the fetch is retried every {FAILED_S:g} s, and the other partitions are "
+                "still delivered; no message is skipped: to continue, seek to another offset or "
+                "repair the log",
             )
 
     def _set_aside(self, tp: TopicPartition, fault: Fault) -> None:
-        """Stop fetching a partition, to begin anew: now by the policy, or later where it was."""
-        assert self._fetcher is not None
-        self._fetcher.unassign([tp])
+        """Stop fetching a failed partition, to fetch it again now or later.
+
+        An offset that the log does not contain is replaced by `auto.offset.reset`. After a
+        permanent error the partition is fetched again from its position after `FAILED_S` seconds.
+        """
+        assert self._client is not None
+        self._client.unassign([tp])
         if fault.kind is FaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
         pause_s = FAILED_S if fault.kind is FaultKind.PERMANENT else 0.0
         self.not_fetched[tp] = _NotFetched(fault.text, self._clock() + pause_s)
 
     def redeliver(self) -> None:
-        """What is in the user's hands did not reach them: hand it out again.
+        """Hand out again the messages that did not reach the user.
 
-        `unfinished` stays until the next ask, so that a commit in between covers no more.
+        `unfinished` stays set until the user asks for the next message, so a commit in between
+        stores no higher offset.
         """
         for state in self.states.values():
             if state.unfinished is not None:
                 state.start_at(state.unfinished.offset())
 
     def restart(self) -> None:
-        """Forget what was fetched, and fetch from what was handed out."""
+        """Discard the client and its messages; fetch again after the last message handed out."""
         fetcher = self._forget()
         if fetcher is not None:
-            self._background(fetcher.close)  # it may wait for brokers that are silent
+            self._background(fetcher.close)  # closing may wait for brokers that do not answer
         self.not_fetched = dict.fromkeys(self.states, _RESTARTED)
 
     def close(self) -> None:
-        """Let the fetcher and the buffer go."""
+        """Close the client and discard the buffer."""
         fetcher = self._forget()
         if fetcher is not None:
             fetcher.close()
 
     def _forget(self) -> Fetcher | None:
-        """Forget the fetcher, which is returned, what it fetched, and all calls under way."""
+        """Discard the buffer, all running calls and the client; return the client, which is still
+        open.
+        """
         self.buffer, self._log_ends = iter([]), {}
         self._resolving, self._checking, self._moving = [], None, None
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.add_done_callback(_close_unused)
-        fetcher, self._fetcher = self._fetcher, None
+        fetcher, self._client = self._client, None
         return fetcher
 
     def _send_report(
@@ -464,6 +482,6 @@ class Feed:
 
 
 def _close_unused(connecting: Future[Fetcher | None]) -> None:
-    """Close a fetcher that was made too late."""
+    """Close a client that was made too late to be used."""
     if connecting.exception() is None and (fetcher := connecting.result()) is not None:
         fetcher.close()

@@ -628,7 +628,7 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` begins the thread's history anew: what `Feed.fetch` and
+    """A fetcher whose `consume` begins the thread's history anew: what `StreamFetcher.fetch` and
     `Stream._wait_for_messages` have read so far decides nothing that comes after it."""
 
     def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
@@ -702,7 +702,7 @@ class _Play:
     def state(self) -> Hashable:
         """Equal for two schedules that continue alike."""
         scheduler, stream, gate = self.scheduler, self.stream, self.gate
-        partitions, feed = stream._partitions, stream._feed
+        partitions, fetcher = stream._partitions, stream._fetcher
         described, label = scheduler.described, scheduler.label
         threads = [
             (one.operation, one.history, one.finished, one.runnable, scheduler.is_behind(one))
@@ -733,15 +733,15 @@ class _Play:
                 partitions._wanted,
                 partitions._paused,
                 partitions._releases,
-                feed.states,
-                feed.buffer,
+                fetcher.states,
+                fetcher.buffer,
                 self.fetcher.positions,
             )
         ]
-        not_fetched = [(tp, one.reason) for tp, one in feed.not_fetched.items()]
+        not_fetched = [(tp, one.reason) for tp, one in fetcher.not_fetched.items()]
         return (
             tuple(map(tuple, (threads, states, locks, flags, tables, not_fetched))),
-            feed._fetcher is None,
+            fetcher._client is None,
             self.judge.key(),
         )
 
