@@ -1,7 +1,7 @@
 """How a configuration becomes a member: its session and coordinator, its settings, its streams.
 
-A member also asks ZooKeeper for the registered brokers outside of a rebalance, because the end of
-a broker causes no rebalance.
+A member also asks ZooKeeper for the registered brokers outside of a rebalance, because the end of a
+broker causes no rebalance.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeVar
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
@@ -30,7 +30,12 @@ from zkconsumer.consumer.stream_fetcher import (
     inline,
 )
 from zkconsumer.consumer.stream_partitions import Codec, LeaseGate
-from zkconsumer.errors import AccessDeniedError, ZooKeeperUnreachableError, displayed, ConsumerIdTakenError
+from zkconsumer.errors import (
+    AccessDeniedError,
+    ConsumerIdTakenError,
+    ZooKeeperUnreachableError,
+    displayed,
+)
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
 from zkconsumer.kafka.client_settings import broker_settings, fetch_settings, servers
 from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
@@ -50,6 +55,8 @@ from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
+
+T = TypeVar("T")
 
 JOIN_MARGIN_S: Final = 10.0
 """Seconds that registering may take beyond two session timeouts."""
@@ -107,8 +114,8 @@ class GroupMember:
         Raises:
             ConfigError: members of the release that `peers.release` names would misread
                 `registration`.
-            ZkConsumerError: the group could not be read (`ZooKeeperSession.survey`), which only
-                `peers.release=auto` needs.
+            AccessDeniedError, ZooKeeperUnreachableError: `peers.release=auto`, and the group could
+                not be read.
         """
         return settings(self.config, self.session, self.consumer_id, registration, listener)
 
@@ -185,9 +192,7 @@ class GroupMember:
             self.coordinator.watch_fired(kind, path)
 
 
-T = TypeVar("T")
-
-# ---- brokers -------------------------------------------------------------------------------------
+# ---- registered brokers --------------------------------------------------------------------------
 
 
 def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
@@ -205,9 +210,9 @@ def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Br
 def _run(
     running: Generator[Batch, Sequence[Reply], T], session: ZooKeeperSession, *, limit_s: float
 ) -> T:
-    """Run an operation to its end, waiting at most `limit_s` seconds for each batch of replies.
+    """Run an operation to its end; wait at most `limit_s` seconds for each batch of replies.
 
-    Raises ZooKeeperUnreachableError when the replies do not come, or the connection breaks.
+    Raises ZooKeeperUnreachableError if the replies do not come or the connection breaks.
     """
     try:
         batch = next(running)
@@ -247,8 +252,8 @@ NUDGE_S: Final = 60.0
 # Seconds to wait for a reply while `peers.release=auto` reads the group; then the join fails.
 REPLY_S: Final = 30.0
 
-# A settled member reads the group again after so long at the least (unit: seconds), should a watch
-# have been lost; a reading is a request for each member, and a few for each topic.
+# A settled member reads the group again after this time, in seconds, in case a watch was lost. It
+# costs one request for each member and a few for each topic.
 REFRESH_S: Final = 30.0
 
 
@@ -261,8 +266,10 @@ def settings(
 ) -> Settings:
     """Return the settings of the state machine.
 
-    Raises ConfigError when members of the peers' release would misread our registration, and with
-    `peers.release=auto` AccessDeniedError or ZooKeeperUnreachableError.
+    Raises:
+        ConfigError: members of the release that `peers.release` names would misread `registration`.
+        AccessDeniedError, ZooKeeperUnreachableError: `peers.release=auto`, and the group could not
+            be read.
     """
     release = _profile(config, session)
     validate_registration(registration, profile=release)
@@ -300,7 +307,7 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         exclude_internal=config.exclude_internal_topics,
     )
     group, owners = _run(_readable(reading), session, limit_s=REPLY_S)
-    finding = detect(group, owners)
+    detected = detect(group, owners)
     logger.info(
         "peers.release=auto: as %s (%s)", detected.profile.release, displayed(detected.reason)
     )
@@ -324,7 +331,7 @@ def _readable(
                 raise AccessDeniedError(
                     "the group may not be read",
                     where=", ".join(refused),
-                    remedy="ask for rights on the znodes, or name the release in peers.release",
+                    remedy="ask for read access to these znodes, or set peers.release to a release",
                 )
             batch = running.send(replies)
     except StopIteration as end:
