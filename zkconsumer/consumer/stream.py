@@ -93,18 +93,13 @@ class Stream(Generic[K, V]):
         """Create a stream; only the connector does.
 
         Args:
-            topic: the stream's topic; None for the stream of a filter.
-            thread_id: the consumer thread id.
-            number: the thread's number within the member.
             gate: the member's lease. Its `clock` measures all time-outs and pauses.
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
             moved: called when brokers cannot be reached; tells whether all of them have new
-                addresses, so that the fetcher must be replaced.
-            reset: `auto.offset.reset`.
+                addresses.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: pause after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
-            codec: the decoders.
             report: gets what the member should know. The user's thread calls it, so it must only
                 enqueue.
             background: runs `connect` and `moved`, so that the user's thread waits for neither.
