@@ -1,12 +1,15 @@
-"""What scripts/test does once the environment stands: real parts, then the whole suite.
+"""What scripts/test does in its environment: bring the real servers, and run the tests.
 
-usage: scripts/test [--install-docker] [pytest arguments]
+usage: scripts/test [--quick | --all] [--install-docker] [pytest arguments]
+  --quick            only the tests that need no server: a minute, for use while you work
+  --all              every test: each release of brokers, JVM members and ZooKeeper, all
+                     scenarios, and the long searches; without it, what CI runs
   --install-docker   install and start a Docker engine where none answers (root, apt-get);
-                     CI=true does the same. Then doing without one is a failure.
-pytest arguments of ours: --brokers all, for every release of the broker; --mixed all, for every
-scenario with JVM members (tests/mixed alone: name it); --zookeeper all, for every release of
-ZooKeeper (tests/zk/contract tests/zkreleases tests/mixed: name them), or --zookeeper 3.4.6, for any
-tests on that release; --kafka-source, for Spark's own source.
+                     CI=true does the same. Then a missing engine is a failure.
+tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test that the
+arguments name by its file or its node id always runs. Further pytest arguments: --brokers all,
+--mixed all and --zookeeper all, for all releases of one kind; --zookeeper 3.4.6, for any tests on
+that release; --kafka-source, for the tests of Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ JARS = "kafka-3.9.1"
 # two cores idle. Their order is that of tests/conftest.py. `-n 0`: one after the other, as for
 # --pdb and -s.
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Without servers a test computes all the time: a worker for each core.
+QUICK_WORKERS = ("-n", "2", "--dist", "load")
+SLOWEST = ("--durations", "30")
 
 
 def say(text: str) -> None:
@@ -110,18 +116,25 @@ def main() -> int:
     if arguments in (["--help"], ["-h"]):
         sys.stdout.write(__doc__ or "")
         return 0
-    required = is_ci() or "--install-docker" in arguments
-    arguments = [argument for argument in arguments if argument != "--install-docker"]
+    own = {"--quick", "--all", "--install-docker"}
+    options, arguments = own & {*arguments}, [one for one in arguments if one not in own]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if "--quick" in options:
+        return pytest(*QUICK_WORKERS, "--lane", "quick", *arguments)
+    lane = ("--lane", "all") if "--all" in options else ()
     with ExitStack() as stack:
-        missing = provide_engine(stack, required=required)
+        missing = provide_engine(stack, required=is_ci() or "--install-docker" in options)
         jars.resolve(JARS)
         record_classes()
-        tests = run(sys.executable, "-m", "pytest", *WORKERS, *arguments)
+        tests = pytest(*WORKERS, *lane, *arguments)
     if missing:
         say(missing)
     return tests
+
+
+def pytest(*arguments: str) -> int:
+    return run(sys.executable, "-m", "pytest", *SLOWEST, *arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
+import lanes
 import pytest
+from lanes import Lane
 from xdist.scheduler import LoadFileScheduling
 
 from zkconsumer.sandbox import (
@@ -32,22 +34,76 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: golden traces, as they are now. `--brokers`, `--mixed`: those rooms.
-    `--zookeeper`: the releases of ZooKeeper. `--kafka-source`: the one test of it."""
+    """The lane, the releases of real servers, and what is written or fetched on request."""
     parser.addoption("--rewrite", action="store_true", help="write the golden traces anew")
-    which = "releases that tests/brokers run on: three of them, all, or the one of this number"
-    choices = ("some", "all", *RELEASES)
-    parser.addoption("--brokers", choices=choices, default="some", help=which)
-    which = "scenarios of tests/mixed: those of each run, or all"
-    parser.addoption("--mixed", choices=("some", "all"), default="some", help=which)
+    words = [lane.name.lower() for lane in Lane]
+    which = "which tests run, as tests/lanes.py says: quick, normal or all (default: normal)"
+    parser.addoption("--lane", choices=words, help=which)
     which = (
-        "releases of ZooKeeper beside the default one: two of them, or all; or the one named, of "
-        "which the servers that all tests share are then, too"
+        "releases that tests/brokers runs on: three of them, all, or the one of this number "
+        "(default: by the lane)"
+    )
+    choices = ("some", "all", *RELEASES)
+    parser.addoption("--brokers", choices=choices, help=which)
+    which = "scenarios of tests/mixed: those of each run, or all (default: by the lane)"
+    parser.addoption("--mixed", choices=("some", "all"), help=which)
+    which = (
+        "releases of ZooKeeper beside the default one: two of them, or all; or one release, which "
+        "the servers that all tests share then have, too (default: by the lane)"
     )
     choices = ("some", "all", *ZOOKEEPER_RELEASES)
-    parser.addoption("--zookeeper", choices=choices, default="some", help=which)
+    parser.addoption("--zookeeper", choices=choices, help=which)
     which = "also what needs Spark 4.0.0 and its Kafka source, half a gigabyte that is fetched once"
     parser.addoption("--kafka-source", action="store_true", help=which)
+
+
+RELEASE_OPTIONS = ("brokers", "mixed", "zookeeper")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Fill in the lane and the releases.
+
+    The lane `all` means all releases. A release, or `all`, for one option means the lane `all`.
+    """
+    option = config.option
+    given = {getattr(option, name) for name in RELEASE_OPTIONS} - {None, "some"}
+    default = "all" if option.lane == "all" and not given else "some"
+    for name in RELEASE_OPTIONS:
+        if getattr(option, name) is None:
+            setattr(option, name, default)
+    if option.lane is None or given:
+        option.lane = "all" if given else "normal"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Leave out the tests of later lanes, unless the command line names their file; then sort."""
+    lane = lanes.of_run(config)
+    kept, dropped = [], []
+    for item in items:
+        fits = lanes.lane_of(item.nodeid, getattr(item, "fixturenames", ())) <= lane
+        (kept if fits or _is_named(item) else dropped).append(item)
+    unused = [rule for rule in lanes.RULES if not any(rule.fits(item.nodeid) for item in items)]
+    config.stash[lanes.UNUSED_RULES] = unused
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+    yield
+    items.sort(key=_place)
+
+
+def _is_named(item: pytest.Item) -> bool:
+    """Return whether an argument of the command line is this test's file or node id."""
+    config = item.config
+    for argument in config.args:
+        path, _, name = str(argument).partition("::")
+        is_file = (config.invocation_params.dir / path).resolve() == item.path
+        if is_file and item.nodeid.partition("::")[2].startswith(name):
+            return True
+    return False
 
 
 TESTS = Path(__file__).parent
@@ -57,15 +113,9 @@ TESTS = Path(__file__).parent
 ORDER = {"spark": -2, "static/test_checks.py": -1, "protocol": 1, "member": 1, "static": 2}
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts by `ORDER`; within a room everything stays as it is."""
-
-    def place(item: pytest.Item) -> int:
-        path = item.path.relative_to(TESTS)
-        return ORDER.get(path.as_posix(), ORDER.get(path.parts[0], 0))
-
-    items.sort(key=place)
+def _place(item: pytest.Item) -> int:
+    path = item.path.relative_to(TESTS)
+    return ORDER.get(path.as_posix(), ORDER.get(path.parts[0], 0))
 
 
 class _Scheduling(LoadFileScheduling):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lanes
 import pytest
 import simmutants
 from hypothesis import HealthCheck, given, settings
@@ -39,15 +40,12 @@ def _holds(seed: int) -> None:
         pytest.fail(f"seed {seed}: {result.violation}\n\n{told}", pytrace=False)
 
 
-FRESH_S = 30.0
-
-
 def test_no_invariant_is_broken_by_fresh_seeds(
-    record_property: Callable[[str, object], None],
+    pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each run of the suite explores other seeds for 30 s, and prints them."""
+    """Each run of the suite explores other seeds for some seconds, and prints them."""
     first = random.SystemRandom().randrange(10**9, 10**12)
-    seed, end = first, time.monotonic() + FRESH_S
+    seed, end = first, time.monotonic() + lanes.FRESH_SEEDS_S[lanes.of_run(pytestconfig)]
     while time.monotonic() < end:
         _holds(seed)
         seed += 1

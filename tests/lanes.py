@@ -1,0 +1,296 @@
+"""The three lanes of the suite: which tests run in which lane, and why. All of it is data.
+
+`scripts/test --quick` runs the tests that need no server. `scripts/test` adds the tests of the
+normal lane, and continuous integration runs this command. `scripts/test --all` runs every test.
+A test that is named by its file or by its node id runs in each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pytest
+
+
+class Lane(IntEnum):
+    """A lane contains the tests of the lanes before it."""
+
+    QUICK = 0
+    NORMAL = 1
+    ALL = 2
+
+
+# A test that uses one of these fixtures needs a server, a session of Spark or a Docker engine.
+# A rule below can move such a test to a later lane, never to the quick one.
+SERVER_FIXTURES = frozenset(
+    {
+        "cluster",
+        "container_zookeeper",
+        "ensemble",
+        "image",
+        "lonely",
+        "old",
+        "pair",
+        "sandbox",
+        "sandbox_of",
+        "secure",
+        "secure_broker",
+        "spark",
+        "trio",
+        "world",
+        "zookeeper",
+        "zookeeper_of",
+        "zookeeper_release",
+    }
+)
+
+
+def of_run(config: pytest.Config) -> Lane:
+    """Return the lane of this run."""
+    return Lane[str(config.getoption("--lane")).upper()]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Puts the tests whose node id begins with `where` into `lane`; the last rule that fits wins.
+
+    `only`: the rule holds for those cases alone whose parameters contain one of these words.
+    `but`: the rule does not hold for these cases.
+    """
+
+    lane: Lane
+    where: str
+    why: str
+    only: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+    def fits(self, node_id: str) -> bool:
+        """Return whether the rule is about this test."""
+        if not node_id.startswith(self.where):
+            return False
+        _, bracket, words = node_id.partition("[")
+        case = bracket + words
+        if any(word in case for word in self.but):
+            return False
+        return not self.only or any(word in case for word in self.only)
+
+
+# The rules that fit no test of this run, whatever its lane.
+UNUSED_RULES = pytest.StashKey[list[Rule]]()
+
+
+def lane_of(node_id: str, fixtures: Collection[str]) -> Lane:
+    """Return the lane of a test: that of the last rule that fits, or the one its fixtures imply."""
+    needs_server = not SERVER_FIXTURES.isdisjoint(fixtures)
+    found = Lane.NORMAL if needs_server else Lane.QUICK
+    for rule in RULES:
+        if rule.fits(node_id):
+            found = rule.lane
+    return found
+
+
+# Seconds for which a run explores seeds of the simulator that no run has explored before.
+FRESH_SEEDS_S = {Lane.QUICK: 5.0, Lane.NORMAL: 15.0, Lane.ALL: 120.0}
+
+STARTS_SERVERS = "Its tests start servers themselves."
+STARTS_PROCESSES = "Its tests start a process each, which takes a second."
+
+RULES: tuple[Rule, ...] = (
+    # ---- not quick, although no fixture says so -------------------------------------------------
+    Rule(Lane.NORMAL, "tests/brokers", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
+    Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/mixed", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/sandbox", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/zkreleases", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/cli", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/spark/test_pipeline.py", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/spark/test_pickling.py", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/zk/contract", "Its tests run on real servers."),
+    Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
+    # ---- the simulator: what searches long ------------------------------------------------------
+    Rule(
+        Lane.NORMAL,
+        "tests/sim/test_random_search.py::test_no_invariant_is_broken[",
+        "One chunk of forty seeds stays quick; the other five take three seconds each.",
+        but=("[0]",),
+    ),
+    Rule(
+        Lane.NORMAL,
+        "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
+        "Two dozen searches, each of which takes up to seven seconds.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
+        "The longest searches: each combines two acts that shorter cases explore one by one.",
+        ("[pause and release]", "[seek and release]", "[hand over and back, iterating]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
+        "A check of the explorer itself, which takes 26 s; its code changes rarely.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_mutants.py::test_it_is_caught",
+        "Each takes 20 s. tests/member checks the same decisions one by one.",
+        ("disconnect ignored", "a tool's lost reply is a refusal"),
+    ),
+    # ---- Spark ----------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_cluster.py",
+        "A cluster with executors of its own takes 85 s. tests/spark/test_pickling.py checks what "
+        "is sent to executors.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_pipeline.py::test_a_run",
+        "The whole demonstration takes 65 s. It is made of queries that other tests of the room "
+        "check; its judge is tested here without servers.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_group_faults.py::test_queries_join_and_leave",
+        "20 s. test_group.py hands partitions over between two queries.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_group_faults.py::test_leaders_move",
+        "20 s. tests/consumer/test_stream_brokers.py moves leaders under the same reader.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_group_faults.py::test_a_source_process_freezes",
+        "8 s. tests/integration/test_membership.py freezes a member.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
+        "20 s. test_a_run_without_its_share_may_go_on waits for the same share.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_group_queries.py::test_a_join_with_itself_is_refused",
+        "14 s. test_a_union_with_itself checks the same use of one frame twice.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_direct.py::test_a_mirror_holds_no_batch",
+        "14 s. test_finishing.py checks what is committed, and when.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_page.py::test_the_programs",
+        "14 s. The programs of docs/spark.md use what test_batch, test_direct and test_group "
+        "check.",
+    ),
+    # ---- JVM members ----------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_mixed_groups.py",
+        "A scenario takes 40 s. Two stay: range with members of the oldest release, on the oldest "
+        "ZooKeeper, and round-robin with members of the newest one.",
+        but=("[0.8.2.2-range-on-zookeeper-3.4.6]", "[1.1.1-roundrobin]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_kafka_offsets.py::test_we_take_turns_with_a_jvm_consumer",
+        "Eight of the ten cases; the oldest and the newest release, each in one storage, stay.",
+        but=("[0.8.2.2-0.8.2.2-kafka]", "[1.1.1-3.9.1-dual]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_kafka_offsets.py::test_a_group_moves_to_kafka_member_by_member",
+        "Two of the three releases; the oldest one stays.",
+        but=("0.8.2.2-",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
+        "Three of the five releases; the oldest and the newest one stay.",
+        but=("[0.8.2.2]", "[1.1.1]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/cli/test_legacy.py::test_recorded",
+        "Three of the five releases; tests/golden compares the texts of all of them.",
+        but=("[0.8.2.2]", "[1.1.1]"),
+    ),
+    # ---- brokers --------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/brokers",
+        "0.10.2.2 is between the oldest and the newest release. Only its message format is its "
+        "own.",
+        ("0.10.2.2",),
+    ),
+    Rule(
+        Lane.NORMAL,
+        "tests/brokers/test_formats.py::test_every_codec_in_every_format",
+        "Message format v1 is in use from 0.10.0 to 0.10.2.",
+        ("0.10.2.2",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_formats.py::test_the_release_s_own_producer",
+        "The other codecs of each release; test_every_codec_in_every_format reads all codecs.",
+        ("gzip", "lz4"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_spark_reading.py::test_compacted_topics",
+        "test_formats.py::test_compacted_topics reads such topics by the same fetcher.",
+        ("gzip",),
+    ),
+    # ---- ZooKeeper ------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/zk/contract/test_sessions.py",
+        "Sessions take seconds to expire. The default release and the oldest one stay.",
+        ("[3.9.6]", "[container]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zk/contract/test_zookeeper_contract.py::test_a_silent_session_expires",
+        "Sessions take seconds to expire. The default release and the oldest one stay.",
+        ("[3.9.6]", "[container]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zkreleases/test_ensembles.py",
+        "A rolling upgrade through every release takes 26 s. tests/faults kills servers of an "
+        "ensemble of one release.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zkreleases/test_groups.py",
+        "tests/zk/contract runs on the newest release in each run, and tests/integration on the "
+        "default one.",
+        ("3.9.6",),
+    ),
+    # ---- members --------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/integration/test_expiry.py::test_expiry[",
+        "The simulator ends sessions at each phase thousands of times in each run; `overtaken`, "
+        "the case with the longest absence, stays.",
+        ("at_once", "reconnected"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/integration/test_herd.py",
+        "10 s. tests/faults/test_users.py::test_a_crowd_comes_and_goes has a smaller crowd.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/faults/test_mixture.py",
+        "Faults drawn at random for 45 s; each of them has a test of its own in tests/faults and "
+        "tests/integration.",
+    ),
+)
