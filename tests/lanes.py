@@ -226,8 +226,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/brokers",
-        "0.10.2.2 is between the oldest and the newest release. Only its message format is its "
-        "own.",
+        "0.10.2.2 is between the oldest and the newest release; only its message format differs.",
         ("0.10.2.2",),
     ),
     Rule(
@@ -294,3 +293,28 @@ RULES: tuple[Rule, ...] = (
         "tests/integration.",
     ),
 )
+
+
+def table() -> str:
+    """Return the lanes as CONTRIBUTING.md shows them, in Markdown."""
+    lines = [
+        "| Command | Runs | On two cores |",
+        "|---|---|---|",
+        "| `scripts/test --quick` | every test that needs no server | at most 60 s |",
+        "| `scripts/test` | the normal lane, which is what CI runs | at most 7 minutes |",
+        "| `scripts/test --all` | every test, with each release of brokers, JVM members and "
+        "ZooKeeper | about an hour |",
+        "",
+        "These tests run with `--all` only:",
+        "",
+        "| Tests | Cases | Why not in each run |",
+        "|---|---|---|",
+    ]
+    for rule in RULES:
+        if rule.lane is Lane.ALL:
+            cases = [*rule.only] or [f"not {word}" for word in rule.but] or ["all"]
+            shown = ", ".join(word.strip("[]") for word in cases).replace("not [", "not ")
+            lines.append(
+                f"| `{rule.where.removeprefix('tests/').rstrip('[')}` | {shown} | {rule.why} |"
+            )
+    return "\n".join(lines)
