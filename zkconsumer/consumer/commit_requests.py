@@ -1,4 +1,4 @@
-"""What the user asks to be committed, and what is answered."""
+"""Explicit commits: what the user requests, and how each request is answered."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ from zkconsumer.protocol.model import (
 MAX_OFFSET = 2**63 - 1
 
 COMMIT_TIMEOUT_S = 120.0
-"""Default limit of an explicit commit, in seconds: longer than an outage that a session survives,
-and than six tries of Kafka at 10 s each with the pauses between them."""
+"""Default time-out of an explicit commit, in seconds. It exceeds an outage that a session survives,
+and six attempts of 10 s each with their pauses when Kafka stores the offsets.
+"""
 
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
-"""A plain offset leaves metadata that stand beside the same offset as they are."""
+"""Partition -> the next offset to read. A plain offset keeps metadata that are stored beside the
+same offset.
+"""
 
 
 class Answer(Protocol):
-    """Where a commit's outcome goes: the part of a `Future` that a turn uses."""
+    """Receives the outcome of a commit: the part of a `Future` that the loop uses."""
 
     def set_result(self, result: None, /) -> None: ...
     def set_exception(self, error: Exception, /) -> None: ...
@@ -45,7 +48,7 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitAsked:
-    """A commit of everything handed out, or of what is `given`."""
+    """A request to commit every message handed out, or the offsets in `given`."""
 
     retries: int | None
     given: Given | None = None
@@ -54,22 +57,22 @@ class CommitAsked:
 
 @dataclass(frozen=True, slots=True)
 class CommitGivenUp:
-    """The caller that waited for `answer` has reached its time-out."""
+    """The caller that waits for `answer` has reached its time-out."""
 
     answer: Answer
 
 
 class Queued(Protocol):
-    """The part of the coordinator's inbox that is needed to empty it."""
+    """The part of the coordinator's inbox that `refuse_late` uses."""
 
     def get_nowait(self) -> Any:
         """Remove the next item; raise queue.Empty if there is none."""
 
 
 def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> None:
-    """Answer what was asked of a coordinator that has ended; any thread may call it.
+    """Answer the commits that remain in the inbox of an ended coordinator; any thread may call it.
 
-    The answer is `failure`, the error that ended the member, or ConnectorClosedError.
+    The answer is `failure`, the error that ended the member, or else ConnectorClosedError.
     """
     while True:
         try:
@@ -80,15 +83,16 @@ def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> N
             item.answer.set_exception(
                 failure
                 or ConnectorClosedError(
-                    "the connector was shut down before it came to this commit",
+                    "the connector was shut down before this commit was sent",
                     where=where,
-                    remedy="commit before the shutdown, which commits everything handed out, too",
+                    remedy="commit before the shutdown; the shutdown commits every message handed "
+                    "out",
                 )
             )
 
 
 def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitAsked:
-    """Check what the user gives; raises ConfigError."""
+    """Validate the user's arguments and return the request; raises ConfigError."""
     if retries is not None and (type(retries) is not int or retries < 0):
         raise ConfigError(
             f"{retries!r} is no number of retries", where="retries", remedy="0 or more, or None"
@@ -105,9 +109,9 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
             )
         if metadata and storage is Storage.ZOOKEEPER:
             raise ConfigError(
-                "ZooKeeper keeps no metadata of offsets (the JVM drops it in silence)",
+                "ZooKeeper stores no metadata with offsets (the JVM drops it silently)",
                 where=str(tp),
-                remedy="set offsets.storage=kafka, or leave the metadata out",
+                remedy="set offsets.storage=kafka, or omit the metadata",
             )
         checked[tp] = OffsetAndMetadata(*value) if isinstance(value, tuple) else value
     return CommitAsked(retries, checked)
@@ -116,13 +120,15 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
 def positions_given(
     given: Given, owned: Mapping[TopicPartition, Ownership], *, request: int, now: float
 ) -> PositionsCollected:
-    """Exactly these, under our ownerships; raises NotOwnedError where there is none."""
+    """Return the event that commits exactly these offsets, with the epochs of this member.
+
+    Raises NotOwnedError, and commits nothing, if this member does not own all of the partitions.
+    """
     if missing := sorted(given.keys() - owned.keys()):
         raise NotOwnedError(
-            "offsets of partitions that this member does not own are not committed; nor are the "
-            "others of this call",
+            "this member does not own these partitions, so no offset of this call was committed",
             where=", ".join(map(str, missing)),
-            remedy="their owner commits them",
+            remedy="commit them at the member that owns them",
         )
     offsets = {tp: at if isinstance(at, int) else at.offset for tp, at in given.items()}
     return PositionsCollected(
@@ -135,10 +141,10 @@ def positions_given(
 
 
 def failed(failures: Mapping[TopicPartition, str]) -> CommitError:
-    """Some offsets were not stored."""
+    """Return the error of a commit that did not store all offsets."""
     where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
     return CommitError(
-        f"{len(failures)} of the offsets were not committed",
+        f"{len(failures)} offsets were not committed",
         where=where,
-        remedy="their messages are delivered again, to the partition's next owner",
+        remedy="the partition's next owner redelivers their messages",
     )

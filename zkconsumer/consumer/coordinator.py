@@ -1,7 +1,7 @@
 """The thread that runs a member's turns: it takes items from an inbox and gives them to the loop.
 
-Everything that happens to a member comes through the inbox, in one order: ZooKeeper's replies and
-watches, what the streams report, what the user asks. No other thread writes coordination znodes.
+The inbox orders everything that happens to a member: ZooKeeper's replies and watches, the streams'
+reports, the user's requests. No other thread writes znodes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Observer = Callable[[State, events.Event, State, Iterable[cmd.Command]], None]
 
 
 class Inbox:
-    """What the coordinator has to handle, in the order of arrival, except what overtakes.
+    """The coordinator's items in their order of arrival, except items that overtake.
 
-    `overtakes` picks the items that go before all others. Any thread may put an item; only one
+    `overtakes` selects the items that go before all others. Any thread may put an item; only one
     thread at a time may get one.
     """
 
@@ -52,7 +52,8 @@ class Inbox:
         self._overtakes = overtakes
         self._first: deque[Any] = deque()
         self._others: deque[Any] = deque()
-        # One for each item. An item is in its queue before it is counted here, so `get` finds one.
+        # One token for each item. An item enters its queue before its token, so `get` always finds
+        # one.
         self._counted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, item: Any) -> None:
@@ -61,7 +62,7 @@ class Inbox:
         self._counted.put(None)
 
     def get(self, timeout: float | None = None) -> Any:
-        """Remove the next item; wait for one at most `timeout` seconds, or raise queue.Empty."""
+        """Remove the next item; wait at most `timeout` seconds, then raise queue.Empty."""
         self._counted.get(timeout=timeout)
         return (self._first or self._others).popleft()
 
@@ -74,15 +75,15 @@ class Inbox:
 
 
 class Coordinator(threading.Thread):
-    """One member's thread; the `Host` of its loop.
+    """One member's thread, and the `Host` of its loop.
 
     Attributes:
-        counters: how often what happened; names as in `ConsumerConnector.metrics`.
-        troubles: the failures that streams report, counted apart: user threads write them.
-        tally: figures counted from its transitions.
-        joined: done when the member is registered; holds the error when it cannot be.
-        failure: what ended the member by itself; None while it works, and after a clean leave.
-        still_running: once the thread has ended, what it has not waited for any longer.
+        counters: event name -> count, as in `ConsumerConnector.metrics`.
+        troubles: the failures that streams report; kept apart because user threads write them.
+        tally: metrics counted from the member's transitions.
+        joined: completes when the member is registered; holds the error if it cannot register.
+        failure: the error that ended the member; None while it works, and after a shutdown.
+        still_running: what had not ended in time when the thread ended.
     """
 
     def __init__(
@@ -96,11 +97,13 @@ class Coordinator(threading.Thread):
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
     ) -> None:
-        """
+        """Create the thread; `start` starts it.
+
         Args:
-            session: sends the requests; its events go to `session_changed` and `watch_fired`.
-            streams: what the member's partitions are served through.
-            store: keeps offsets in Kafka; None with `offsets.storage=zookeeper`.
+            session: sends the requests; its callbacks must call `session_changed`, `watch_fired`
+                and `client_died`.
+            streams: serve the member's partitions.
+            store: stores offsets in Kafka; None with `offsets.storage=zookeeper`.
         """
         super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
         self.counters: Counter[str] = Counter()
@@ -121,7 +124,7 @@ class Coordinator(threading.Thread):
         self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)
         self.tally = Tally(lambda: self._loop.positions(Coverage.DELIVERED))
-        # These only observe: one that raises is switched off, and the member goes on.
+        # An observer that raises is removed; the member continues.
         self._observers: dict[str, Observer] = {
             "journal": Journal(settings.consumer).observe,
             "tally": self.tally.observe,
@@ -147,7 +150,7 @@ class Coordinator(threading.Thread):
         """Requests sent to ZooKeeper so far."""
         return self._loop.executor.requests
 
-    # ---- any thread: only enqueues ---------------------------------------------------------------
+    # ---- called by any thread; each call only enqueues -------------------------------------------
 
     def session_changed(self, session: Session | None) -> None:
         self.post(SessionChanged(session))
@@ -159,10 +162,11 @@ class Coordinator(threading.Thread):
         self.post(WatchFired(kind, path))
 
     def stream_reported(self, report: StreamReport) -> None:
-        """Take a report. A moved position is an event; a failure is counted and logged here.
+        """Handle a stream's report: a changed position becomes an event, a failure is counted and
+        logged.
 
-        A failure may occur for each of a million messages a second: a decoder that always fails
-        must not keep the coordinator from the replies that renew its lease.
+        A decoder that always fails may report a million failures a second. They are handled on the
+        caller's thread, so that they do not delay the replies that renew the lease.
         """
         if report.offset is None:
             self.troubles.add(report)
@@ -170,14 +174,16 @@ class Coordinator(threading.Thread):
             self.post(report)
 
     def commit(self, asked: CommitAsked) -> Future[None]:
-        """Ask for an explicit commit."""
+        """Request an explicit commit; the future gets its result."""
         self.post(asked)
-        if self._ended:  # `_finish` refuses what was put into the inbox before
+        if self._ended:  # `_finish` has refused the items that were in the inbox before
             commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)
         return asked.answer
 
     def give_up(self, asked: CommitAsked) -> None:
-        """Drop an explicit commit whose caller waits no longer, unless it is under way."""
+        """Drop an explicit commit whose caller has reached its time-out, unless it is already
+        running.
+        """
         self.post(CommitGivenUp(asked.answer))
 
     def leave(self, purpose: Purpose) -> None:
@@ -189,7 +195,7 @@ class Coordinator(threading.Thread):
         try:
             while self.state.phase is not Phase.CLOSED:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001  # the thread's boundary: users must learn it
+        except BaseException as error:  # noqa: BLE001  # the thread's boundary: users get the error
             self._crashed(error)
         finally:
             self._finish()
@@ -223,7 +229,7 @@ class Coordinator(threading.Thread):
                 del self._observers[name]
                 self.counters[f"{name}_failed"] += 1
                 logger.exception(
-                    "%s: the %s failed and is switched off; the member goes on",
+                    "%s: the %s failed and is switched off; the member continues",
                     self._settings.consumer,
                     name,
                 )
@@ -256,7 +262,7 @@ class Coordinator(threading.Thread):
 
     def translate(self, item: Any) -> events.Event | None:
         if not isinstance(item, StreamReport):
-            raise TypeError(f"nothing known of {item!r}")
+            raise TypeError(f"unknown item: {item!r}")
         self.counters[item.kind.value] += 1
         logger.debug("%s: %s %s", item.thread_id, item.tp or "", item.text)
         if item.tp and item.offset is not None:
@@ -270,7 +276,7 @@ class Coordinator(threading.Thread):
             self.joined.set_exception(error)
 
     def _crashed(self, error: BaseException) -> None:
-        """End the member because its own code raised, which is a bug."""
+        """End the member after an exception in its own code, which is a bug."""
         told = ZkConsumerError(
             f"the coordinator stopped: {type(error).__name__}: {error}",
             where=self._settings.consumer,
@@ -279,18 +285,19 @@ class Coordinator(threading.Thread):
         told.__cause__ = error
         self._fail(told)
         self._loop.close()
-        logger.error("coordinator of %s failed", self._settings.consumer, exc_info=error)
+        logger.error("%s: the coordinator failed", self._settings.consumer, exc_info=error)
 
     def _fail(self, error: ZkConsumerError) -> None:
-        """The member ends by itself: `error` closes every stream and answers every waiting call."""
+        """End the member: `error` ends every stream and answers every waiting call."""
         self.failure = error
         self._reject(error)
         self._loop.fail(error)
 
     def _finish(self) -> None:
-        """End the session first: the other members can have the partitions from then on.
+        """End the session, then everything else.
 
-        Each end has a time limit of its own; `still_running` names what has not ended within it.
+        The session comes first, because other members can claim the partitions from then on. Each
+        step has its own time limit; `still_running` names what has not ended within it.
         """
         ends: list[Callable[[], None]] = [self._session.stop]
         ends += [self._store.stop] if self._store is not None else []
@@ -299,7 +306,7 @@ class Coordinator(threading.Thread):
             try:
                 end()
             except Exception:
-                logger.exception("%s: while it ended", self._settings.consumer)
+                logger.exception("%s: a step of the shutdown failed", self._settings.consumer)
         listener = self._listener
         running = {
             "the connection to ZooKeeper": self._session.is_ending,

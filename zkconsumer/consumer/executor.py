@@ -1,9 +1,10 @@
-"""Run the machine's ZooKeeper commands as operations over a session, and report how each one ends.
+"""Runs the machine's ZooKeeper commands as operations over a session, and reports how each one
+ends.
 
 The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
-coordinator's inbox as `Resume` and `WatchFired`; the coordinator hands these to `Executor.resume`
-and `meaning`. Nothing in here imports kazoo: the simulator runs the same executor over a simulated
-session.
+coordinator's inbox as `Resume` and `WatchFired`. The coordinator passes them to `Executor.resume`
+and `event_of_watch`. This module does not import kazoo: the simulator runs the same executor over a
+simulated session.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from zkconsumer.protocol.requests import (
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The replies to the batch that the operation with this ticket sent last."""
+    """The replies to the last batch of the operation with this ticket."""
 
     ticket: int
     replies: Sequence[Reply]
@@ -41,7 +42,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class WatchFired:
-    """A one-shot watch fired; `kind` is one of the names of ZooKeeper's event types."""
+    """A one-shot watch fired; `kind` is the name of ZooKeeper's event type."""
 
     kind: str
     path: str
@@ -72,7 +73,7 @@ class AskKafka(Protocol):
 
 
 class Steps(Protocol):
-    """An operation under way: an `Operation`, or the simulator's copyable form of one."""
+    """A running operation: an `Operation`, or the simulator's copyable form of one."""
 
     def __next__(self) -> Batch | OffsetRequest: ...
     def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest: ...
@@ -80,7 +81,7 @@ class Steps(Protocol):
 
 
 Begin = Callable[[commands.Command, MemberIdentity, float], tuple[int, Steps]]
-"""Makes the operation of a command, and the number under which the machine awaits its outcome."""
+"""Creates the operation of a command, and the number under which the machine awaits its outcome."""
 
 
 @dataclass(slots=True)
@@ -115,13 +116,14 @@ class Executor:
         ask_kafka: AskKafka | None = None,
         begin: Begin | None = None,
     ) -> None:
-        """
+        """Create an executor.
+
         Args:
             session: sends the batches.
             post: puts a `Resume` into the coordinator's inbox; any thread may call it.
             clock: the lease's clock, in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
-            begin: makes operations; None for `operation`.
+            begin: creates operations; None means `operation`.
         """
         self._session, self._settings = session, settings
         self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
@@ -131,7 +133,7 @@ class Executor:
         self.requests = 0
 
     def start(self, command: commands.Command, session_id: int) -> None:
-        """Begin the operation of a command; `resume` returns its outcome later."""
+        """Start the operation of a command; `resume` later returns the event of its end."""
         me = MemberIdentity.of(self._settings, session_id)
         op, steps = self._begin(command, me, self._clock())
         self.last_ticket += 1
@@ -146,7 +148,8 @@ class Executor:
             awaits: tells whether the machine still awaits the operation with this number.
 
         Returns:
-            The event of the operation's end; None if it has not ended, or nothing awaits it.
+            The event of the operation's end; None if the operation continues or is no longer
+                awaited.
         """
         running = self.running[resume.ticket]
         if not awaits(running.op):
@@ -163,9 +166,9 @@ class Executor:
     def _send(self, ticket: int, running: Running, batch: Batch | OffsetRequest) -> None:
         done = Done(ticket, self._post)
         if self._session.is_over(running.session_id):
-            # An operation must not continue in the next session: 1. a commit waits for a reply;
-            # 2. its session expires, and the member registers again in a new session; 3. the
-            # commit's check of the id znode finds the new registration, and the stale commit
+            # An operation must not continue in the next session: 1. A commit waits for a reply. 2.
+            # Its session expires, and the member registers again in a new session. 3. The commit
+            # checks that the id znode exists, finds the new registration, and the stale commit
             # succeeds.
             done([Reply(Code.BROKEN)])
         elif isinstance(batch, OffsetRequest):
@@ -185,7 +188,7 @@ class Executor:
 
 
 def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Operation]:
-    """Return the operation of a command, and its number; 0 if the machine awaits no outcome."""
+    """Return the operation of a command, and its number: 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)

@@ -1,7 +1,7 @@
-"""The lines that operators of JVM consumers grep their logs for, under their old wording.
+"""Log lines in the JVM consumer's wording, for operators who search their logs for them.
 
-Wording, order and levels: `kafka.consumer.ZookeeperConsumerConnector`, `PartitionAssignor`,
-`PartitionTopicInfo` and `kafka.utils.ZkUtils`, Kafka 0.9 to 1.1. docs/metrics.md lists them.
+Wording, order and levels follow `kafka.consumer.ZookeeperConsumerConnector`, `PartitionAssignor`,
+`PartitionTopicInfo` and `kafka.utils.ZkUtils`, Kafka 0.9 to 1.1. docs/metrics.md lists the lines.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from zkconsumer.protocol.registrations import Pattern
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines can be displayed, and that never raises.
+    """A logger whose lines are safe to display, and that never raises.
 
-    Line ends and other characters that a terminal acts upon are escaped in every argument: owner
-    znodes and names may hold them. A filter or a handler of the user may raise, and ends no thread
-    here: the first error is written to standard error, as `logging` itself does with a handler's.
+    Every argument is escaped: owner znodes and names may contain line ends and other control
+    characters. A filter or handler of the user may raise without ending a thread of this package.
+    The first such error is written to standard error, as `logging` does with a handler's error.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -40,7 +40,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         shown = (one if isinstance(one, int | float) else printable(str(one)) for one in args)
         try:
             super().log(level, msg, *shown, **({"stacklevel": 2} | kwargs))
-        except Exception:  # noqa: BLE001  # whatever the user's code raises
+        except Exception:  # noqa: BLE001  # the user's filter or handler may raise anything
             if not self._has_failed and sys.stderr is not None:
                 self._has_failed = True
                 traceback.print_exc(file=sys.stderr)
@@ -54,11 +54,11 @@ RESTS = frozenset({Phase.SETTLED, Phase.WAITING})
 
 
 class Journal:
-    """Told of every transition, it logs what the JVM would log."""
+    """Observes a member's transitions and logs what the JVM consumer would log."""
 
     def __init__(self, consumer: str) -> None:
         self._consumer = consumer
-        self._try = 0  # attempts since the last that left nothing to be desired
+        self._try = 0  # rebalance attempts since the last successful one
         self._rebalancing = False
         self._closing_at = 0.0
 
@@ -68,7 +68,7 @@ class Journal:
         commands = tuple(commands)
         for level, text in self._warnings(before, event, after, commands):
             logger.log(level, "[%s], %s", self._consumer, text)
-        if logger.isEnabledFor(INFO):  # thousands of lines, when thousands of partitions move
+        if logger.isEnabledFor(INFO):  # there may be a line for each of thousands of partitions
             for level, text in self._lines(before, event, after, commands):
                 logger.log(level, "[%s], %s", self._consumer, text)
 
@@ -131,7 +131,7 @@ class Journal:
                 ),
             )
 
-    # ---- what happened ---------------------------------------------------------------------------
+    # ---- lines about events ----------------------------------------------------------------------
 
     def _happened(self, before: State, event: events.Event, after: State) -> Iterator[Line]:
         match event:
@@ -193,7 +193,7 @@ class Journal:
                 yield INFO, f"exception during rebalance NoNode for ids/{self._consumer}"
 
     def _topics(self, before: State, after: State) -> Iterator[Line]:
-        """A wildcard member's topics."""
+        """Log the topics that a wildcard member gained or lost."""
         if after.settings.pattern is Pattern.STATIC:
             return
         old, new = set(own_topics(before)), set(own_topics(after))
@@ -232,7 +232,7 @@ class Journal:
                     ),
                 )
 
-    # ---- what is done about it -------------------------------------------------------------------
+    # ---- lines about commands --------------------------------------------------------------------
 
     def _done(self, state: State, command: cmd.Command) -> Iterator[Line]:
         match command:
@@ -255,12 +255,12 @@ class Journal:
                 yield from self._asked(state, command)
 
     def _asked(self, state: State, command: cmd.Command) -> Iterator[Line]:
-        """Of the streams, and of the user's listener."""
+        """Log the commands for the streams and the user's listener."""
         match command:
             case cmd.CollectPositions(purpose=Purpose.RELEASE) if state.phase is Phase.COMMITTING:
                 yield INFO, "Committing all offsets after clearing the fetcher queues"
             case cmd.CallListener(callback=cmd.Callback.RELEASING):
-                # With the JVM's typing error, which people grep for.
+                # The JVM's line contains this misspelling, and operators search for it.
                 yield INFO, "Invoking rebalance listener before relasing partition ownerships."
             case cmd.CallListener():
                 yield INFO, "Invoking rebalance listener before starting fetchers."
@@ -272,10 +272,10 @@ class Journal:
 
 
 def _info(tp: TopicPartition, fetched: int | None, consumed: int | None) -> str:
-    """JVM: `PartitionTopicInfo.toString`."""
+    """Return the JVM's text of `PartitionTopicInfo.toString`."""
     return f"{tp.topic}:{tp.partition}: fetched offset = {fetched}: consumed offset = {consumed}"
 
 
 def _sequence(items: Iterable[object]) -> str:
-    """A Scala sequence as the JVM's log shows it."""
+    """Return a Scala sequence as the JVM's log shows it."""
     return f"ArrayBuffer({', '.join(displayed(str(item)) for item in items)})"

@@ -1,8 +1,9 @@
 """The user's rebalance listener, and the thread that calls it.
 
 Kafka: `kafka.consumer.ConsumerRebalanceListener` (0.9.0.0, KAFKA-1650; its Java interface
-KAFKA-2347). The JVM calls it on whichever thread rebalances, under the rebalance lock, for as long
-as it takes; here it has a thread of its own, so that a listener that hangs holds nobody up.
+KAFKA-2347). The JVM calls the listener on the rebalancing thread, under the rebalance lock, and
+waits without a limit. Here the listener has its own thread, so a listener that hangs blocks no
+rebalance.
 """
 
 from __future__ import annotations
@@ -31,30 +32,37 @@ class ConsumerThreadId(NamedTuple):
 
 
 class ConsumerRebalanceListener(Protocol):
-    """What is told of every assignment; see `ConsumerConnector.set_consumer_rebalance_listener`."""
+    """The user's callbacks for rebalances, set by `set_consumer_rebalance_listener`."""
 
     def before_releasing_partitions(self, partitions: Mapping[str, Set[int]]) -> None:
-        """Nothing more of `partitions` (topic -> numbers) is handed out; they are released next.
+        """Called after delivery of these partitions has stopped and before they are released.
 
-        What was handed out of them can still be committed, here too. The mapping is empty when a
-        new assignment releases nothing, as the first does. `rebalance.mode=eager` releases all.
+        The offsets of their messages can still be committed, also from this callback.
+
+        Args:
+            partitions: topic -> partition numbers. Empty if a new assignment releases nothing, as
+                the first one does. With `rebalance.mode=eager` every rebalance releases all
+                partitions.
         """
 
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
     ) -> None:
-        """Nothing is fetched by the new assignment yet: topic -> number -> who gets it.
+        """Called before the member fetches the partitions of a new assignment.
 
-        All members' partitions, as far as the strategy needs to know: of our own topics with
-        `range`, of all the group's topics with `roundrobin`.
+        Args:
+            consumer_id: this member's consumer id.
+            assignment: topic -> partition number -> the consumer thread that gets it, for all
+                members. With `range` it contains the topics of this member; with `roundrobin` all
+                topics of the group.
         """
 
 
 class ListenerThread:
-    """Calls a listener, one call after the other; `post` gets the end of each, on this thread.
+    """Calls a listener, one call at a time; then `post` gets the event of the call's end.
 
-    While the listener does not return, calls wait, three at most: a new call replaces those waiting
-    that it makes obsolete (`call`).
+    While a call runs, at most three others wait. A new call replaces waiting calls that it makes
+    obsolete (see `call`). The listener and `post` run on this thread.
     """
 
     def __init__(
@@ -71,18 +79,18 @@ class ListenerThread:
         self._changed = threading.Condition()
         self._closed = False
         self.is_calling = False
-        # A daemon: a callback that never returns must not keep the process from ending.
+        # A daemon thread, so that a callback that never returns does not keep the process alive.
         self._thread = threading.Thread(
             target=self._run, name=f"{consumer_id}-rebalance-listener", daemon=True
         )
         self._thread.start()
 
     def call(self, command: CallListener) -> int:
-        """Have the listener called, and return at once; the result says how many calls were merged.
+        """Queue a call of the listener; return at once, with the number of calls that were merged.
 
-        Calls wait only if the listener has taken longer than `release.grace.ms`; the rebalance has
-        gone on without it. Two waiting calls about a release become one, with the partitions of
-        both. A call about a new assignment replaces every waiting call about an older one.
+        Calls queue up only if the listener takes longer than `release.grace.ms`; the rebalance has
+        then continued without it. Two queued calls about a release become one with the partitions
+        of both. A call about a new assignment replaces the queued calls about older assignments.
         """
         with self._changed:
             before, self._waiting = self._waiting, merged([*self._waiting, command])
@@ -90,7 +98,7 @@ class ListenerThread:
             return len(before) + 1 - len(self._waiting)
 
     def close(self) -> None:
-        """Make no more calls; one that is running is not waited for."""
+        """Make no more calls; do not wait for a running one."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -110,23 +118,23 @@ class ListenerThread:
             self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
 
     def _called(self, command: CallListener) -> str:
-        """What the user's code raised, or nothing."""
+        """Call the listener; return what it raised as text, or an empty text."""
         try:
             if command.callback is Callback.RELEASING:
                 self._listener.before_releasing_partitions(released(command.partitions))
             else:
                 assigned = assignment(command.partitions)
                 self._listener.before_starting_fetchers(self._consumer_id, assigned)
-        except Exception as error:  # the user's code ends here
+        except Exception as error:  # the user's listener may raise anything
             logger.exception("%s: %s raised", self._consumer_id, command.callback.value)
             return f"{type(error).__name__}: {error}"
         return ""
 
 
 def merged(calls: Sequence[CallListener]) -> list[CallListener]:
-    """The calls that are left of these, of which all but the last are older than it.
+    """Return the calls that remain of these, of which the last is the newest.
 
-    A merged call has the number of the latest: the member waits for that one, if for any.
+    A merged call keeps the number of the newest: the member waits for that one, if for any.
     """
     *older, last = calls
     if last.callback is Callback.STARTING:
@@ -142,7 +150,7 @@ def merged(calls: Sequence[CallListener]) -> list[CallListener]:
 
 
 def released(partitions: Mapping[TopicPartition, ThreadId]) -> dict[str, set[int]]:
-    """Topic -> the numbers of its partitions."""
+    """Return topic -> the numbers of its partitions."""
     found: dict[str, set[int]] = {}
     for tp in partitions:
         found.setdefault(tp.topic, set()).add(tp.partition)
@@ -152,7 +160,7 @@ def released(partitions: Mapping[TopicPartition, ThreadId]) -> dict[str, set[int
 def assignment(
     partitions: Mapping[TopicPartition, ThreadId],
 ) -> dict[str, dict[int, ConsumerThreadId]]:
-    """Topic -> partition -> the consumer thread that it goes to, in order."""
+    """Return topic -> partition -> the consumer thread that gets it, in order."""
     found: dict[str, dict[int, ConsumerThreadId]] = {}
     for tp, owner in sorted(partitions.items()):
         consumer, _, thread = owner.rpartition("-")

@@ -1,17 +1,17 @@
-"""One member's turns: take an item, step the machine, run its commands, then do what is due.
+"""One member's turns: take an item, step the state machine, run its commands, handle deadlines.
 
-The coordinator's thread and the simulator drive the same `MemberLoop`. It has no thread, no inbox
-and no clock of its own: a `Host` provides them.
+The coordinator's thread and the simulator drive the same `MemberLoop`. The loop has no thread,
+inbox or clock; a `Host` provides them.
 
 The order within a turn:
 
 1. The item becomes at most one event. A turn without an item is a `Tick`.
-2. The machine steps, observers see the transition, and then the commands run in their order. A
-   command that produces an event (`CollectPositions`) steps the machine at once: the commands of
-   that nested step run before the remaining commands of the outer step.
-3. While a deadline has passed, the machine steps with another `Tick`, so that a busy inbox delays
-   neither a renewal of the lease nor a back-off. A `Tick` serves one deadline of a phase, and a
-   member that was frozen has several.
+2. The machine steps. Observers see the transition. Then the commands run in their order. A command
+   that produces an event (`CollectPositions`) steps the machine at once; the commands of that
+   nested step run before the remaining commands of the outer step.
+3. While a deadline has passed, the machine steps with another `Tick`. A busy inbox therefore delays
+   neither a renewal of the lease nor a back-off. One `Tick` handles one deadline of a phase, and a
+   member that was frozen may have several.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _WHICH = {
 
 
 TICKS_PER_TURN = 8
-"""How many `Tick`s end a turn at most; deadlines that are left over are due in the next turn.
+"""Upper bound of the `Tick`s at the end of a turn; later turns handle the remaining deadlines.
 
 The state has nine deadlines, and at most three of them need a `Tick` of their own. The bound keeps
-the thread's other work alive if a `Tick` ever leaves its deadline in the past.
+the thread working if a `Tick` ever leaves its deadline in the past.
 """
 
 
@@ -79,7 +79,7 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
-    """The callback for a stream whose user holds no message of `partitions`; for any thread."""
+    """Posts that the user has finished all messages of `partitions`; any thread may call it."""
 
     partitions: frozenset[TopicPartition]
     host: Host
@@ -91,7 +91,7 @@ class ReleaseDone:
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """The streams that have partitions: by the partition's name, and all of them."""
+    """The streams that own partitions: by the partition's name, and as a set."""
 
     owned: Mapping[TopicPartition, Ownership]
     by_name: Mapping[str, Key]
@@ -120,13 +120,13 @@ class Host(Protocol):
     def observe(
         self, before: State, event: events.Event, after: State, commands: tuple[cmd.Command, ...]
     ) -> None:
-        """See a transition, before its commands run."""
+        """Observe a transition, before its commands run."""
 
     def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:
-        """Log and count a notice; `error` carries it to the streams."""
+        """Log and count a notice; `error` is the error that streams raise for it."""
 
     def call_listener(self, command: cmd.CallListener) -> None:
-        """Call the user's rebalance listener; its end comes through the inbox."""
+        """Call the user's rebalance listener; post an event when the call returns."""
 
     def recreate_client(self) -> None:
         """Replace the ZooKeeper client, which has died, by a new one; return at once."""
@@ -143,13 +143,13 @@ class Host(Protocol):
 
 
 class MemberLoop:
-    """One member: the machine's state, its operations and its streams.
+    """One member: the state of its machine, its operations and its streams.
 
     Attributes:
-        state: the machine's state, a frozen value: any thread may read it.
-        due: when the next turn is due without an item, in seconds of the lease's clock; infinity
-            for never.
-        executor: runs the machine's commands for ZooKeeper.
+        state: the machine's state, a frozen value; any thread may read it.
+        due: when the next turn is due without an item, in seconds of the lease's clock; infinity if
+            no deadline is set.
+        executor: runs the machine's ZooKeeper commands.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class MemberLoop:
         self._streams = streams
         self._answers: dict[int, Answer] = {}
         self._last_request = 0
-        # Keys of streams that were told of a refusal since they last had a partition.
+        # Streams that got the error of a refusal since they last had a partition.
         self._refused: set[Key] = set()
         self._refused_with: Mapping[TopicPartition, Ownership] | None = None
-        # What follows from `owned`, for the many notices of one step; `_who_owns` renews it.
+        # Computed from `owned`, once for the many notices of one step; `_who_owns` updates it.
         self._known = _Owned(self.state.owned, {}, frozenset())
 
     def copy(
@@ -197,11 +197,11 @@ class MemberLoop:
             self._step(events.Tick(now=now))
 
     def overtakes(self, item: Any) -> bool:
-        """Is this item to be taken before all others? Any thread may call it.
+        """Tell whether this item must be handled before all others; any thread may call it.
 
-        The reply to the `sync` that renews the lease may overtake, because it proves that
-        ZooKeeper's leader knew the session when the `sync` was sent, whatever happened since: the
-        lease ends two thirds of a session timeout later.
+        Only the reply to the `sync` that renews the lease overtakes. It proves that ZooKeeper's
+        leader knew the session when the `sync` was sent, whatever happened since. The lease ends
+        two thirds of a session timeout after that.
         """
         if not isinstance(item, Resume):
             return False
@@ -225,7 +225,7 @@ class MemberLoop:
             case CommitGivenUp(answer):
                 request = next((n for n, one in self._answers.items() if one is answer), 0)
                 if not self._answers.pop(request, None):
-                    return None  # answered meanwhile
+                    return None  # answered in the meantime
                 return events.CommitTimedOut(now=now, request=request)
             case LeaveAsked(purpose):
                 return events.CloseRequested(now=now, purpose=purpose)
@@ -274,7 +274,7 @@ class MemberLoop:
             case cmd.Notice():
                 self._notice(command)
             case cmd.CloseSession():
-                pass  # the host ends the session once the phase is CLOSED
+                pass  # the host ends the session when the phase is CLOSED
             case cmd.RecreateClient():
                 self._host.recreate_client()
             case cmd.GiveUp():
@@ -327,13 +327,13 @@ class MemberLoop:
     def _answer(self, request: int, failures: Mapping[TopicPartition, str]) -> None:
         answer = self._answers.pop(request, None)
         if answer is None:
-            return  # the caller has reached its time-out, or `fail` has answered it
+            return  # the caller has reached its time-out, or `fail` has answered
         if failures:
             answer.set_exception(commit_requests.failed(failures))
         else:
             answer.set_result(None)
 
-    # ---- what streams are told -------------------------------------------------------------------
+    # ---- errors and reasons for the streams ------------------------------------------------------
 
     def _notice(self, notice: cmd.Notice) -> None:
         error = error_for(notice)
@@ -341,11 +341,11 @@ class MemberLoop:
         if notice.kind is cmd.NoticeKind.OFFSET_MALFORMED:
             self._tell(self._owners_of(notice.where), error)
         elif notice.kind is cmd.NoticeKind.DENIED or (
-            # Without a view the member has never joined: `create_message_streams` still waits.
+            # Without a view the member has never joined, and `create_message_streams` still waits.
             notice.kind is cmd.NoticeKind.ID_TAKEN and self.state.view is not None
         ):
-            # The machine repeats the notice after every back-off and for each partition; a stream
-            # gets only the first. A stream stays idle as long as `owned` stays as it is.
+            # The machine repeats the notice after every back-off and for each partition. A stream
+            # gets the first one only, until `owned` changes: a stream stays idle until then.
             if self._refused_with is self.state.owned:
                 return
             self._refused_with = self.state.owned
@@ -360,9 +360,10 @@ class MemberLoop:
             self._tell(self._idle_streams(), error)
 
     def _who_owns(self) -> _Owned:
-        """Return what follows from the owned partitions; computed once for the notices of a step.
+        """Return what follows from the owned partitions; cached, because one step may have many
+        notices.
 
-        A refusal may concern thousands of partitions, with a notice for each of them.
+        A refusal may concern thousands of partitions and produce a notice for each.
         """
         owned = self.state.owned
         if self._known.owned is not owned:
@@ -371,7 +372,7 @@ class MemberLoop:
         return self._known
 
     def _owners_of(self, partition: str) -> list[Key]:
-        """Return the stream that owns a partition, which is named as in a notice."""
+        """Return the stream that owns a partition; `partition` is its name in a notice."""
         key = self._who_owns().by_name.get(partition)
         return [] if key is None else [key]
 
@@ -384,12 +385,12 @@ class MemberLoop:
         return [key for key in self._streams if key not in busy]
 
     def _keys_for(self, assigned: Iterable[tuple[TopicPartition, ThreadId]]) -> set[Key]:
-        """Return the streams of those of these threads that belong to this member."""
+        """Return this member's streams for these assigned threads."""
         keys = {(topic, thread) for tp, thread in assigned for topic in (tp.topic, None)}
         return keys.intersection(self._streams)
 
     def _explain_idle(self) -> None:
-        """Give each stream the reason that its time-outs name if it has no partition."""
+        """Set the reason that time-outs name for a stream without a partition."""
         wanted = self._keys_for(self.state.assigned.items())
         waiting, held = self.state.waiting_for, held_by(self.state)
         for key, stream in self._streams.items():
@@ -407,9 +408,5 @@ class MemberLoop:
         self._answers.clear()
 
     def close(self) -> None:
-        """Close the member without a step, because its thread failed.
-
-        This is the one change of phase that the table in `member.phases` does not hold: it is legal
-        in every phase, and no event causes it.
-        """
+        """End the loop, whatever phase the machine is in."""
         self.state = enter(self.state, Phase.CLOSED)

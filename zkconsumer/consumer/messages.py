@@ -1,4 +1,7 @@
-"""What a stream hands to the user: messages, and batches of them, wrapped as lazily as can be."""
+"""What a stream hands to the user: messages, and batches of messages.
+
+Both wrap librdkafka's messages only when the user looks at them, because wrapping costs throughput.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ T = TypeVar("T")
 
 
 KeyOf = Callable[[RawMessage], Hashable]
-"""What tells the partitions of one stream apart."""
+"""Returns what identifies a message's partition within one stream."""
 
 
 def key_of(topic: str | None) -> KeyOf:
-    """The partition's number in a stream of one topic, where it is all that a message is asked for;
-    topic and number (equal to a `TopicPartition`) in a stream of several, given as None.
+    """Return the function that identifies a message's partition within a stream.
+
+    The partition number identifies it in the stream of one topic. In the stream of a filter (topic
+    None) topic and number do; the pair equals a `TopicPartition`.
     """
     return RawMessage.partition if topic is not None else _topic_and_number
 
@@ -32,25 +37,25 @@ def _topic_and_number(raw: RawMessage) -> Hashable:
 
 
 class Message(Generic[K, V]):
-    """One message, as `kafka.message.MessageAndMetadata` (0.8.1 to 1.1): decoded when asked for.
+    """One message (JVM: `kafka.message.MessageAndMetadata`, 0.8.1 to 1.1), decoded on access.
 
-    A decoder's exception is raised as DecodeError by `key` or `value`, each time they are asked
-    for, and disturbs neither the message nor the stream.
+    Each access to `key` or `value` calls the decoder. If the decoder raises, the access raises
+    DecodeError; the message and the stream can still be used.
     """
 
     __slots__ = ("_held", "_raw")
 
-    # Filled in by whoever makes one: an `__init__` would cost the iterator a tenth of its
-    # throughput, and a third field 4 %.
+    # Set after construction: an `__init__` would cost the iterator a tenth of its throughput, and a
+    # third field 4 %.
     _raw: RawMessage
     _held: PartitionState
 
     @property
     def token(self) -> int:
-        """The fencing token: the czxid of the owner znode under which this was handed out.
+        """The fencing token: the czxid of the owner znode under which this message was handed out.
 
-        It only grows, from owner to owner; a sink that remembers the greatest one it has seen for a
-        partition can refuse a frozen owner's late write.
+        The token increases with every owner of the partition. A sink that remembers the highest
+        token of each partition can refuse the late write of a former owner.
         """
         return self._held.epoch
 
@@ -68,13 +73,13 @@ class Message(Generic[K, V]):
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970, by producer or broker; None from a broker before 0.10."""
+        """Milliseconds since 1970, set by producer or broker; None from a broker before 0.10."""
         kind, milliseconds = self._raw.timestamp()
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 
     @property
     def key(self) -> K | None:
-        """The decoded key; None when the message has none, whatever the decoder."""
+        """The decoded key; None if the message has no key."""
         raw = self._raw.key()
         decoder: Callable[[bytes], K] | None = self._held.codec.key
         if raw is None or decoder is None:
@@ -83,7 +88,7 @@ class Message(Generic[K, V]):
 
     @property
     def value(self) -> V | None:
-        """The decoded value; None when the message has none (a tombstone)."""
+        """The decoded value; None if the message has no value (a tombstone)."""
         raw = self._raw.value()
         decoder: Callable[[bytes], V] | None = self._held.codec.value
         if raw is None or decoder is None:
@@ -91,11 +96,11 @@ class Message(Generic[K, V]):
         return self._decoded("value", decoder, raw)
 
     def __len__(self) -> int:
-        """Bytes of the value as it came."""
+        """Return the size of the undecoded value in bytes."""
         return len(self._raw)
 
     def __bool__(self) -> bool:
-        return True  # also with an empty value
+        return True  # even if the value is empty
 
     def __repr__(self) -> str:
         return (
@@ -106,17 +111,19 @@ class Message(Generic[K, V]):
     def _decoded(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
         try:
             return decoder(raw)
-        except Exception as error:  # the user's code: anything may come
+        except Exception as error:  # the user's decoder may raise anything
             where = f"{self.topic}-{self.partition} at offset {self.offset}"
             text = f"the {part} decoder raised {type(error).__name__}: {error}"
             self._held.codec.failed(f"{text} ({where})")
             raise DecodeError(
-                text, where=where, remedy="catch it and skip the message, or mend the decoder"
+                text,
+                where=where,
+                remedy="catch this error and skip the message, or fix the decoder",
             ) from error
 
 
 def wrapped(raw: RawMessage, held: PartitionState) -> Message[Any, Any]:
-    """The message as the user sees it."""
+    """Return librdkafka's message as a `Message`."""
     message: Message[Any, Any] = Message()
     message._raw = raw
     message._held = held
@@ -124,7 +131,7 @@ def wrapped(raw: RawMessage, held: PartitionState) -> Message[Any, Any]:
 
 
 class Batch(Sequence[Message[K, V]]):
-    """Messages as they came out of the broker; each is wrapped when it is looked at."""
+    """The messages that one poll returned, in the broker's order; wrapped on access."""
 
     __slots__ = ("_held", "_key_of", "_raws")
 
@@ -132,7 +139,7 @@ class Batch(Sequence[Message[K, V]]):
         self, raws: list[RawMessage], held: Mapping[Hashable, PartitionState], key_of: KeyOf
     ) -> None:
         self._raws = raws
-        self._held = held  # within one batch each partition has one owner znode
+        self._held = held  # one state for each partition: a batch spans no change of owner
         self._key_of = key_of
 
     def __len__(self) -> int:

@@ -1,12 +1,10 @@
-"""A member's figures: counted from its transitions, read by its user, scraped by Prometheus.
+"""A member's metrics: counted from its transitions, read by the user, exported to Prometheus.
 
-What the JVM's MBeans tell, under names of our own; docs/metrics.md maps one to the other. Nothing
-is counted where messages are handed out: how many there were is told by their offsets.
+They cover what the JVM's MBeans report; docs/metrics.md maps the names. Handing out a message
+counts nothing: the number of messages follows from the offsets.
 
-Figures for Prometheus: in a registry of the user's, or on a port of this process.
-
-`prometheus_client` is imported when somebody asks for it: `pip install 'zkconsumer[metrics]'`.
-Several connectors of one process share a registry, and a port.
+`prometheus_client` is imported only when metrics are exported (`pip install
+'zkconsumer[metrics]'`). The connectors of one process can share a registry and a port.
 """
 
 from __future__ import annotations
@@ -46,17 +44,20 @@ since the last count, or 1 s after it."""
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One member at one instant; the counters run from its start.
+    """The metrics of one member at one moment; counters start when the member starts.
 
     Attributes:
-        events: how often what happened; names as in `ConsumerConnector.metrics`.
-        rebalances: how many have ended, and `rebalance_s`, the seconds that they took together.
-        zookeeper_commits: offsets written to ZooKeeper; `kafka_commits` those to Kafka.
+        events: event name -> count; the names are those of `ConsumerConnector.metrics`.
+        rebalances: number of rebalances that have ended; they took `rebalance_s` seconds together.
+        zookeeper_commits: offsets written to ZooKeeper.
+        kafka_commits: offsets written to Kafka.
         messages: topic -> messages handed out.
-        fetched_bytes: topic -> bytes of keys and values fetched, estimated where many came at once.
+        fetched_bytes: topic -> bytes of keys and values fetched, estimated from samples of large
+            batches.
         owned: topic -> partitions owned.
         queued: (topic, consumer thread id) -> messages fetched and not yet handed out.
-        lag: (topic, partition) -> messages behind the log's end, where that is known.
+        lag: (topic, partition) -> messages between the position and the log's end, if that is
+            known.
     """
 
     client_id: str
@@ -79,7 +80,7 @@ class Figures:
     lag: Mapping[tuple[str, str], int]
 
     def flat(self) -> dict[str, float]:
-        """As `ConsumerConnector.metrics` gives it."""
+        """Return the metrics under the names of `ConsumerConnector.metrics`."""
         return {
             **{name: float(count) for name, count in self.events.items()},
             "rebalance_seconds": self.rebalance_s,
@@ -96,7 +97,7 @@ class Figures:
 
 
 class Counted(Protocol):
-    """The part of a `Coordinator` that figures are made of."""
+    """The part of a `Coordinator` that the metrics are computed from."""
 
     @property
     def state(self) -> State: ...
@@ -111,7 +112,7 @@ class Counted(Protocol):
 
 
 class TroubleCounts(Protocol):
-    """Failures that streams report, by name."""
+    """The failures that streams report: name -> count."""
 
     @property
     def counts(self) -> Mapping[str, int]: ...
@@ -120,7 +121,7 @@ class TroubleCounts(Protocol):
 def figures(
     config: ConsumerConfig, coordinator: Counted, gate: LeaseGate, streams: Streams
 ) -> Figures:
-    """A member's figures now; for any thread."""
+    """Return a member's metrics now; any thread may call it."""
     state, tally = coordinator.state, coordinator.tally
     owned = Counter(tp.topic for tp in state.owned)
     fetched_bytes: dict[str, float] = defaultdict(float)
@@ -155,7 +156,7 @@ def figures(
 
 
 class Tally:
-    """Counts what a member does. `positions` gives those of all messages handed out so far."""
+    """Counts what a member does; `positions` returns the positions of all messages handed out."""
 
     def __init__(self, positions: Callable[[], Positions]) -> None:
         self.rebalances = 0
@@ -164,15 +165,17 @@ class Tally:
         self.kafka_commits = 0
         self._positions = positions
         self._began_at: float | None = None
-        self._resets, self._counted_at = 0, float("-inf")  # since the last count; when that was
+        self._resets, self._counted_at = 0, float("-inf")  # resets since the last count; its time
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
-        self._lock = threading.Lock()  # for the two above: the coordinator's thread and a scrape's
+        self._lock = threading.Lock()  # the coordinator and a scrape both change the two above
 
     def observe(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]
     ) -> None:
-        """A transition, before its commands are run: what is withdrawn still has a position."""
+        """Count a transition before its commands run, while withdrawn partitions still have
+        positions.
+        """
         if after.phase is Phase.READING and self._began_at is None:
             self._began_at = event.now
         if after.phase in RESTS and self._began_at is not None:
@@ -194,18 +197,18 @@ class Tally:
         with self._lock:
             for tp, (mine, offset) in command.grants.items():
                 if offset is None:
-                    self._seen.pop(tp, None)  # `auto.offset.reset` says where it begins
+                    self._seen.pop(tp, None)  # a `PositionReset` will tell where it begins
                 else:
                     self._seen[tp] = Position(mine.epoch, offset)
 
     def _begin(self, tp: TopicPartition, offset: int, now: float) -> None:
-        """Start counting at the new position: messages that are skipped were not handed out.
+        """Start counting at the new position: skipped messages were not handed out.
 
-        Counting reads the positions of all partitions. Where thousands of partitions are reset at
-        once, that is done for every `RESETS_SHARE`th of them only, so that the work stays linear:
-        up to `COUNT_AGAIN_S` of a partition's messages are then missing in the figures.
+        Counting reads the positions of all partitions. When thousands of partitions are reset at
+        once, only every `RESETS_SHARE`th reset counts, so that the work stays linear. Up to
+        `COUNT_AGAIN_S` of a partition's messages are then missing in the metrics.
         """
-        if tp in self._seen:  # else nothing of it was handed out
+        if tp in self._seen:  # otherwise none of its messages was handed out
             self._resets += 1
             many = self._resets * RESETS_SHARE < len(self._seen)
             if not many or now >= self._counted_at + COUNT_AGAIN_S:
@@ -216,25 +219,26 @@ class Tally:
             self._seen[tp] = Position(known.epoch if known else 0, offset)
 
     def messages(self) -> dict[str, int]:
-        """Topic -> messages handed out, by their offsets: gaps in a log count as messages."""
+        """Return topic -> messages handed out, by offsets; gaps in a log count as messages."""
         positions = self._positions()
         with self._lock:
             for tp, (epoch, offset) in positions.items():
                 seen = self._seen.get(tp)
                 if seen is None or seen.epoch not in (0, epoch):
-                    continue  # not told yet where it begins
+                    continue  # its first position is not known yet
                 self._messages[tp.topic] += max(0, offset - seen.offset)
                 self._seen[tp] = Position(epoch, max(offset, seen.offset))
             return dict(self._messages)
 
 
-# ---- exporter ------------------------------------------------------------------------------------
+# ---- export to Prometheus ------------------------------------------------------------------------
 
 
 Read = Callable[[], Figures | None]
 LABELS = ("client_id", "group_id", "consumer_id")
 
-# Name, what it is, further labels, and where it stands. A counter's name gets `_total` on the page.
+# Name, help text, further labels, and the attribute of `Figures`. Prometheus adds `_total` to a
+# counter's name.
 GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_owned_partitions", "Partitions owned.", ("topic",), "owned"),
     (
@@ -249,9 +253,14 @@ GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         ("topic", "partition"),
         "lag",
     ),
-    ("zkconsumer_blocked_partitions", "Partitions that others hold.", (), "blocked"),
+    (
+        "zkconsumer_blocked_partitions",
+        "Assigned partitions that other members own.",
+        (),
+        "blocked",
+    ),
     ("zkconsumer_zookeeper_connected", "1 while ZooKeeper is connected.", (), "connected"),
-    ("zkconsumer_lease_seconds", "Seconds left to deliver in.", (), "lease_s"),
+    ("zkconsumer_lease_seconds", "Seconds until the lease ends.", (), "lease_s"),
 )
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_messages", "Messages handed out.", ("topic",), "messages"),
@@ -264,18 +273,18 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_zookeeper_commits", "Offsets written to ZooKeeper.", (), "zookeeper_commits"),
     ("zkconsumer_kafka_commits", "Offsets written to Kafka.", (), "kafka_commits"),
     ("zkconsumer_zookeeper_requests", "Requests sent to ZooKeeper.", (), "requests"),
-    ("zkconsumer_events", "How often what happened.", ("event",), "events"),
+    ("zkconsumer_events", "Events by kind.", ("event",), "events"),
 )
 
 
 class Collector:
-    """All connectors of one registry, as one collector: each metric stands on the page once."""
+    """All connectors of a registry as one collector, so that each metric name is exported once."""
 
     def __init__(self) -> None:
         self.reads: list[Read] = []
 
     def describe(self) -> list[Metric]:
-        """Nothing: so that registering does not read."""
+        """Return nothing, so that registering reads no metrics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -294,10 +303,10 @@ class Collector:
                     _add(family, one, getattr(one, attribute))
                 yield family
         took = SummaryMetricFamily(
-            "zkconsumer_rebalance_seconds", "How many rebalances, and how long.", labels=LABELS
+            "zkconsumer_rebalance_seconds", "Rebalances, and the seconds they took.", labels=LABELS
         )
         phase = GaugeMetricFamily(
-            "zkconsumer_phase", "1 for where the member stands.", labels=(*LABELS, "phase")
+            "zkconsumer_phase", "1 for the member's phase.", labels=(*LABELS, "phase")
         )
         for one in found:
             took.add_metric(_labels(one), count_value=one.rebalances, sum_value=one.rebalance_s)
@@ -320,7 +329,7 @@ def _add(family: Any, one: Figures, value: Any) -> None:
 
 @dataclass
 class _Server:
-    """A port of this process, and how many connectors use it."""
+    """A port of this process, and the number of connectors that use it."""
 
     registry: Any
     server: Any
@@ -330,16 +339,16 @@ class _Server:
 
 @dataclass
 class Exports:
-    """Where one connector's figures are exported; `end` takes them back."""
+    """Where one connector's metrics are exported; `end` removes them."""
 
     read: Read
     _registries: list[Any] = field(default_factory=list)
     _server: tuple[str, int] | None = None
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add them to a registry of the user's.
+        """Add the metrics to a registry of the user.
 
-        Raises ConfigError where prometheus-client is not installed.
+        Raises ConfigError if prometheus-client is not installed.
         """
         _library()
         with _LOCK:
@@ -351,9 +360,9 @@ class Exports:
         self._registries.append(registry)
 
     def serve(self, host: str, port: int) -> None:
-        """Answer scrapes there.
+        """Serve the metrics over HTTP at this address.
 
-        Raises ConfigError where prometheus-client is not installed, or the port cannot be had.
+        Raises ConfigError if prometheus-client is not installed or the port cannot be opened.
         """
         library = _library()
         with _LOCK:
@@ -374,7 +383,7 @@ class Exports:
         self.register(found.registry)
 
     def end(self) -> None:
-        """Nothing of this connector is exported any more; the last one of a port closes it."""
+        """Remove this connector's metrics everywhere; the last connector of a port closes it."""
         registries, self._registries = self._registries, []
         with _LOCK:
             for registry in registries:
@@ -382,7 +391,7 @@ class Exports:
                 collector.reads.remove(self.read)
                 if not collector.reads:
                     del _COLLECTORS[registry]
-                    with suppress(KeyError):  # its owner has emptied it
+                    with suppress(KeyError):  # its owner has unregistered the collector
                         registry.unregister(collector)
             where, self._server = self._server, None
             found = _SERVERS.get(where) if where else None

@@ -1,7 +1,4 @@
-"""What a member is doing, for its user to see.
-
-From the machine's notices to log levels and to the errors that users catch.
-"""
+"""What users see of a member: its status, and its notices as errors and log lines."""
 
 from __future__ import annotations
 
@@ -32,23 +29,25 @@ from zkconsumer.protocol.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a member is doing, at one instant.
+    """What a member is doing at one moment.
 
-    Texts can be displayed as they are: what other clients wrote into ZooKeeper is escaped in them
-    and cut after 400 characters.
+    All texts can be displayed safely: text that other clients wrote into ZooKeeper is escaped and
+    cut after 400 characters.
 
     Attributes:
-        phase: where it stands, a name of `member.phases.Phase`.
-        session: the ZooKeeper session's number, or None.
-        owned: consumer thread id -> the partitions it owns.
-        blocked: partition -> who holds what this member should own.
-        idle_peers: partitions assigned to members that are registered but do not claim them.
-        waiting_for: why nothing more can be done now; empty when nothing is missing.
-        malformed_peers: consumer id -> why its registration fails every JVM member.
-        refused: partition -> why ZooKeeper refuses it.
-        unreadable_offsets: partitions that are owned but not fetched.
-        lease_s: how long messages may still be delivered without hearing from ZooKeeper.
-        error: why the member has ended by itself; None while it works, and after a shutdown.
+        phase: the member's phase, a name of `member.phases.Phase`.
+        session: the id of the ZooKeeper session, or None.
+        owned: consumer thread id -> the partitions that it owns.
+        blocked: partition -> the consumer thread that still owns it, although it is assigned to
+            this member.
+        idle_peers: partitions assigned to other members that are registered but do not claim them.
+        waiting_for: what the member waits for; empty if nothing.
+        malformed_peers: consumer id -> why JVM members cannot read its registration.
+        refused: partition -> why ZooKeeper refuses access to it.
+        unreadable_offsets: owned partitions that are not fetched because their stored offset is
+            malformed.
+        lease_s: seconds for which messages may still be handed out if ZooKeeper does not answer.
+        error: the error that ended the member; None while it works and after a shutdown.
     """
 
     phase: str
@@ -65,7 +64,7 @@ class Status:
 
 
 def idle_status(phase: Phase) -> Status:
-    """Of a connector without streams."""
+    """Return the status of a connector without streams."""
     return Status(phase.value, None, {}, {}, frozenset(), "", {}, {}, frozenset(), 0.0)
 
 
@@ -76,7 +75,7 @@ def _waiting_for(state: State) -> str:
 
 
 def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = None) -> Status:
-    """Of a member; `error` is what has ended it."""
+    """Return the status of a member; `error` is what has ended it."""
     owned: dict[str, list[TopicPartition]] = {}
     for tp, mine in sorted(state.owned.items()):
         owned.setdefault(mine.thread, []).append(tp)
@@ -121,7 +120,7 @@ _GRAVE = frozenset(
     }
 )
 FOR_IDLE = frozenset({NoticeKind.UNSUPPORTED_PEER, NoticeKind.MALFORMED_TOPIC})
-"""What streams without a partition raise."""
+"""Notices that streams without a partition raise."""
 
 _REPEATED = frozenset(
     {
@@ -131,24 +130,25 @@ _REPEATED = frozenset(
         NoticeKind.OFFSETS_UNAVAILABLE,
     }
 )
-"""What the machine says again after each back-off, as long as it lasts."""
+"""Notices that the state machine repeats after each back-off while their cause lasts."""
 
 LOG_AGAIN_S = 60.0
-"""Seconds in which such a notice is not logged again about the same thing: a back-off may be a
-second, and an outage hours. The next one that is logged tells how many were left out. All are
-counted, and told to streams."""
+"""Seconds before a repeated notice about the same subject is logged again: a back-off may take a
+second, and an outage hours. The next line says how many were not logged. Every notice is counted,
+and streams get every notice.
+"""
 
 NO_SHARE = "the group has more consumer threads than the topic has partitions"
 
 
 def error_for(notice: Notice) -> ZkConsumerError:
-    """The notice as the error that names it; its text is what is logged, too."""
+    """Return the error that a notice becomes; the log line has the same text."""
     kind = _ERRORS.get(notice.kind, ZkConsumerError)
     return kind(notice.text, where=notice.where, remedy=notice.remedy)
 
 
 def held_by(state: State) -> str:
-    """Why a stream does not have what it should have; empty if it will in a moment."""
+    """Return which threads hold this stream's partitions; empty if no thread does."""
     holders = sorted({who.thread for who in state.blocked.values()})
     return f"its partitions are held by {', '.join(holders)}" if holders else ""
 
@@ -160,16 +160,17 @@ def level_of(kind: NoticeKind) -> int:
 
 
 class NoticeLog:
-    """Logs one member's notices; what repeats itself at most once in `LOG_AGAIN_S`."""
+    """Logs one member's notices; a repeated notice at most once in `LOG_AGAIN_S`."""
 
     def __init__(self, logger: SafeLogger, consumer: str, clock: Callable[[], float]) -> None:
         self._logger, self._consumer, self._clock = logger, consumer, clock
-        # By kind and subject: when it was logged, and how often it was left out since. The oldest
-        # entry is the first, so that forgetting takes constant time for each notice.
+        # By kind and subject: when the notice was last logged, and how many were not logged since.
+        # The oldest entry comes first, so that removing old entries takes constant time for each
+        # notice.
         self._logged: OrderedDict[tuple[NoticeKind, str], tuple[float, int]] = OrderedDict()
 
     def write(self, notice: Notice, error: ZkConsumerError) -> None:
-        """Log a notice in its error's words, unless it has just been logged."""
+        """Log a notice with its error's text, unless a recent line was about the same."""
         now, subject = self._clock(), (notice.kind, notice.where)
         at, left_out = self._logged.get(subject, (now - LOG_AGAIN_S, 0))
         if now < at + LOG_AGAIN_S:
@@ -180,36 +181,39 @@ class NoticeLog:
             self._logged.popitem(last=False)
         if notice.kind in _REPEATED:
             self._logged[subject] = (now, 0)
-        more = f" (and {left_out} times since it was last logged)" if left_out else ""
+        more = f" (and {left_out} more since it was last logged)" if left_out else ""
         self._logger.log(level_of(notice.kind), "%s: %s%s", self._consumer, error, more)
 
 
 TROUBLE_S = 5.0
-"""Seconds between two log lines of one kind of trouble: a decoder may fail a million times a
-second."""
+"""Seconds between two log lines about one kind of failure: a decoder may fail a million times a
+second.
+"""
 
 
 class TroubleLog:
-    """Counts what fails in a member's streams, and logs one line per kind and `TROUBLE_S`.
+    """Counts the failures of a member's streams, and logs one line per kind in `TROUBLE_S` seconds.
 
-    Any thread may call it: the failures do not pass through the coordinator's inbox.
+    Any thread may call it. The failures bypass the coordinator's inbox.
     """
 
     def __init__(self, logger: SafeLogger, clock: Callable[[], float]) -> None:
         self._logger, self._clock = logger, clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        # By kind: when the next line is due, and what had been counted when the last was written.
+        # By kind: when the next line may be logged, and the count at the last line.
         self._logged: dict[str, tuple[float, int]] = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind of trouble occurred, by `ReportKind.value`."""
+        """Number of failures of each kind, by `ReportKind.value`."""
         with self._lock:
             return dict(self._counts)
 
     def add(self, report: StreamReport) -> None:
-        """Count a failure, and log it unless its kind was logged less than `TROUBLE_S` ago."""
+        """Count a failure; log it unless a failure of its kind was logged less than `TROUBLE_S`
+        ago.
+        """
         kind, now = report.kind.value, self._clock()
         with self._lock:
             self._counts[kind] += 1
