@@ -503,8 +503,8 @@ class JvmMember:
 
     def finish_all(self, now: float) -> None:
         for tp, feed in self.feeds.items():
-            if feed.in_hand:
-                self.feeds[tp] = replace(feed, in_hand=False)
+            if feed.unfinished:
+                self.feeds[tp] = replace(feed, unfinished=False)
 
     def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
         feed = self.feeds.get(tp)
@@ -514,7 +514,7 @@ class JvmMember:
         """Hand out the next message: from now on the position is behind it, worked on or not."""
         feed = self.feeds[tp]
         offset = feed.delivered or 0
-        self.feeds[tp] = replace(feed, delivered=offset + 1, in_hand=True)
+        self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
         self.connector.registry[tp] = offset + 1
         return offset, feed.epoch
 

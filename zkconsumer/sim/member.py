@@ -1,11 +1,10 @@
-"""A simulated member: the production loop, executor, core and operations in a world's time.
+"""A simulated member: the production loop, executor, state machine and operations in virtual time.
 
 The world replaces the coordinator's thread (it calls `receive`, `overtake` and `wake`), kazoo (see
-`sim.session`) and the streams: here a partition is a position and at most one message in the user's
-hands.
+`sim.session`) and the streams: here a partition is a position and at most one unfinished message.
 
-A member is copied often, for the exhaustive search. Generators cannot be copied: so an operation
-keeps its command and the replies so far, and a copy makes its generator again when it needs it.
+The exhaustive search copies members often. Generators cannot be copied, so an operation keeps its
+command and the replies so far. A copy replays them into a new generator when it needs one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], No
 
 
 class Replayed:
-    """An operation that can be copied: its command, and the replies that it was sent."""
+    """An operation that can be copied: its command, and the replies that were sent to it."""
 
     __slots__ = ("_running", "command", "me", "sent", "started")
 
@@ -72,33 +71,35 @@ class Replayed:
 
 
 def begin(command: cmd.Command, me: Identity, now: float) -> tuple[int, Replayed]:
-    """As `operation`, but the operation can be copied."""
+    """Create a copyable operation; otherwise as `operation`."""
     op, running = operation(command, me, now)
     return op, Replayed(command, me, now, (), running)
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One granted partition: what the user has been given, and whether one message is in hand."""
+    """One granted partition: the next offset to deliver, and whether the last message is
+    unfinished.
+    """
 
     epoch: int
     delivered: int | None
-    in_hand: bool = False
+    unfinished: bool = False
     asked: bool = False
 
     def position(self, which: Coverage) -> Position | None:
         if self.delivered is None:
             return None
-        unfinished = self.in_hand and which is Coverage.FINISHED
-        return Position(self.epoch, self.delivered - unfinished)
+        is_excluded = self.unfinished and which is Coverage.FINISHED
+        return Position(self.epoch, self.delivered - is_excluded)
 
 
 class SimStreams:
-    """The streams of a member as one outlet, and the user's side of them.
+    """The streams of a member as one sink, with the user's side of them.
 
     Attributes:
-        feeds: what is granted, or asked to be released.
-        releases: what was asked to be released while a message of it was in the user's hands.
+        feeds: the partitions that were granted and not withdrawn.
+        releases: requests to release that wait for an unfinished message.
     """
 
     def __init__(self, host: Host) -> None:
@@ -111,7 +112,7 @@ class SimStreams:
         twin.feeds, twin.releases = self.feeds.copy(), self.releases
         return twin
 
-    # ---- the coordinator's side: `consumer.holdings.Outlet` --------------------------------------
+    # ---- called by the coordinator: `consumer.stream_partitions.PartitionSink` -------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
         for one in grants:
@@ -122,7 +123,7 @@ class SimStreams:
             self.feeds.pop(tp, None)
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        assert isinstance(done, ReleaseDone)  # a value: a copy of the member answers for itself
+        assert isinstance(done, ReleaseDone)  # a value, so a copied member can answer with its own
         for tp in tps:
             if tp in self.feeds:
                 self.feeds[tp] = replace(self.feeds[tp], asked=True)
@@ -130,11 +131,13 @@ class SimStreams:
         self._answer_releases()
 
     def _answer_releases(self) -> None:
-        """Report what the user holds no message of; in the order of the requests."""
-        in_hand = {tp for tp, feed in self.feeds.items() if feed.in_hand}
+        """Answer the releases whose partitions have no unfinished message, in the order of the
+        requests.
+        """
+        unfinished = {tp for tp, feed in self.feeds.items() if feed.unfinished}
         waiting = []
         for partitions in self.releases:
-            if in_hand.isdisjoint(partitions):
+            if unfinished.isdisjoint(partitions):
                 ReleaseDone(partitions, self._host)()
             else:
                 waiting.append(partitions)
@@ -145,41 +148,41 @@ class SimStreams:
         return {tp: at for tp, at in found.items() if at is not None}
 
     def explain(self, idle_reason: str) -> None:
-        """No user reads it here."""
+        """Does nothing: no user reads the reason here."""
 
     def fail(self, error: Exception) -> None:
-        """No user catches it here."""
+        """Does nothing: no user catches the error here."""
 
     def end(self, error: ZkConsumerError) -> None:
-        """Only a crash of the coordinator calls it."""
+        """Fails: only a crash of the coordinator calls it."""
         raise AssertionError(error)
 
-    # ---- the user's side -------------------------------------------------------------------------
+    # ---- called by the user ----------------------------------------------------------------------
 
     def finish_all(self) -> None:
-        """The user asks for the next message: what was in hand is finished."""
+        """The user asks for the next message, which finishes the messages before."""
         for tp, feed in self.feeds.items():
-            if feed.in_hand:
-                self.feeds[tp] = replace(feed, in_hand=False)
+            if feed.unfinished:
+                self.feeds[tp] = replace(feed, unfinished=False)
         if self.releases:
             self._answer_releases()
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Hand out the next message of `tp`: (offset, epoch)."""
+        """Hand out the next message of `tp`; return (offset, epoch)."""
         feed = self.feeds[tp]
         offset = feed.delivered or 0
-        self.feeds[tp] = replace(feed, delivered=offset + 1, in_hand=True)
+        self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
         return offset, feed.epoch
 
 
-class _Nobody:
-    """Where the answer to an explicit commit goes; the monitor counts the answers itself."""
+class _IgnoredAnswer:
+    """Ignores the answer to an explicit commit; the monitor counts the answers itself."""
 
     def set_result(self, result: None, /) -> None: ...
     def set_exception(self, error: Exception, /) -> None: ...
 
 
-COMMIT = CommitAsked(None, None, cast(Any, _Nobody()))
+COMMIT = CommitAsked(None, None, cast(Any, _IgnoredAnswer()))
 
 
 class SimMember:
@@ -187,19 +190,19 @@ class SimMember:
 
     Attributes:
         gate: the end of the lease, in virtual seconds.
-        turn_at: the time of the turn under way, or of the last one.
+        turn_at: the time of the current turn, or of the last one.
     """
 
     def __init__(self, settings: Settings, on_transition: OnTransition) -> None:
         self.settings = settings
         self.gate = NEVER
         self.turn_at = 0.0
-        self.session = SimSession(self._goes_first)
+        self.session = SimSession(self._overtakes)
         self.streams = SimStreams(self)
         self._wall_ms = 0
         self._on_transition = on_transition
         self.loop = MemberLoop(
-            settings, host=self, gate=self, executor=self._executor(), streams=self._outlets()
+            settings, host=self, gate=self, executor=self._executor(), streams=self._sinks()
         )
 
     def _executor(self) -> Executor:
@@ -213,7 +216,7 @@ class SimMember:
             begin=begin,
         )
 
-    def _outlets(self) -> PartitionSinks:
+    def _sinks(self) -> PartitionSinks:
         threads = thread_ids(self.name, max(self.settings.subscription.values()))
         return {(None, thread): self.streams for thread in threads}
 
@@ -222,20 +225,20 @@ class SimMember:
         twin.settings, twin.gate, twin.turn_at = self.settings, self.gate, self.turn_at
         twin._wall_ms = self._wall_ms
         twin._on_transition = on_transition
-        twin.session = self.session.copy(twin._goes_first)
+        twin.session = self.session.copy(twin._overtakes)
         twin.streams = self.streams.copy(twin)
         executor, mine = twin._executor(), self.loop.executor
         executor.last_ticket = mine.last_ticket
         for ticket, one in mine.running.items():
             assert isinstance(one.steps, Replayed)
             executor.running[ticket] = Running(one.op, one.session_id, one.steps.copy())
-        twin.loop = self.loop.copy(host=twin, gate=twin, executor=executor, streams=twin._outlets())
+        twin.loop = self.loop.copy(host=twin, gate=twin, executor=executor, streams=twin._sinks())
         return twin
 
-    def _goes_first(self, item: Any) -> bool:
+    def _overtakes(self, item: Any) -> bool:
         return self.loop.overtakes(item)
 
-    # ---- what a world and a monitor see ----------------------------------------------------------
+    # ---- what a world and a monitor read ---------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -255,7 +258,7 @@ class SimMember:
 
     @property
     def running(self) -> dict[int, Running]:
-        """The operations under way, by ticket."""
+        """The running operations, by ticket."""
         return self.loop.executor.running
 
     @property
@@ -268,17 +271,17 @@ class SimMember:
 
     @property
     def changes(self) -> int:
-        """How many changes of the connection are in the inbox."""
+        """Number of connection changes in the inbox."""
         return self.session.changes
 
     @property
     def unread(self) -> bool:
-        """Is there a reply or a watch that a broken connection loses?"""
+        """Whether a broken connection would lose a reply or a watch."""
         return self.session.unread()
 
     @property
     def may_overtake(self) -> bool:
-        """Can a change of the connection come before older replies and watches?"""
+        """Whether a connection change may be handled before older replies and watches."""
         return self.session.may_overtake()
 
     @property
@@ -287,21 +290,23 @@ class SimMember:
 
     @property
     def settled(self) -> bool:
-        """Does it own and serve all that it should?"""
+        """Whether the member owns and serves all its assigned partitions."""
         return self.loop.state.phase is Phase.SETTLED
 
-    # ---- what the coordinator's thread does ------------------------------------------------------
+    # ---- actions of the coordinator's thread -----------------------------------------------------
 
     def receive(self, now: float) -> None:
         """Take the next item of the inbox."""
         self._take(self.session.take(), now)
 
     def overtake(self, now: float) -> None:
-        """Take the first item that is no reply and no watch: kazoo hands those over late."""
+        """Take the first item that is neither a reply nor a watch, because kazoo delivers those
+        late.
+        """
         self._take(self.session.overtake(), now)
 
     def wake(self, now: float) -> None:
-        """The thread wakes: it takes what is in the inbox before it looks at what is due."""
+        """Wake the thread: it takes an item of the inbox, or a `Tick` if there is none."""
         self._take(self.session.take() if self.session.inbox else None, now)
 
     def _take(self, item: Any, now: float) -> None:
@@ -309,7 +314,7 @@ class SimMember:
         if not self.closed:
             self.loop.take(item)
 
-    # ---- what kazoo's threads do -----------------------------------------------------------------
+    # ---- actions of kazoo's threads --------------------------------------------------------------
 
     def replied(self, ticket: int, reply: Reply) -> None:
         self.session.replied(ticket, reply)
@@ -318,18 +323,18 @@ class SimMember:
         self.post(fired)
 
     def read(self) -> None:
-        """The client reads one reply or watch more before it finds its connection gone."""
+        """The client reads one more reply or watch before it finds its connection broken."""
         self.session.read += 1
 
     def disconnect(self, now: float) -> None:
-        """The client finds its connection gone."""
+        """The client finds its connection broken."""
         self.session.broke()
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
         self._wall_ms = wall_ms
         self.session.connected(session)
 
-    # ---- what the user does ----------------------------------------------------------------------
+    # ---- actions of the user ---------------------------------------------------------------------
 
     def commit(self, now: float) -> None:
         """Commit everything that was handed out."""
@@ -342,12 +347,12 @@ class SimMember:
         return now < self.gate
 
     def finish_all(self, now: float) -> None:
-        """The user asks for the next message: what was in hand is finished."""
+        """The user asks for the next message, which finishes the messages before."""
         self.turn_at = now
         self.streams.finish_all()
 
     def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
-        """Is there a message that may be handed out? (`auto.offset.reset=smallest`)"""
+        """Tell whether a message may be handed out (`auto.offset.reset=smallest`)."""
         feed = self.feeds.get(tp)
         return (
             feed is not None
@@ -357,7 +362,7 @@ class SimMember:
         )
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Hand out the next message of `tp`: (offset, epoch)."""
+        """Hand out the next message of `tp`; return (offset, epoch)."""
         return self.streams.deliver(tp)
 
     # ---- the loop's host and gate ----------------------------------------------------------------
@@ -377,7 +382,7 @@ class SimMember:
         self._on_transition(self, before, event, commands)
 
     def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:
-        """Notices are commands, which `observe` shows."""
+        """Does nothing: notices are commands, which `observe` shows."""
 
     def recreate_client(self) -> None:
         raise NotImplementedError("no fault of the simulator ends the ZooKeeper client for good")
@@ -391,7 +396,7 @@ class SimMember:
         self.post(events.Finished(now=self.turn_at, op=command.op, outcome=outcome))
 
     def translate(self, item: Any) -> Event | None:
-        raise TypeError(f"nothing known of {item!r}")
+        raise TypeError(f"unknown item: {item!r}")
 
     def open(self, deadline: float) -> None:
         self.gate = deadline

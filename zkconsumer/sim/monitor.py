@@ -1,8 +1,9 @@
-"""The invariants, checked after every action of a simulated world, or along a real run's traces.
+"""The invariants, checked after every action of a simulated world or along a real run's traces.
 
-The numbers are those of docs/verification.md. What somebody does to the znodes by hand is outside
-the promises (`by_hand`): for those partitions only what holds regardless is checked. It is told
-from ZooKeeper's own history, by whose session wrote, so that nobody need confess it.
+docs/verification.md lists the invariants by number. The promises do not cover changes that another
+client makes to the group's znodes. For the partitions that such a change concerns (`by_hand`), only
+the promises that hold regardless are checked. ZooKeeper's history shows which session wrote, so the
+monitor finds these changes itself.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 
 MAX_UNDER_WAY = 8
-"""Operations of one member: a rebalance's, a lease's, a commit's, and what has become stale."""
+"""Upper bound of one member's operations: of a rebalance, a lease, a commit, and stale ones."""
 
 MAX_COMMITS = 16
-"""Commits that wait in one member: one automatic, a hand-over's, a leave's, and the user's."""
+"""Upper bound of the commits waiting in one member: an automatic one, those of a hand-over and of a
+leave, and the user's.
+"""
 
 COMMIT_SLACK_S = 2.0
-"""Seconds in which a member can commit, beyond its interval, until a finished message is stored:
-the back-off before Kafka is asked again, and a commit that starts over."""
+"""Seconds, beyond the commit interval, within which a member that can commit must store a finished
+message: the back-off before Kafka is asked again, and a commit that starts over.
+"""
 
 EXCUSES = frozenset(
     {
@@ -54,17 +58,17 @@ EXCUSES = frozenset(
         NoticeKind.OFFSET_OVERWRITTEN,
     }
 )
-"""Notices that name a partition whose commit failed, or whose offset somebody else wrote."""
+"""Notices that report a failed commit of a partition, or an offset that another client wrote."""
 
 TURNS = frozenset({Do.RECEIVE, Do.OVERTAKE})
 """Actions in which a member's loop takes a turn with an item."""
 
 HARMLESS = frozenset({Do.GROW, Do.LAG})
-"""Faults after which nobody may be given a finished message again."""
+"""Faults after which no finished message may be redelivered."""
 
 
 class Subject(Protocol):
-    """What a monitor sees of a member: `feeds` is what it is granted, until `gate`."""
+    """What a monitor reads of a member: it serves the partitions in `feeds` until `gate`."""
 
     @property
     def name(self) -> str: ...
@@ -85,14 +89,14 @@ class Subject(Protocol):
 
 
 class Sessions(Protocol):
-    """What a monitor asks of ZooKeeper beside its writes: the sessions that live."""
+    """What a monitor reads of ZooKeeper besides its writes: the live sessions."""
 
     @property
     def sessions(self) -> Collection[int]: ...
 
 
 class Scene(Protocol):
-    """What is judged: a simulated world, or a real run told anew from what was written down."""
+    """What a monitor judges: a simulated world, or a real run reconstructed from its records."""
 
     @property
     def now(self) -> float: ...
@@ -114,14 +118,16 @@ class Scene(Protocol):
 
 
 def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
-    """A member's topics with their numbers of streams; every pattern of a run matches all."""
+    """Return a member's topics with their numbers of streams; every pattern in a run matches all
+    topics.
+    """
     if settings.pattern is Pattern.STATIC:
         return {name: count for name, count in settings.subscription.items() if name in topics}
     return dict.fromkeys(topics, *settings.subscription.values())
 
 
 def _can_commit(world: World, who: int) -> bool:
-    """Whether nothing keeps a member from committing, and nothing of it is under way."""
+    """Tell whether nothing prevents a member from committing and it has no work in progress."""
     link, member, wrong = world.links[who], world.members[who], world.wrong
     if not link.joined or not link.connected or link.muted_at is not None or link.lost:
         return False
@@ -129,7 +135,8 @@ def _can_commit(world: World, who: int) -> bool:
         return False
     if wrong.no_quorum or link.replica in (*wrong.isolated, *wrong.lagging):
         return False
-    # A world may let others act while a member's timer is due: the member has not had its turn.
+    # The world may let others act while a member's timer is due; then the member has not had its
+    # turn.
     has_turned = member.due > world.now
     state = member.state
     return has_turned and state.connected and state.registered and not state.fenced
@@ -140,21 +147,29 @@ class Monitor(Watcher):
     """Judges one run; raises InvariantViolation at the action that breaks a promise.
 
     Attributes:
-        by_hand: partitions whose ownership somebody has tampered with.
-        prefix: all below has been delivered, to anybody; `done`: and finished.
-        committable: the greatest offset that may be stored.
-        next_offset: what comes next, by ownership; `newest`: the youngest ownership delivered to.
-        stored: offsets as last written; `lowered`: somebody else wrote it since it was delivered.
-        edited: an operator's edits that nobody has read on from yet; `unmarked`: writes of others
-            in the transaction that was seen last, which a mark in it makes edits.
-        harmed: a fault has happened that may cost duplicates.
-        finished_in: (ownership, offset below which the owner's user has finished) by partition.
-        excused: a commit of the partition has failed and said so, or somebody else wrote there.
-        deleted: ownerships of partitions whose topic was deleted: nothing of them is committed.
+        by_hand: partitions whose ownership another client has changed.
+        prefix: partition -> the offset below which every message has been delivered.
+        done: partition -> the offset below which every message has been finished.
+        committable: the highest offset that may be stored.
+        next_offset: (partition, ownership) -> the offset that must be delivered next.
+        newest: the newest ownership that has delivered a message.
+        stored: the offsets as last written.
+        lowered: partitions whose offset another client has written since the last delivery.
+        edited: operators' edits that no member has read yet.
+        unmarked: offsets that other clients wrote in the latest transaction; a mark in it makes
+            them edits.
+        harmed: whether a fault has happened that may cause redeliveries.
+        finished_in: partition -> (ownership, offset below which the owner's user has finished).
+        excused: partitions whose commit has failed with a notice, or whose offset another client
+            wrote.
+        deleted: ownerships of partitions whose topic was deleted; none of their offsets is
+            committed.
         owed: (ownership, offset, able seconds of the owner) of the first finished message that is
-            not stored; `able_s` counts the seconds in which a member could commit.
-        simulated: the world is simulated, so that times and the order of all acts are exact.
-        asked: explicit commits that have no answer yet, by member.
+            not stored.
+        able_s: member -> seconds in which it could commit.
+        able: the members that can commit now.
+        simulated: whether the world is simulated, so that times and the order of actions are exact.
+        asked: member -> explicit commits without an answer.
     """
 
     JUDGES_COMMITS: ClassVar = True
@@ -225,9 +240,10 @@ class Monitor(Watcher):
     def _must_be_stored(
         self, world: Scene, who: int, tp: TopicPartition, epoch: int, does: str
     ) -> None:
-        """A member that gives up a partition has stored what its user had finished (I13).
+        """Check that a member that gives up a partition has stored what its user had finished
+        (I13).
 
-        No fault excuses it, but one that made the commit fail, which the member reports.
+        The only excuse is a failed commit that the member has reported.
         """
         settings = world.members[who].settings
         is_judged = self.simulated and settings.auto_commit_s is not None
@@ -243,14 +259,14 @@ class Monitor(Watcher):
             )
 
     def _stored(self, world: Scene, storage: Storage, tp: TopicPartition) -> int:
-        """Where the next owner starts."""
+        """Return the offset at which the next owner starts."""
         in_kafka = world.kafka.get(tp)
         there = in_kafka.offset if in_kafka is not None else 0
         here = self.stored.get(tp, 0)
         return {Storage.ZOOKEEPER: here, Storage.KAFKA: there}.get(storage, max(here, there))
 
     def _collected(self, who: int, event: events.PositionsCollected) -> None:
-        """What the user hands in itself may be stored, the message in hand included."""
+        """Allow the offsets that the user commits explicitly, including the unfinished message."""
         if event.purpose in (Purpose.EXPLICIT, Purpose.LEAVE):
             for tp, (_, offset) in event.positions.items():
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
@@ -265,9 +281,11 @@ class Monitor(Watcher):
         event: events.Finished,
         commands: Iterable[cmd.Command],
     ) -> None:
-        """A refusal is told (I15); an eager claim that failed leaves nothing behind (I10)."""
+        """Check that a refusal is reported (I15), and that a failed eager claim leaves no znode
+        (I10).
+        """
         outcome = event.outcome
-        # A result that nobody waits for any more means nothing.
+        # The machine ignores the result of an operation that it no longer awaits.
         awaited = event.op in (before.op, before.running_commit and before.running_commit.op)
         if not awaited:
             return
@@ -281,7 +299,8 @@ class Monitor(Watcher):
             session = world.links[who].session
             owners = world.owners().items()
             left = {tp for tp, (_, owner, _) in owners if owner == session}
-            # What ZooKeeper refuses to delete is there, told, and known to be ours.
+            # A znode that ZooKeeper refuses to delete remains; the member reports it and knows that
+            # it owns it.
             left = left.difference(before.owned, outcome.claimed.keys() & outcome.denied.keys())
             if left and self.by_hand.isdisjoint(before.unconfirmed_claims):
                 raise InvariantViolation("I10", f"{who} keeps {left} of a claim that failed")
@@ -289,10 +308,11 @@ class Monitor(Watcher):
     # ---- requests --------------------------------------------------------------------------------
 
     def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
-        """An operation sends nothing in another session than the one in which it began (I8).
+        """Check that an operation sends nothing in another session than the one in which it began
+        (I8).
 
-        In the next session, a check of the member's id znode may find the next registration: a
-        stale commit would succeed.
+        In the next session, the check of the member's id znode may find the next registration, and
+        a stale commit would succeed.
         """
         running = world.members[who].running.get(world.ticket)
         session = world.links[who].session
@@ -313,7 +333,7 @@ class Monitor(Watcher):
         self.committable[tp] = max(self.committable.get(tp, 0), offset)
 
     def _too_late(self, world: Scene, who: int, tp: TopicPartition) -> bool:
-        """Finished after the grace of its hand-over: it comes again, as what is still in hand."""
+        """Tell whether a message is finished after its hand-over's grace, so it is redelivered."""
         state = world.members[who].state
         return tp in state.revoking and state.phase is not Phase.STOPPING
 
@@ -336,7 +356,8 @@ class Monitor(Watcher):
         self.next_offset[tp, epoch] = offset + 1
         if tp in self.lowered:
             return
-        # A new owner that somebody's hand has made one may read before the old one's last commit.
+        # If another client's change has made a new owner, it may read before the old owner's last
+        # commit.
         if expected is None and offset < self.stored.get(tp, 0) and tp not in self.by_hand:
             raise InvariantViolation("I4", f"{tp} starts at {offset}, below {self.stored[tp]}")
         if expected is not None and offset != expected:
@@ -364,7 +385,7 @@ class Monitor(Watcher):
     # ---- znodes ----------------------------------------------------------------------------------
 
     def _is_on_time(self, world: World, who: int) -> None:
-        """After a turn no deadline is overdue, however many items the inbox still has."""
+        """Check that no deadline is overdue after a turn, however many items the inbox holds."""
         member = world.members[who]
         if member.due <= world.now and not member.closed:
             raise InvariantViolation("I14", f"{who} misses a deadline while its inbox is busy")
@@ -372,13 +393,13 @@ class Monitor(Watcher):
     def acted(self, world: World, action: Action) -> None:
         self.harmed |= action.do in FAULTS and action.do not in HARMLESS
         if action.do is Do.DELETE_TOPIC:
-            # Its owners withdraw it, and commit nothing that is not already under way.
+            # Its owners withdraw it and start no more commits of it.
             owners = world.owners().items()
             self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
         if action.do is Do.REVIVE:
-            self.asked.pop(action.who, None)  # nobody is left to be answered
+            self.asked.pop(action.who, None)  # the callers ended with the process
         if action.do is Do.CREATE_TOPIC:
-            # What was read of the old topic says nothing of the new one.
+            # Offsets of the old topic say nothing about the new one.
             for ownership in [one for one in self.next_offset if one[0].topic == world.TOPIC]:
                 del self.next_offset[ownership]
         history = world.zookeeper.history
@@ -391,11 +412,11 @@ class Monitor(Watcher):
             self._is_on_time(world, action.who)
 
     def _owes(self, world: World) -> None:
-        """Whatever is finished is stored within the interval of automatic commits (I13).
+        """Check that finished messages are stored within the commit interval (I13).
 
-        Only time in which the member could commit counts, so a fault delays the commit and does not
-        excuse it. What a fault may repeat is therefore bounded by what the user was given since the
-        last commit that could succeed.
+        Only time in which the member could commit counts: a fault delays the commit and does not
+        excuse it. Redeliveries after a fault are therefore bounded by the messages delivered since
+        the last commit that could succeed.
         """
         if not self.JUDGES_COMMITS:
             return
@@ -430,7 +451,7 @@ class Monitor(Watcher):
             )
 
     def written(self, world: Scene, entry: Change) -> None:
-        """One write in ZooKeeper's history."""
+        """Check one write in ZooKeeper's history."""
         if "/" not in entry.path:
             return
         session, write = entry.session, entry.write
@@ -457,7 +478,7 @@ class Monitor(Watcher):
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
     def _by_hand(self, world: Scene, kind: Kind, tp: TopicPartition, entry: Change) -> None:
-        """Somebody who is no member wrote."""
+        """Record a write by a client that is not a member."""
         sessions = {link.session for link in world.links}
         ours = entry.old is not None and entry.old.stat.owner in sessions
         self.unmarked = {tp: at for tp, at in self.unmarked.items() if at == entry.zxid}
@@ -466,7 +487,7 @@ class Monitor(Watcher):
         elif kind is Kind.MEMBER and ours:
             self.by_hand.update(world.log_end)
         elif kind is Kind.OFFSET:
-            self.edited.pop(tp, None)  # what is there by now is nobody's marked edit
+            self.edited.pop(tp, None)  # the present value is not a marked edit
             self.unmarked[tp] = entry.zxid
         elif paths.locate(parent_of(entry.path)).kind is Kind.EDITS:
             self.edited.update({tp: self.stored.get(tp, 0) for tp in self.unmarked})
@@ -474,8 +495,9 @@ class Monitor(Watcher):
     def _released(self, world: Scene, who: int, tp: TopicPartition, entry: Change) -> None:
         member = world.members[who]
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
-        # No request to ZooKeeper deletes a znode only if it is still the one that was read: what a
-        # hand takes away between the two, and another claims, goes with what was to be released.
+        # ZooKeeper cannot delete a znode on the condition that it is still the one that was read.
+        # If another client deletes it and a third one creates it in between, the release deletes
+        # the new one.
         if foreign and tp not in self.by_hand:
             raise InvariantViolation("I8", f"{who} deletes the owner znode of another for {tp}")
         if tp in member.feeds:
@@ -495,7 +517,7 @@ class Monitor(Watcher):
             self.lowered.add(tp)
             self.excused.add(tp)
             self.stored[tp] = value
-            if not self.deliveries:  # an earlier run of the group has read up to there
+            if not self.deliveries:  # an earlier run of the group has read up to this offset
                 self.prefix.setdefault(tp, value)
                 self.committable.setdefault(tp, value)
             return
@@ -514,7 +536,7 @@ class Monitor(Watcher):
     # ---- at the end ------------------------------------------------------------------------------
 
     def converged(self, world: Scene) -> str:
-        """Why the world has not come to what it should be; empty when it has (I5, I12, I15)."""
+        """Return why the world is not yet as it should be; empty if it is (I5, I12, I15)."""
         if not world.settled():
             return f"not settled: {[m.name for m in world.members if not m.settled]}"
         pairs = list(zip(world.members, world.links, strict=True))

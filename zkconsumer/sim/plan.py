@@ -1,4 +1,4 @@
-"""The words of a simulated world: what can happen, and what a run is made of."""
+"""The vocabulary of a simulated world: its actions and faults, and the plan of a run."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class Do(Enum):
-    """What can happen next: the ordinary course, faults, and the ends of faults."""
+    """What can happen next: ordinary actions, faults, and the ends of faults."""
 
     JOIN = "join"
     LEAVE = "leave"
     SERVE = "serve"  # the server executes a member's next request
     RECEIVE = "receive"  # a member takes the next item of its inbox
-    OVERTAKE = "overtake"  # a change of the connection comes before replies that are older
-    READ = "read"  # of a connection that is gone, a client reads one reply or watch more
+    OVERTAKE = "overtake"  # a connection change is handled before older replies
+    READ = "read"  # a client reads one more reply or watch from a broken connection
     CONNECT = "connect"
-    NOTICE = "notice"  # a member finds its connection gone
-    ASK = "ask"  # the user asks for the next message, and is given one if there is one
+    NOTICE = "notice"  # a member finds its connection broken
+    ASK = "ask"  # the user asks for the next message, and gets it if there is one
     COMMIT = "commit"
     TOOL = "tool"  # the server executes the operator's next requests
-    TIME = "time"  # the clock goes on to the next moment at which something is due
+    TIME = "time"  # the clock advances to the next moment at which something is due
 
-    CUT = "cut"  # the connection breaks: replies under way are lost, what they tell has happened
-    MUTE = "mute"  # the network swallows everything, and nobody is told
-    EXPIRE = "expire"  # somebody takes a live session over and ends it
+    CUT = "cut"  # the connection breaks: replies are lost, but their requests were executed
+    MUTE = "mute"  # the network drops everything, and neither side notices
+    EXPIRE = "expire"  # another client takes over a live session and ends it
     KILL = "kill"
     FREEZE = "freeze"
-    SLOW = "slow"  # the user keeps the message in hand
+    SLOW = "slow"  # the user does not finish its message
     DELETE_OWNER = "delete_owner"  # another client deletes an owner znode
     DELETE_ID = "delete_id"  # another client deletes an id znode
     EDIT = "edit"  # an operator sets an offset, with a mark
-    ZOMBIE = "zombie"  # somebody writes a lower offset, without a mark
+    ZOMBIE = "zombie"  # a former owner writes a lower offset, without a mark
     LATE = "late"  # a former owner commits all that was delivered, without a mark
-    MANGLE = "mangle"  # an offset that cannot be read
+    MANGLE = "mangle"  # another client writes an offset that cannot be read
     GROW = "grow"  # a partition is added
     DELETE_TOPIC = "delete_topic"
     NO_BROKERS = "no_brokers"
-    HOSTILE = "hostile"  # a registration that cannot be read, or not be evaluated
-    STUCK = "stuck"  # a stranger's session owns a partition
+    HOSTILE = "hostile"  # a registration that cannot be read or evaluated
+    STUCK = "stuck"  # another client's session owns a partition
     ORPHAN = "orphan"  # a persistent owner znode
     REFUSE = "refuse"  # an access control list refuses what members do
     LAG = "lag"  # a replica of ZooKeeper stays some transactions behind
-    ISOLATE = "isolate"  # a replica is cut from its leader, and keeps its clients
+    ISOLATE = "isolate"  # a replica loses its leader, and keeps its clients
     NO_QUORUM = "no_quorum"
     RESTART = "restart"  # all servers of ZooKeeper stop and start
     REVIVE = "revive"  # a member that was killed or has left starts again under its id
@@ -62,17 +62,17 @@ class Do(Enum):
     MEND = "mend"  # an operator makes an offset readable, and touches the topic
     CREATE_TOPIC = "create_topic"
     BROKERS = "brokers"
-    DISARM = "disarm"  # the hostile registration goes
-    UNSTICK = "unstick"  # the stranger's owner znode goes
+    DISARM = "disarm"  # the hostile registration is deleted
+    UNSTICK = "unstick"  # the other client's owner znode is deleted
     ALLOW = "allow"
     CATCH_UP = "catch_up"
     REJOIN = "rejoin"
     QUORUM = "quorum"
     KAFKA_UP = "kafka_up"
     APPLY_AGAIN = "apply_again"  # a plan whose tool was killed or failed is applied again
-    UNDO = "undo"  # or taken back from its backup
+    UNDO = "undo"  # such a plan is undone from its backup
 
-    # Members are what they are, and looked up at each action; Enum's own hash is that of the name.
+    # Hash by identity: members are looked up at each action, and Enum would hash the name.
     __hash__ = object.__hash__
 
 
@@ -88,7 +88,7 @@ class InvariantViolation(AssertionError):
 
 
 class Action(NamedTuple):
-    """`who` is a member, or whatever else of its kind is numbered: a replica, a variant."""
+    """One action; `who` numbers a member, a replica or a variant, depending on `do`."""
 
     do: Do
     who: int = -1
@@ -101,7 +101,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message in a user's hands."""
+    """One message that a user was given."""
 
     now: float
     who: int
@@ -112,7 +112,14 @@ class Delivered:
 
 @dataclass
 class Link:
-    """A member's connection and condition; `lost`: it is gone, and the member does not know yet."""
+    """A member's connection and process.
+
+    Attributes:
+        lost: the connection is broken, and the member does not know yet.
+        dead: the process has ended.
+        slow: the user does not finish its message.
+        muted_at: since when the network drops everything, in virtual seconds; None if it does not.
+    """
 
     session: int = 0
     replica: int = 0
@@ -127,29 +134,33 @@ class Link:
 
 @dataclass
 class Wrong:
-    """What is wrong with the world outside the members, until somebody mends it."""
+    """The faults outside of the members that have not ended."""
 
     topic_gone: bool = False
     brokers_gone: bool = False
     no_quorum: bool = False
-    hostile: int = 0  # the session of the hostile registration
+    hostile: int = 0  # the variant of the hostile registration, from 1; 0 if there is none
     refused: tuple[str, ...] = ()
     mangled: tuple[TopicPartition, ...] = ()
     stuck: tuple[TopicPartition, ...] = ()
     lagging: tuple[int, ...] = ()
     isolated: tuple[int, ...] = ()
-    kafka: int = 0  # 1: the offset coordinator answers nothing; 2: it stores, its replies get lost
+    kafka: int = 0  # 1: the offset coordinator refuses; 2: it stores, and its replies are lost
 
 
 @dataclass
 class Plan:
-    """What a run is made of: members, partitions, messages, and the faults that may happen.
+    """The parameters of a run: members, partitions, messages, and the faults that may happen.
 
-    `flow` is how many messages each partition gets whenever time passes; one in `mending` chances
-    to mend what is wrong is taken. `topics` beside the first one have two partitions each.
-    `sessions` are the session timeouts of the members in turn; empty: `session_s` for all.
-    `has_tool`: an operator is there. `stored` is the offset that an earlier run of the group has
-    stored for each partition, if it is not 0; an operator resets it while the first members join.
+    Attributes:
+        flow: messages that each partition gets whenever time advances.
+        mending: one in so many chances to end a fault is taken.
+        faults: how many times each fault may happen.
+        topics: further topics, each with two partitions.
+        sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
+        has_tool: whether an operator uses the tools.
+        stored: the offset that each partition has stored at the start, if not 0; an operator resets
+            it while the first members join.
     """
 
     members: int = 3
@@ -159,7 +170,7 @@ class Plan:
     session_s: float = 6.0
     replicas: int = 1
     mending: int = 1
-    faults: dict[Do, int] = field(default_factory=dict)  # how often each may happen
+    faults: dict[Do, int] = field(default_factory=dict)
     settings: Callable[[Settings], Settings] = lambda one: one
     topics: tuple[str, ...] = ()
     sessions: tuple[float, ...] = ()

@@ -1,7 +1,8 @@
-"""A world directed by hand: what is to happen is said, and the rest runs by itself, always equally.
+"""A world directed by a script: the script orders some actions, and the others follow a fixed rule.
 
-Whoever has waited longest goes next, a server before its clients; time passes only when nothing
-else can happen. So a story on the stage needs no decisions, and is the same each time.
+The client or server that has waited longest acts next, servers before their clients. Time advances
+only when nothing else can happen. A story on the stage therefore needs no decisions and is the same
+in every run.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from zkconsumer.sim.recorder import Recorder, Watchers
 from zkconsumer.sim.world import Watcher, World
 
 LIMIT_S = 120.0
-"""Virtual seconds for what a story waits for: many session timeouts and back-offs."""
+"""Virtual seconds within which a story's condition must come true: many session timeouts and
+back-offs.
+"""
 
 ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.ASK, Do.TIME})
-"""What happens without being told to."""
+"""Actions that happen without an order of the script."""
 
 
 class StoryStuckError(AssertionError):
-    """What a story waits for has not come about."""
+    """A condition that a story waits for has not come true."""
 
 
 class Stage:
-    """One world, and the words in which a story is told."""
+    """One world, and the commands of a story."""
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         self.world = world
@@ -35,13 +38,13 @@ class Stage:
         self._turns = 0
         self._last: dict[int, int] = {}
 
-    # ---- what the story does ---------------------------------------------------------------------
+    # ---- ordered by the story --------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         self._recorder.note(self.world, text)
 
     def scene(self, *settled: int) -> None:
-        """These members have joined and settled before the story begins."""
+        """Let these members join and settle before the story begins."""
         names = [self.world.members[who].name for who in settled]
         have = "has" if len(names) == 1 else "have"
         self._recorder.scene(self.world, f"{' and '.join(names)} {have} settled")
@@ -49,7 +52,7 @@ class Stage:
         self.rest()
 
     def do(self, do: Do, who: int = -1, *, partition: int | None = None) -> None:
-        """Make this happen now."""
+        """Perform this action now."""
         tp = None if partition is None else TopicPartition(self.world.TOPIC, partition)
         self.world.act(Action(do, who, tp))
 
@@ -58,14 +61,14 @@ class Stage:
             self.do(Do.JOIN, one)
 
     def produce(self, messages: int) -> None:
-        """So many more messages in each partition."""
+        """Add messages to each partition."""
         for tp in self.world.log_end:
             self.world.log_end[tp] += messages
 
-    # ---- what goes on by itself ------------------------------------------------------------------
+    # ---- actions that need no order --------------------------------------------------------------
 
     def step(self) -> bool:
-        """The next ordinary thing happens; False when there is none, not even time."""
+        """Perform the next ordinary action; return False if there is none."""
         possible = [one for one in self.world.enabled() if one.do in ORDINARY]
         if not possible:
             return False
@@ -77,14 +80,14 @@ class Stage:
         return True
 
     def until(self, done: Callable[[], object], what: str) -> None:
-        """Run until `done()`; raise StoryStuckError when it does not come about."""
+        """Run until `done()`; raise StoryStuckError if it does not come true within `LIMIT_S`."""
         deadline = self.world.now + LIMIT_S
         while not done():
             if not self.step() or self.world.now > deadline:
                 raise StoryStuckError(f"{what} has not come about at {self.world.now:.1f} s")
 
     def wait(self, seconds: float) -> None:
-        """Time goes on, and whatever happens in it happens."""
+        """Let time pass, with everything that happens meanwhile."""
         world = self.world
         end = world.now + seconds
         while world.now < end:
@@ -95,13 +98,13 @@ class Stage:
                 self.step()
 
     def rest(self) -> None:
-        """Run until everybody is settled, and all messages are read."""
+        """Run until all members are settled and all messages are read."""
         self.until(self.rests, "rest")
 
-    # ---- questions -------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
     def rests(self) -> bool:
-        """Is nothing under way, and nobody expected to go?"""
+        """Tell whether nothing is in progress and no dead member's session remains."""
         links, members = self.world.links, self.world.members
         gone = {link.session for link in links if link.dead}
         return (
@@ -114,7 +117,7 @@ class Stage:
         )
 
     def owner(self, partition: int) -> int | None:
-        """Whose owner znode a partition has."""
+        """Return which member's owner znode a partition has."""
         found = self.world.owners().get(TopicPartition(self.world.TOPIC, partition))
         if found is None:
             return None
@@ -122,7 +125,7 @@ class Stage:
         return sessions.get(found[1])
 
     def owned_by(self, who: int) -> int:
-        """How many owner znodes a member has."""
+        """Return the number of a member's owner znodes."""
         session = self.world.links[who].session
         return sum(owner[1] == session for owner in self.world.owners().values())
 
@@ -130,7 +133,9 @@ class Stage:
 def stage(
     plan: Plan, recorder: Recorder, *watchers: Watcher, jvm: frozenset[int] = frozenset()
 ) -> Stage:
-    """A stage for a plan; `recorder` writes everything down. Members of `jvm` are JVM members."""
+    """Return a stage for a plan; `recorder` records everything, and the members in `jvm` are JVM
+    members.
+    """
     everybody = Watchers(recorder, *watchers)
     world = MixedWorld(plan, everybody, jvm=jvm) if jvm else World(plan, everybody)
     recorder.begin(world)
@@ -138,5 +143,5 @@ def stage(
 
 
 def monitor_for(jvm: frozenset[int]) -> Monitor:
-    """What judges a group with these JVM members."""
+    """Return the monitor for a group with these JVM members."""
     return MixedMonitor(jvm) if jvm else Monitor()

@@ -1,10 +1,11 @@
-"""A world of simulated members, one ZooKeeper, and brokers that are plain logs, on a virtual clock.
+"""A world of simulated members, one ZooKeeper and in-memory logs, on a virtual clock; its faults.
 
-Every choice (who goes next, what the network does, which fault happens) is an index into the list
-of what is possible, taken from one stream of decisions. So a run is its decisions: a seed draws
-them, a list of them replays it, and a shorter list is a smaller run.
+Every choice (which member continues, what the network does, which fault happens) is an index into
+the list of possible actions. All choices come from one stream of decisions, so a run is determined
+by its decisions: a seed draws them, a list replays them, and a shorter list gives a smaller run.
 
-What can go wrong in a simulated world, what others do to its znodes, and how it is mended.
+The first half of the module lists the faults that may happen, what each fault does to the world,
+and what ends it. The second half is the world itself.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
 from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 
-# ---- faults --------------------------------------------------------------------------------------
+# ---- possible faults and their ends --------------------------------------------------------------
 
 
 LAG_ENTRIES = 3
-"""How many transactions a lagging replica stays behind: a claim, a commit and a join."""
+"""Number of transactions that a lagging replica stays behind: a claim, a commit and a join."""
 
 HOSTILE = (
     b"{",
     b'{"version":1,"subscription":{"t{9999999}":1},"pattern":"white_list","timestamp":"1"}',
 )
-"""Registrations that no member can read, and one that costs too much to evaluate."""
+"""A registration that no member can read, and one whose evaluation would take too long."""
 
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
 
 _OF_PARTITIONS = {Do.DELETE_OWNER, Do.EDIT, Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.STUCK, Do.ORPHAN}
 LIVES = (Live.REFUSE, Live.FORCE)
-"""How an operator may apply a plan."""
+"""The ways in which an operator may apply a plan while members are registered."""
 
 _OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
 _BY_A_LEADER = _OF_PARTITIONS | {
@@ -60,11 +61,11 @@ _BY_A_LEADER = _OF_PARTITIONS | {
     Do.APPLY,
     Do.LOSE_TOOL,
 }
-"""What needs a quorum, or makes no sense without one."""
+"""Faults that need a quorum, or make no sense without one."""
 
 
 def possible(world: World) -> list[Action]:
-    """Faults that may still happen, in a fixed order."""
+    """Return the faults that may still happen, in a fixed order."""
     actions: list[Action] = []
     for do, left in world.faults_left.items():
         if left > 0 and not (world.wrong.no_quorum and do in _BY_A_LEADER):
@@ -95,8 +96,8 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.SLOW: (who for who in alive if not links[who].slow),
         Do.COMMIT: (who for who in awake if world.members[who].feeds),
         Do.CUT: heard,
-        # A frozen member cannot be told that another client has ended its session; nor is one that
-        # has earlier changes of its connection to take first.
+        # Only a member that can take the news at once may lose its session this way: it is not
+        # frozen, and no earlier change of its connection is in its inbox.
         Do.EXPIRE: (
             who for who in heard if not links[who].frozen and not world.members[who].changes
         ),
@@ -124,7 +125,9 @@ def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
 
 
 def mends(world: World) -> list[Action]:
-    """What would end a fault, in a fixed order; the quorum comes first, since others need it."""
+    """Return the actions that would end a fault, in a fixed order; without a quorum only its
+    return.
+    """
     wrong = world.wrong
     if wrong.no_quorum:
         return [Action(Do.QUORUM)]
@@ -164,9 +167,11 @@ def unmute(world: World, who: int) -> None:
 
 
 def expire(world: World, who: int) -> None:
-    """The server closes the connection at once, and the member takes that before anything else.
+    """ZooKeeper ends a live session and its connection; the member handles that before anything
+    else.
 
-    Another client's force gives no lease time to end: until the member knows, nothing protects it.
+    The lease cannot protect against another client that ends the session: nothing protects the
+    member's partitions until the member knows.
     """
     world.zookeeper.expire(world.links[who].session)
     world.drop(who)
@@ -176,7 +181,9 @@ def expire(world: World, who: int) -> None:
 
 
 def kill(world: World, who: int) -> None:
-    """The process is gone; what it sent may still be executed, and its session goes by timeout."""
+    """The process is gone. Its requests that were sent may still be executed; its session times
+    out.
+    """
     link = world.links[who]
     link.dead, link.lost = True, False
     world.members[who].inbox.clear()
@@ -185,7 +192,7 @@ def kill(world: World, who: int) -> None:
 def revive(world: World, who: int) -> None:
     """The process starts again under its id, while its old session may still be alive.
 
-    Requests of the old process that no server has executed are gone with its connection.
+    Requests of the old process that no server has executed are lost with its connection.
     """
     old = world.links[who]
     if old.session:
@@ -201,7 +208,7 @@ def freeze(world: World, who: int) -> None:
 
 
 def thaw(world: World, who: int) -> None:
-    """It goes on where it was; the clock has not waited for it."""
+    """The member continues where it was; meanwhile the clock has advanced."""
     link, member = world.links[who], world.members[who]
     link.frozen = False
     if link.connected and member.due <= world.now:
@@ -228,12 +235,12 @@ def delete_id(world: World, who: int) -> None:
 
 
 def stuck(world: World, tp: TopicPartition) -> None:
-    """A stranger claims a partition that nobody owns."""
+    """Another client's session claims a partition that nobody owns."""
     _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode(), ephemeral=True))
 
 
 def orphan(world: World, tp: TopicPartition) -> None:
-    """An owner znode that no session's end takes away."""
+    """Another client creates a persistent owner znode."""
     _stand_in(world, tp, rq.Create(_owner(world, tp), _STRANGER.encode()))
 
 
@@ -254,7 +261,7 @@ def unstick(world: World, tp: TopicPartition) -> None:
 
 
 def hostile(world: World, variant: int) -> None:
-    """Somebody registers what members cannot read, or must not guess at."""
+    """Another client registers a payload that members cannot read or evaluate."""
     path = paths.member(world.GROUP, f"{world.GROUP}_hostile")
     if world.foreign(rq.Create(path, HOSTILE[variant])).code is Code.OK:
         world.wrong.hostile = 1 + variant
@@ -266,19 +273,19 @@ def disarm(world: World) -> None:
 
 
 def edit(world: World, tp: TopicPartition) -> None:
-    """An operator sets an offset back to 0 and leaves the mark that says so."""
+    """An operator sets an offset to 0 and creates the edit mark."""
     world.edits += 1
     world.zookeeper.write(rq.Create(paths.edits(world.GROUP)))
     _write_offset(world, tp, b"0", rq.Create(paths.edit(world.GROUP, world.edits)))
 
 
 def zombie(world: World, tp: TopicPartition) -> None:
-    """A late commit of somebody who owned the partition long before."""
+    """A former owner commits a much lower offset."""
     _write_offset(world, tp, b"0")
 
 
 def late(world: World, tp: TopicPartition) -> None:
-    """A late commit of somebody who was given all that was delivered so far."""
+    """A former owner commits the offset of everything delivered so far."""
     _write_offset(world, tp, payloads.encode_offset(world.handed.get(tp, 0)))
 
 
@@ -288,7 +295,7 @@ def mangle(world: World, tp: TopicPartition) -> None:
 
 
 def mend(world: World, tp: TopicPartition) -> None:
-    """An operator writes a readable offset; touching the topic has members look again."""
+    """An operator writes a readable offset, and touches the topic so that members read again."""
     world.wrong.mangled = tuple(one for one in world.wrong.mangled if one != tp)
     node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
     if node is not None and node.data == _UNREADABLE:
@@ -305,7 +312,9 @@ def _write_offset(world: World, tp: TopicPartition, data: bytes, *more: rq.Write
 
 
 def kafka_down(world: World, how: int) -> None:
-    """The offset coordinator moves or refuses (1), or stores what its lost replies deny (2)."""
+    """Fault 1: the offset coordinator moves or refuses. Fault 2: it stores, and its replies are
+    lost.
+    """
     world.wrong.kafka = how
 
 
@@ -313,11 +322,11 @@ def kafka_up(world: World) -> None:
     world.wrong.kafka = 0
 
 
-# ---- an operator -------------------------------------------------------------------------------
+# ---- an operator's tool --------------------------------------------------------------------------
 
 
 def apply(world: World, variant: int) -> None:
-    """An operator plans to reset offsets, and applies the plan: with members, or only without."""
+    """An operator plans a reset of offsets and applies it, with or without members registered."""
     assert world.tool is not None
     world.tool.begin(LIVES[variant])
 
@@ -365,7 +374,9 @@ def delete_topic(world: World) -> None:
 
 
 def create_topic(world: World) -> None:
-    """The topic is back; its log goes on where the old one ended (else offsets mean nothing)."""
+    """The topic is created again; its log continues where the old one ended, so that offsets
+    compare.
+    """
     world.wrong.topic_gone = False
     data = world.topic_data(_partitions(world, world.TOPIC))
     world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
@@ -385,7 +396,7 @@ def brokers(world: World) -> None:
 
 
 def _refusals(world: World) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """(paths, permissions) that an access control list may take away from everybody."""
+    """Return (paths, permissions) pairs that an access control list may take from every client."""
     group = world.GROUP
     offsets = tuple(paths.offset(group, tp) for tp in world.log_end)
     return (
@@ -408,10 +419,10 @@ def refuse(world: World, variant: int) -> None:
 
 
 def allow(world: World) -> None:
-    """Rights are given back, and all connections renewed.
+    """The rights are given back, and all connections are renewed.
 
-    A server says nothing of a change to those who may not read it, and their watch is used up: only
-    a new connection has them look again.
+    A server does not report a change to clients that may not read it, and their watches are gone.
+    Only a new connection makes them read again.
     """
     for path in world.wrong.refused:
         world.zookeeper.forbid(path)
@@ -500,56 +511,58 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.APPLY_AGAIN: apply_again,
     Do.UNDO: undo,
 }
-"""What happens to a world at an action that is none of its own methods."""
+"""What each action does that is not a method of `World`."""
 
 
 # ---- world ---------------------------------------------------------------------------------------
 
 
 WALL_MS = 1_400_000_000_000
-"""The virtual wall clock at virtual second 0: it is only ever written, never compared."""
+"""Milliseconds of the virtual wall clock at virtual second 0; the wall clock is written, never
+compared.
+"""
 
 STEP_S = 0.001
-"""How far the clock moves with each action: a network's and a thread's pace."""
+"""Seconds by which the clock advances with each action."""
 
 PATIENCE = 2 / 3
-"""After so much of its session timeout in silence a client gives its connection up (kazoo)."""
+"""Share of the session timeout after which a client drops a silent connection (kazoo)."""
 
 NEVER = float("inf")
 
 MORE_PARTITIONS = 2
-"""Partitions of each topic beside the first one."""
+"""Partitions of each topic except the first one."""
 
 
 class Watcher:
-    """What a monitor overrides; every method is told what has just happened."""
+    """Observes a run; a monitor overrides its methods, which are called after the fact."""
 
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
-        """A member made a step."""
+        """A member's machine has made a step."""
 
     def delivered(self, world: World, message: Delivered) -> None:
         """A user was given a message."""
 
     def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
-        """A user is done with all messages of a partition below this offset."""
+        """A user has finished all messages of a partition below this offset."""
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        """The server has executed a member's request; None: it does not answer."""
+        """A server has executed a member's request; `reply` is None if it does not answer."""
 
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
-        """A watch of a member's fired."""
+        """A member's watch has fired."""
 
     def entered(self, world: World, who: int, phase: str, text: str) -> None:
-        """A member that is not ours does something else from now on."""
+        """A JVM member has entered another phase."""
 
     def acted(self, world: World, action: Action) -> None:
         """An action has ended."""
 
 
 class World:
-    """One run. `enabled` says what can happen, `act` makes it happen."""
+    """One run: `enabled` lists the possible actions, and `act` performs one."""
 
     GROUP, TOPIC = "g", "t"
     BROKER = b'{"host":"h","port":9092,"version":1,"timestamp":"0","jmx_port":-1}'
@@ -560,7 +573,7 @@ class World:
         self.step_s = STEP_S
         self.flow = plan.flow
         self.watcher = watcher or Watcher()
-        # The last replica is everybody else's, and never at fault.
+        # The last replica serves all clients that are not members, and never fails.
         self.zookeeper = SimZooKeeper(replicas=plan.replicas + 1)
         self.faults_left = dict(plan.faults)
         self.log_end: dict[TopicPartition, int] = {}
@@ -568,7 +581,7 @@ class World:
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
         self.ghosts: list[int] = []  # sessions of members that have started again
         self.edits = 0
-        self.ticket = 0  # of the request that the server executes
+        self.ticket = 0  # the ticket of the request that a server executes
         self.wrong = Wrong()
         self._stranger = 0
         self._build_cluster()
@@ -580,7 +593,7 @@ class World:
             self.tool.begin(Live.REFUSE)
 
     def new_member(self, who: int) -> SimMember:
-        """A member's process, as it starts."""
+        """Return a new member process."""
         return SimMember(self._settings(who), self._transition)
 
     def _settings(self, number: int) -> Settings:
@@ -620,7 +633,7 @@ class World:
         return f'{{"version":1,"partitions":{{{entries}}}}}'.encode()
 
     def foreign(self, request: rq.Request) -> Reply:
-        """A request of a client that is not a member, in a session that never expires."""
+        """Send the request of a client that is not a member; its session never expires."""
         if not self.zookeeper.is_connected(self._stranger):
             replica = self.plan.replicas
             session = self.zookeeper.connect(
@@ -638,10 +651,13 @@ class World:
         who = int(member.name.rpartition("_")[2])
         self.watcher.transition(self, who, before, event, commands)
 
-    # ---- what can happen -------------------------------------------------------------------------
+    # ---- possible actions ------------------------------------------------------------------------
 
     def enabled(self) -> list[Action]:
-        """All that can happen now, in a fixed order; never empty before the world is at rest."""
+        """Return all actions that are possible now, in a fixed order.
+
+        It is empty only when the world is at rest.
+        """
         actions: list[Action] = []
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if link.joined:
@@ -681,19 +697,19 @@ class World:
         )
 
     def _has_work(self, member: SimMember) -> bool:
-        """Is there something to hand out, or something in hand to finish?"""
+        """Tell whether the user could get a message or finish one."""
         is_open = member.may_ask(self.now)
         for tp, feed in member.feeds.items():
-            if feed.in_hand or (
+            if feed.unfinished or (
                 is_open and not feed.asked and (feed.delivered or 0) < self.log_end[tp]
             ):
                 return True
         return False
 
-    # ---- making it happen ------------------------------------------------------------------------
+    # ---- performing an action --------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        """Let one thing happen; the clock moves a little with each."""
+        """Perform one action; the clock advances by `step_s`."""
         self.now += self.step_s
         do = action.do
         if do in self.faults_left:
@@ -707,14 +723,14 @@ class World:
         self.watcher.acted(self, action)
 
     def join(self, who: int) -> None:
-        """A member's process starts."""
+        """Start a member's process."""
         self.links[who].joined = True
         self._do_connect(who)
 
     _do_join = join
 
     def _do_connect(self, who: int) -> None:
-        """Try the replicas in turn; with the old session, if it still lives."""
+        """Try the replicas in turn; resume the old session if it still lives."""
         link, member = self.links[who], self.members[who]
         for turn in range(self.plan.replicas):
             replica = (link.replica + turn) % self.plan.replicas
@@ -740,7 +756,7 @@ class World:
         return WALL_MS + int(self.now * 1000)
 
     def _do_serve(self, who: int) -> None:
-        """The server executes one request; watch events that it caused come before its reply."""
+        """A server executes one request; the watch events that it causes precede its reply."""
         link, member = self.links[who], self.members[who]
         ticket, request = member.wire.popleft()
         if isinstance(request, rq.OffsetRequest):
@@ -758,7 +774,7 @@ class World:
         member.replied(ticket, reply)
 
     def _kafka(self, request: rq.OffsetRequest) -> Reply:
-        """The group's offsets in Kafka: whoever commits last has committed."""
+        """Answer a request for offsets in Kafka; the last commit wins."""
         if isinstance(request, rq.FetchOffsets):
             if self.wrong.kafka:
                 return Reply(Code.OTHER, "the offset coordinator does not answer")
@@ -770,7 +786,9 @@ class World:
         return Reply(Code.OK, rq.NotStored({}, failed))
 
     def distribute(self) -> None:
-        """Put watch events into the inboxes of connected members; see which servers hung up."""
+        """Put watch events into the inboxes of connected members; drop connections that servers
+        closed.
+        """
         zookeeper = self.zookeeper
         for who, link in enumerate(self.links):
             if not link.connected or link.muted_at is not None:
@@ -800,7 +818,7 @@ class World:
         self.members[who].read()
 
     def _after(self, who: int) -> None:
-        """A member that has closed ends its session, if it can."""
+        """End the session of a member that has closed, if it is connected."""
         link = self.links[who]
         if self.members[who].closed and not link.dead:
             link.dead, link.lost = True, False
@@ -811,7 +829,7 @@ class World:
     def _do_ask(self, who: int) -> None:
         member = self.members[who]
         for tp, feed in member.feeds.items():
-            if feed.in_hand:
+            if feed.unfinished:
                 self.watcher.finished(self, who, tp, feed.delivered or 0)
         member.finish_all(self.now)
         for tp in sorted(member.feeds):
@@ -830,7 +848,7 @@ class World:
         self.members[who].commit(self.now)
 
     def notice(self, who: int) -> None:
-        """A member's client finds its connection gone."""
+        """A member's client finds its connection broken."""
         self.links[who].lost = False
         self.members[who].disconnect(self.now)
 
@@ -841,7 +859,7 @@ class World:
         self.tool.step()
 
     def _do_time(self) -> None:
-        """Jump to the next moment at which something is due, and let it happen."""
+        """Advance to the next moment at which something is due, and let it happen."""
         self.now = max(self.now, self.next_moment())
         if self.flow:
             for tp in self.log_end:
@@ -863,7 +881,7 @@ class World:
         return muted_at + self.plan.session_of(who) * PATIENCE
 
     def next_moment(self) -> float:
-        """When something is due, or a silent session may end."""
+        """Return when something is due or a silent session may end."""
         return min(self._moments(), default=NEVER)
 
     def _moments(self) -> Iterator[float]:
@@ -878,21 +896,23 @@ class World:
                 if link.connected:
                     yield self._given_up_at(who)
             silent = silent or link.session in self.zookeeper.sessions
-        if silent:  # such a session ends with time alone
+        if silent:  # only time ends such a session
             yield self.now + self.plan.session_s / 2
 
     def drop(self, who: int) -> None:
-        """The connection is gone; what is under way is lost, and the member has yet to notice."""
+        """Break a member's connection: requests and replies are lost, and the member does not know
+        yet.
+        """
         link = self.links[who]
         if link.connected:
             link.connected, link.lost = False, not link.dead
             link.replica = (link.replica + 1) % self.plan.replicas
             self.zookeeper.disconnect(link.session)
 
-    # ---- questions -------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
     def owners(self) -> dict[TopicPartition, tuple[str, int, int]]:
-        """Partition -> (thread id, session, czxid) of its owner znode."""
+        """Return partition -> (thread id, session, czxid) of its owner znode."""
         found = {tp: self.owner(tp) for tp in self.log_end}
         return {tp: owner for tp, owner in found.items() if owner is not None}
 
@@ -912,7 +932,7 @@ class World:
         }
 
     def settled(self) -> bool:
-        """Every live member is settled, and nothing is under way."""
+        """Tell whether every live member is settled and nothing is in progress."""
         return all(
             link.dead
             or link.frozen
@@ -921,7 +941,7 @@ class World:
         )
 
     def copy(self, watcher: Watcher) -> World:
-        """A second world that goes its own way from here."""
+        """Return a second world that continues independently from here."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.watcher = watcher
