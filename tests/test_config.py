@@ -319,7 +319,7 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
     file.write_text(
         "auto.ofset.reset=smallest\nexternal.x=1\nkafka.metrics.reporters=a\nzk.connect=h\n"
     )
-    with caplog.at_level(logging.WARNING, logger="zkconsumer.config.settings"):
+    with caplog.at_level(logging.WARNING, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, file)
     first, second = caplog.messages
     assert first.startswith("Property auto.ofset.reset is not valid")
@@ -338,7 +338,7 @@ def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
         "zookeeper.auth.credential": "me:geheim",
         "zookeeper.ssl.enable": "true",
     }
-    with caplog.at_level(logging.INFO, logger="zkconsumer.config.settings"):
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, set_)
     assert "Property auto.offset.reset is overridden to smallest" in caplog.messages
     (unused,) = [one for one in caplog.messages if "fetch.max.bytes" in one]
@@ -354,7 +354,7 @@ def test_no_property_of_the_jvm_is_ignored_in_silence(
     """Each is read by a module that acts on it; or the log and the page say that nobody does."""
     default = JVM_DEFAULTS.get(name, "x")
     text = "30000" if isinstance(default, float) else str(default).lower().replace("none", "1")
-    with caplog.at_level(logging.INFO, logger="zkconsumer.config.settings"):
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, {name: NEEDED.get(name, text)})
     told = [one for one in caplog.messages if one.startswith(f"Property {name} ")][-1]
     row = next((row for row in TABLE if row.name == name), None)
@@ -420,7 +420,7 @@ def test_the_page_is_the_table() -> None:
 def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptureFixture) -> None:
     """A consumer's file gives ConnectionConfig its connection, and no warning about the rest."""
     source = {"zookeeper.connect": "h:1/c", "group.id": "g", "auto.offset.reset": "smallest"}
-    with caplog.at_level(logging.INFO, logger="zkconsumer.config.settings"):
+    with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         found = ConnectionConfig.from_properties(source)
     assert (found.zookeeper_connect, found.zookeeper_chroot) == ("h:1/c", "/c")
     assert [record.getMessage() for record in caplog.records] == [

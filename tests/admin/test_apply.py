@@ -395,17 +395,17 @@ def test_the_guard_keeps_the_access_control(hands: Hands, group: str, tmp_path: 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from zkconsumer.admin import guards, planfile
+from zkconsumer.admin import plan as planfile
 from zkconsumer.admin.apply import apply
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.zk.connection import Connection
+from zkconsumer.zk.client import ZooKeeperClient
 connect, file, where, at, when = sys.argv[1:]
-class Mortal(Connection):
+class Mortal(ZooKeeperClient):
     def write(self, writes):
         if when == "sent" and len(writes) > 4:
             self.left -= 1
             if not self.left:
-                self._session.submit([__import__("zkconsumer.protocol.requests").zk.requests.Multi(
+                self._session.submit([__import__("zkconsumer.protocol.requests").protocol.requests.Multi(
                     tuple(writes))], lambda replies: os.kill(os.getpid(), signal.SIGKILL))
                 signal.pause()
         return super().write(writes)
@@ -414,7 +414,7 @@ def progress(done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 with Mortal(ConsumerConfig(group_id="none", zookeeper_connect=connect)) as tools:
     tools.left = int(at)
-    apply(tools, planfile.load(Path(file)), backup_dir=Path(where), max_writes=4,
+    apply(tools, planfile.load_plan(Path(file)), backup_dir=Path(where), max_writes=4,
           on_progress=progress)
 """
 

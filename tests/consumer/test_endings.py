@@ -102,9 +102,7 @@ def test_a_trace_that_cannot_be_written_ends_alone(group: Group, tmp_path: Path)
     assert (one.counted["trace_failed"], one.status.error) == (1, None)
 
 
-@pytest.mark.parametrize(
-    "name", ["zkconsumer.consumer.jvm_log_lines", "zkconsumer.consumer.coordinator"]
-)
+@pytest.mark.parametrize("name", ["zkconsumer.consumer.journal", "zkconsumer.consumer.coordinator"])
 def test_a_log_that_raises_ends_nobody(
     group: Group, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ Seen = Callable[..., None]
 @pytest.fixture
 def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
     """Waits until lines of the page, given by their beginnings, were logged at their levels."""
-    caplog.set_level(logging.DEBUG, "zkconsumer.consumer.jvm_log_lines")
+    caplog.set_level(logging.DEBUG, "zkconsumer.consumer.journal")
     lines = listed()
 
     def check(*beginnings: str) -> None:
@@ -63,7 +63,7 @@ def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
                 return any(
                     record.levelname == lines[line] and wanted.fullmatch(record.getMessage())
                     for record in list(caplog.records)
-                    if record.name == "zkconsumer.consumer.jvm_log_lines"
+                    if record.name == "zkconsumer.consumer.journal"
                 )
 
             assert until(logged, limit_s=LIMIT_S), line

@@ -211,8 +211,8 @@ def test_a_forked_process_leaves_its_parent_s_consumer_alone(
     """Spark forks its workers: one that inherits a consumer reads with one of its own."""
     program = """
 import os, sys, warnings
-from zkconsumer.spark.ranges import OffsetRange
-from zkconsumer.spark.reading import ReadSettings, read_ranges
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.task_reader import ReadSettings, read_ranges
 warnings.simplefilter("ignore")
 settings = ReadSettings(eval(sys.argv[1]), patience_s=120.0)
 def count():

@@ -47,7 +47,7 @@ from zkconsumer.config.property_types import (
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.releases import DEFAULT
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("zkconsumer.config")
 
 # Accepted, and said at INFO: reporters of the JVM's metrics, and constants that it never uses.
 NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")

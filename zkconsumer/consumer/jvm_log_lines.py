@@ -46,7 +46,8 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
                 traceback.print_exc(file=sys.stderr)
 
 
-logger = SafeLogger(logging.getLogger(__name__))
+# Users' logging configurations name this logger.
+logger = SafeLogger(logging.getLogger("zkconsumer.consumer.journal"))
 
 Line = tuple[int, str]
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR

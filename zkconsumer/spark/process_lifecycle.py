@@ -120,7 +120,7 @@ def log_to_stderr() -> None:
             one.setLevel(logging.INFO)
             one.warning("%s=%s is no level of logging; taken for INFO", LEVEL_VARIABLE, level)
     if not logger.isEnabledFor(logging.DEBUG):
-        logging.getLogger("zkconsumer.consumer.jvm_log_lines").setLevel(logging.WARNING)
+        logging.getLogger("zkconsumer.consumer.journal").setLevel(logging.WARNING)
 
 
 Hold = socket.socket
