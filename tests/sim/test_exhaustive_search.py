@@ -216,7 +216,7 @@ OF_NO_MATTER = {
     "_gate": "the member",
     "_streams": "below",
     "_settings": "the same in all",
-    "_goes_first": "the same in all",
+    "_overtakes": "the same in all",
     "missing": "below",
     "_answers": "explicit commits are not in this scope",
     "_last_request": "as _answers",

@@ -116,7 +116,7 @@ def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
     moves = TopicPartition(world.TOPIC, 1)
     alone(world, 0, lambda: first.settled)
     until(world, lambda: all(tp in first.feeds for tp in world.log_end))
-    while not first.feeds[moves].in_hand:
+    while not first.feeds[moves].unfinished:
         world.act(Action(Do.ASK, 0))
     world.act(Action(Do.SLOW, 0))
     world.act(Action(Do.REFUSE, 1))

@@ -44,7 +44,7 @@ class SimSession:
     """
 
     __slots__ = (
-        "_goes_first",
+        "_overtakes",
         "changes",
         "inbox",
         "missing",
@@ -54,9 +54,9 @@ class SimSession:
         "wire",
     )
 
-    def __init__(self, goes_first: Callable[[Any], bool]) -> None:
-        """`goes_first` picks the items that the inbox hands out before all others."""
-        self._goes_first = goes_first
+    def __init__(self, overtakes: Callable[[Any], bool]) -> None:
+        """`overtakes` picks the items that the inbox hands out before all others."""
+        self._overtakes = overtakes
         self.session_id = 0
         self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
         self.inbox: deque[Any] = deque()
@@ -64,8 +64,8 @@ class SimSession:
         self.missing: dict[int, int] = {}
         self.read = self.changes = 0
 
-    def copy(self, goes_first: Callable[[Any], bool]) -> SimSession:
-        twin = SimSession(goes_first)
+    def copy(self, overtakes: Callable[[Any], bool]) -> SimSession:
+        twin = SimSession(overtakes)
         twin.session_id = self.session_id
         twin.wire, twin.inbox = self.wire.copy(), self.inbox.copy()
         twin.partial, twin.missing = self.partial.copy(), self.missing.copy()
@@ -95,7 +95,7 @@ class SimSession:
 
     def post(self, item: Any) -> None:
         """Put an item into the inbox."""
-        if self._goes_first(item):
+        if self._overtakes(item):
             self.inbox.appendleft(item)
             self.read += self.read > 0  # it stands before replies that have been read
         else:
