@@ -193,10 +193,15 @@ def test_what_is_lost_before_and_after_the_plan(
     with pytest.raises(PySparkException) as caught:
         strict.count()
     said = str(caught.value)
-    assert f"10 messages are not in the log any more ({own}-0: 20 to 29, of 20 to 99" in said
+    assert (
+        f"10 messages are no longer in the log ({own}-0: offsets 20 to 29 of the range 20 to 99"
+        in said
+    )
     assert "Traceback" not in said
     assert lossy.count() == 70
-    with pytest.raises(PySparkException, match=f"messages 20 to 29 of {own}-0 are not in the log"):
+    with pytest.raises(
+        PySparkException, match=f"messages 20 to 29 of {own}-0 are no longer in the log"
+    ):
         load(spark, sandbox, offsets).count()
     assert places(load(spark, sandbox, {**offsets, "failOnDataLoss": "false"})) == [
         (0, n) for n in range(30, 100)
@@ -205,7 +210,9 @@ def test_what_is_lost_before_and_after_the_plan(
 
 def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
     """One sentence that names it, at the user's terminal."""
-    with pytest.raises(PySparkException, match=r"nothing of that name to read \(no-such-topic\)"):
+    with pytest.raises(
+        PySparkException, match=r"a topic or partition to read does not exist \(no-such-topic\)"
+    ):
         load(spark, sandbox, {"subscribe": "no-such-topic"}).count()
 
 

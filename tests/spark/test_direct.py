@@ -365,11 +365,11 @@ def test_messages_that_are_gone_end_the_query_or_are_passed_over(
         done.result(LIMIT_S)
     options = {"subscribe": topic, "failOnDataLoss": "false"}
     begins_later: StreamOffset = {topic: {"0": [0, 2], "1": [4, 4]}}
-    with pytest.raises(SparkSourceError, match=r"2 to 3 of .* are not in the log any more"):
+    with pytest.raises(SparkSourceError, match=r"2 to 3 of .* are no longer in the log"):
         driven(subscribe=topic).after(begins_later)
     assert driven(**options).after(begins_later) == {topic: {"0": [4, 6], "1": [4, 4]}}
     ends_before: StreamOffset = {topic: {"0": [6, 6], "1": [4, 9]}}
-    with pytest.raises(SparkSourceError, match="ends at 4, before the offset 9"):
+    with pytest.raises(SparkSourceError, match="ends at 4, before offset 9"):
         driven(subscribe=topic).after(ends_before)
     assert driven(**options).after(ends_before) == {topic: {"0": [6, 6], "1": [4, 4]}}
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from zkconsumer.spark.batch import Narrowing
+from zkconsumer.spark.batch import PushedFilters
 from zkconsumer.spark.offset_ranges import OffsetRange
 
 PART, OFF, TOPIC, AT = ("partition",), ("offset",), ("topic",), ("timestamp",)
@@ -31,9 +31,9 @@ WHOLE = [OffsetRange("a", 0, 0, 100), OffsetRange("a", 1, 50, 60), OffsetRange("
 
 def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter]]:
     """What these leave to be read, and which of them Spark has still to look at."""
-    narrowing = Narrowing()
-    rest = [one for one in filters if not narrowing.takes_over(one)]
-    return [tuple(one) for one in narrowing.of_offsets(WHOLE)], rest
+    pushed = PushedFilters()
+    rest = [one for one in filters if not pushed.accept(one)]
+    return [tuple(one) for one in pushed.apply_to(WHOLE)], rest
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_a_list_of_offsets() -> None:
 )
 def test_timestamps_are_a_lower_bound(filters: list[Filter], since_ms: int) -> None:
     """In whole milliseconds, as brokers know them; Spark looks at each message."""
-    narrowing = Narrowing()
-    assert not any(map(narrowing.takes_over, filters))
-    assert narrowing.since_ms == since_ms
+    pushed = PushedFilters()
+    assert not any(map(pushed.accept, filters))
+    assert pushed.since_ms == since_ms

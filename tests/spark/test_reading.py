@@ -262,8 +262,8 @@ def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(hundred, 0, 20, 80))
     assert str(caught.value) == (
-        f"10 messages are not in the log any more ({hundred}-0: 20 to 29, of 20 to 79 to be read; "
-        "the log has 30 to 99): failOnDataLoss=false reads what there is"
+        f"10 messages are no longer in the log ({hundred}-0: offsets 20 to 29 of the range 20 to"
+        " 79; the log has offsets 30 to 99): failOnDataLoss=false reads the messages that are left"
     )
 
 
@@ -276,9 +276,9 @@ def test_a_cut_log_is_read_as_far_as_it_goes(
         lossy = {"fail_on_data_loss": False}
         assert offsets(sandbox, OffsetRange(hundred, 0, 20, 80), **lossy) == [*range(30, 80)]
         assert offsets(sandbox, OffsetRange(hundred, 0, 0, 10), **lossy) == []
-    assert [record.getMessage()[:42] for record in caplog.records] == [
-        "10 messages are not in the log any more (r",
-        "10 messages are not in the log any more (r",
+    assert [record.getMessage()[:39] for record in caplog.records] == [
+        "10 messages are no longer in the log (r",
+        "10 messages are no longer in the log (r",
     ]
 
 
@@ -287,9 +287,13 @@ def test_a_log_that_ends_too_early(
 ) -> None:
     """Neither a range over the log's end nor one behind it waits for ever."""
     monkeypatch.setattr(task_reader, "SHORT_LOG_S", 0.5)
-    with pytest.raises(SparkSourceError, match=r"50 messages are not .* 100 to 149, of 90 to 149"):
+    with pytest.raises(
+        SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
+    ):
         offsets(sandbox, OffsetRange(hundred, 0, 90, 150))
-    with pytest.raises(SparkSourceError, match=r"50 messages are not .* 200 to 249, of 200 to 249"):
+    with pytest.raises(
+        SparkSourceError, match=r"50 messages are no .* 200 to 249 of the range 200 to 249"
+    ):
         offsets(sandbox, OffsetRange(hundred, 0, 200, 250))
     lossy = {"fail_on_data_loss": False}
     assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150), **lossy) == [*range(90, 100)]
@@ -309,7 +313,7 @@ def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> No
     name = unique("none")
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)
-    assert f"nothing came from the brokers for 1 s ({name}-0 from 0 to 9; last heard:" in str(
+    assert f"no message arrived from the brokers for 1 s ({name}-0 from 0 to 9; last error:" in str(
         caught.value
     )
 
@@ -329,7 +333,7 @@ def test_brokers_that_go_and_come(unique: Callable[[str], str]) -> None:
         assert offsets(own, asked) == [*range(100, 200)]
         (other,) = (one for one in own.brokers if one is not leader)
         other.kill()
-        with pytest.raises(SparkSourceError, match="nothing came from the brokers for 1 s"):
+        with pytest.raises(SparkSourceError, match="no message arrived from the brokers for 1 s"):
             offsets(own, asked, patience_s=1.0)
         back = threading.Timer(1.0, other.start)
         back.start()

@@ -439,7 +439,7 @@ def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
             spark.read.format(tables.FORMAT).options(**given).load().collect()
         text = str(caught.value)
         assert says in text and "Traceback" not in text
-    with pytest.raises(ConfigError, match="no column lags"):
+    with pytest.raises(ConfigError, match="there is no column lags"):
         tables.lag(spark, zookeeper=scene.connect, columns=["lags"])
 
 
@@ -674,7 +674,7 @@ def test_an_offset_is_bounded_by_what_is_followed() -> None:
     assert len(json.dumps(offset)) < 30 * len(reading)
     assert changes.from_offset(table, json.loads(json.dumps(offset))) == reading
     assert list(changes.between(table, offset, offset)) == []
-    with pytest.raises(SparkSourceError, match="has not written"):
+    with pytest.raises(SparkSourceError, match="did not write"):
         changes.from_offset(table, {"t": {"0": [1, 2]}})
 
 

@@ -1,1 +1,3 @@
-"""Legacy groups on Spark: a source, a sink of progress, and tables. Needs `zkconsumer[spark]`."""
+"""Spark data sources for legacy groups: reading topics, committing offsets, and tables of groups.
+Requires `zkconsumer[spark]`.
+"""

@@ -1,8 +1,8 @@
 """Messages as Arrow record batches, in the columns of Spark's Kafka connector.
 
-No line of Python is run per message: unbound methods go through `map`, what is the same for a whole
-run of messages is made once, and offsets are computed where they have no holes. Imports
-pyarrow, so executors import this module only when they read.
+No Python code runs per message: `map` calls unbound methods, values that are equal for a whole run
+of messages are created once, and consecutive offsets are computed. This module imports pyarrow, so
+executors import it only when they read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from zkconsumer.protocol.model import TopicPartition
 
-# A batch is passed on with so many messages, or as soon as it has so many bytes: fewer cost Spark
-# more per row, more cost this process its caches.
+# A record batch is complete with this many messages or this many bytes. Smaller batches cost Spark
+# more per row; larger ones exceed the processor's caches.
 ROWS: Final = 8000
 BYTES: Final = 1 << 20
 
-# `pyspark.sql.pandas.types.to_arrow_schema` of the connector's schema, in time zone UTC: Spark
-# compares for equality.
+# These types equal `pyspark.sql.pandas.types.to_arrow_schema` of the connector's schema in time
+# zone UTC: Spark compares them for equality.
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -35,13 +35,15 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
 }
 
-# Kafka's `TimestampType.id` is one less than librdkafka's number: none -1, created 0, appended 1.
+# Kafka's `TimestampType.id` is librdkafka's number minus one: -1 none, 0 create time, 1 append
+# time.
 _TYPE_ID: Final = -1
 
-# Every so many-th message is measured for `BYTES`; all of them would take a fiftieth of the time.
+# One message in 16 is measured for `BYTES`. Measuring all of them would take 2 % of the time.
 _SAMPLE: Final = 16
 
-# Made once: a plain number would be inspected with each call, which takes longer than the call.
+# These scalars are created once: pyarrow inspects a plain number in each call, which takes longer
+# than the call.
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 
@@ -54,18 +56,20 @@ _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
 
 class _Rows:
-    """Messages on their way to one batch: what Python must take from each, and nothing else."""
+    """The messages of one record batch, reduced to the values that its columns need."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.count = self.size = 0
         self._columns = columns
-        # Keys, values, and (type of timestamp, timestamp in ms), where a column needs them.
+        # Keys, values, and pairs of timestamp type and timestamp in ms, each only if a column needs
+        # them.
         self._taken: dict[str, list[Any]] = {_FROM[name]: [] for name in columns if name in _FROM}
-        # Runs of one partition, with the first offset, or all of them where there are holes.
+        # Runs of messages of one partition: the first offset if offsets are consecutive, or else
+        # all offsets.
         self._runs: list[tuple[TopicPartition, int, int | list[int]]] = []
 
     def add(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
-        """A run of messages of one partition, in order, not empty."""
+        """Add a run of messages of one partition, in order and not empty."""
         for name, into in self._taken.items():
             into.extend(map(_TAKEN[name], messages))
         count, first = len(messages), _offset(messages[0])
@@ -92,14 +96,16 @@ class _Rows:
         return pa.array(self._taken["value"], pa.binary())
 
     def topic(self) -> pa.Array:
-        return _joined(_repeated(tp.topic, pa.string(), count) for tp, count, _ in self._runs)
+        return _concatenated(_repeated(tp.topic, pa.string(), count) for tp, count, _ in self._runs)
 
     def partition(self) -> pa.Array:
-        return _joined(_repeated(tp.partition, pa.int32(), count) for tp, count, _ in self._runs)
+        return _concatenated(
+            _repeated(tp.partition, pa.int32(), count) for tp, count, _ in self._runs
+        )
 
     def offset(self) -> pa.Array:
-        return _joined(
-            pc.add(_counted(count), pa.scalar(start, pa.int64()))
+        return _concatenated(
+            pc.add(_zero_up_to(count), pa.scalar(start, pa.int64()))
             if isinstance(start, int)
             else pa.array(start, pa.int64())
             for _, count, start in self._runs
@@ -121,7 +127,9 @@ class _Rows:
 
     @cached_property
     def _types(self) -> set[int]:
-        """Usually one: it changes when the topic's configuration or the record format does."""
+        """The timestamp types. Usually there is one; it changes with the topic's configuration or
+        record format.
+        """
         return set(map(_first, self._taken["stamp"]))
 
 
@@ -141,7 +149,9 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
 def record_batches(
     runs: Iterable[tuple[TopicPartition, Sequence[Message]]], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs of messages as batches of about `ROWS` rows or `BYTES`, with these columns in order."""
+    """Yield runs of messages as batches of about `ROWS` rows or `BYTES` bytes, with these columns
+    in order.
+    """
     schema = pa.schema([(name, TYPES[name]) for name in columns])
     rows = _Rows(columns)
     for tp, messages in runs:
@@ -162,11 +172,11 @@ def _up_to(power: int) -> pa.Array:
     return pa.array(range(1 << power), pa.int64())
 
 
-def _counted(count: int) -> pa.Array:
-    """The numbers from 0 to `count` - 1."""
+def _zero_up_to(count: int) -> pa.Array:
+    """Return the numbers from 0 to `count` - 1."""
     return _up_to(max(14, count.bit_length())).slice(0, count)
 
 
-def _joined(arrays: Iterable[pa.Array]) -> pa.Array:
+def _concatenated(arrays: Iterable[pa.Array]) -> pa.Array:
     some = list(arrays)
     return some[0] if len(some) == 1 else pa.concat_arrays(some)

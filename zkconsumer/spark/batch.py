@@ -1,9 +1,8 @@
-"""Batch reads (`spark.read`): what lies between two offsets of each partition when it is planned.
+"""Batch reads (`spark.read`): the messages between two offsets of each partition.
 
-Spark plans once for each `load()`: a DataFrame shows the same messages however often it is used. No
-group is joined and nothing is written, also with `group.id`.
-
-A query's filters as bounds of what is read; everything here is pure.
+Spark plans once for each `load()`, so a DataFrame shows the same messages each time it is used. A
+batch read joins no group and writes nothing, even with `group.id`. `PushedFilters` turns a query's
+filters into bounds of what is read.
 """
 
 from __future__ import annotations
@@ -41,32 +40,35 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# ---- narrowing -----------------------------------------------------------------------------------
+# ---- Filters that Spark pushes down --------------------------------------------------------------
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 
-class Narrowing:
-    """What some filters, all of which must hold, leave to be read.
+class PushedFilters:
+    """The topics, partitions and offsets that can pass all filters of a query.
 
     Attributes:
-        since_ms: no message before the first of this time (ms since 1970) can pass, if given.
+        since_ms: a time in ms since 1970, or None. No message before the first message of this time
+            can pass.
     """
 
     def __init__(self) -> None:
         self._topics: frozenset[str] | None = None
         self._partitions: frozenset[int] | None = None
-        # Bounds of whole numbers, both included.
+        # Lower and upper bounds of integer columns, both inclusive.
         self._bounds: dict[str, tuple[float, float]] = {}
         self.since_ms: int | None = None
 
-    def takes_over(self, one: Filter) -> bool:
-        """Note this filter; whether it is kept to exactly, so that Spark need not look at it again.
+    def accept(self, one: Filter) -> bool:
+        """Add a filter. Return whether it is applied exactly, so that Spark need not evaluate it
+        again.
 
-        Of a list of offsets only the least and the greatest count. Of timestamps only a lower bound
-        does: producers set them, so that behind a late one an early one may follow.
+        Of a list of offsets only the minimum and the maximum are used. Of timestamps only a lower
+        bound is used: producers set timestamps, so a message with a lower timestamp may follow one
+        with a higher timestamp.
         """
         match one:
             case IsNotNull((name,)):
@@ -90,11 +92,11 @@ class Narrowing:
                 self._since(math.floor(_millis(at)) + 1)
                 return False
             case _:
-                return self._is_bound(one)
+                return self._add_bound(one)
         return True
 
-    def of_offsets(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """What is left of these ranges; those of which nothing is are left out."""
+    def apply_to(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that can pass the filters, without empty ones."""
         low, high = self._bounds.get("offset", (-math.inf, math.inf))
         first, last = self._bounds.get("partition", (-math.inf, math.inf))
         found = [
@@ -106,7 +108,7 @@ class Narrowing:
         ]
         return [one for one in found if one.size]
 
-    def _is_bound(self, one: Filter) -> bool:
+    def _add_bound(self, one: Filter) -> bool:
         match one:
             case EqualTo((name,), value):
                 low, high = value, value
@@ -146,11 +148,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _millis(at: datetime) -> float:
-    """Milliseconds since 1970, exactly as far as there are whole microseconds."""
+    """Return the milliseconds since 1970, exact for whole microseconds."""
     return (at - _EPOCH) / timedelta(milliseconds=1)
 
 
-# ---- batch ---------------------------------------------------------------------------------------
+# ---- Readers -------------------------------------------------------------------------------------
 
 
 _log = logging.getLogger(__name__)
@@ -160,19 +162,21 @@ class BatchReader(Pickled, DataSourceReader):
     """Spark calls `partitions` in a process on the driver, and `read` of a copy in the tasks."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """`options` completed by `for_batch`; `columns` in the order of the schema."""
+        """`options` come from `for_batch`. `columns` are in the order of the schema."""
         self._options, self._columns = options, tuple(columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: `read` needs no more, and credentials stay where they are."""
+        """Return what executors need: `read` uses only the columns, and credentials stay on the
+        driver.
+        """
         return {"_columns": self._columns}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises as `batch_ranges`; an empty plan is no error."""
+        """Plan the tasks. Raises as `batch_ranges` does; an empty plan causes no error."""
         log_to_stderr()
         with one_sentence():
             cluster = ClusterLogs(partial(brokers_of, self._options.config))
-            ranges = self._narrowed(batch_ranges(self._options, cluster), cluster)
+            ranges = self._filtered(batch_ranges(self._options, cluster), cluster)
             tasks = planned(self._options, ranges, cluster.bootstrap())
         _log.info(
             "batch read: %d offsets of %d partitions in %d tasks",
@@ -183,39 +187,40 @@ class BatchReader(Pickled, DataSourceReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Raises as `reading.read_ranges`."""
+        """Yield the records of one task. Raises as `task_reader.read_ranges` does."""
         return read_task(partition, self._columns)
 
-    def _narrowed(
+    def _filtered(
         self, ranges: Sequence[OffsetRange], cluster: ClusterLogs
     ) -> Sequence[OffsetRange]:
         return ranges
 
 
 class PushingBatchReader(BatchReader):
-    """One that is told of the query's filters, and reads only what they can let through.
+    """A batch reader that reads only messages that can pass the query's filters.
 
-    A class of its own, for Spark refuses any that takes filters while
-    `spark.sql.python.filterPushdown.enabled` is false, its default in 4.3.
+    This is a separate class, because Spark refuses a reader that accepts filters while
+    `spark.sql.python.filterPushdown.enabled` is false, which is the default in Spark 4.3.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
-        self._narrowing = Narrowing()
+        self._filters = PushedFilters()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Those that Spark has still to evaluate."""
-        return [one for one in filters if not self._narrowing.takes_over(one)]
+        """Return the filters that Spark must still evaluate."""
+        return [one for one in filters if not self._filters.accept(one)]
 
-    def _narrowed(
+    def _filtered(
         self, ranges: Sequence[OffsetRange], cluster: ClusterLogs
     ) -> Sequence[OffsetRange]:
-        found = self._narrowing.of_offsets(ranges)
-        since_ms = self._narrowing.since_ms
+        found = self._filters.apply_to(ranges)
+        since_ms = self._filters.since_ms
         if since_ms is None or not are_times_exact(cluster.bootstrap()):
             return found
         firsts = cluster.at([one.tp for one in found if one.size], since_ms)
-        # None: no message is as young. What could not be looked up is read as a whole.
+        # None means that no message has this time or a later one. If a look-up failed, the range is
+        # read in full.
         return [
             one._replace(start=max(one.start, at))
             if isinstance(at, int)
@@ -227,5 +232,5 @@ class PushingBatchReader(BatchReader):
 
 
 def batch_reader(options: SourceOptions, columns: Sequence[str]) -> BatchReader:
-    """The reader that the option `pushFilters` asks for."""
+    """Return the reader for the option `pushFilters`."""
     return (PushingBatchReader if options.push_filters else BatchReader)(options, columns)

@@ -1,6 +1,7 @@
-"""The brokers' logs as the driver's side of a query looks at them: again and again, and cheaply.
+"""What the driver's side of a query knows of the brokers' logs: topics, partitions, and log ends.
 
-Spark asks an idle query for news every 10 ms, so answers are kept, the longer the more they cost.
+Spark asks an idle query for new messages every 10 ms. Answers are therefore cached, and expensive
+answers are cached longer.
 """
 
 from __future__ import annotations
@@ -23,58 +24,74 @@ from zkconsumer.zk.client import ZooKeeperClient
 _log = logging.getLogger(__name__)
 
 ENDS_S: Final = 0.2
-"""Seconds that the ends of logs are kept at least: a batch takes Spark about half a second in any
-case."""
+"""Minimum time to cache the ends of logs, in seconds. A batch takes Spark about 0.5 s anyway."""
 
 IDLE_COSTS: Final = 30
-"""What is looked at again and again while a query is idle is left alone for this many times the
-processor time that it took: so each costs at most a thirtieth of a core, however many partitions
-there are."""
+"""Ratio of pause to cost for requests that an idle query repeats: after a request that used 1 s of
+processor time, the query waits 30 s.
+
+So each kind of request costs at most 1/30 of a core, for any number of partitions.
+"""
 
 ENDS_IDLE_S: Final = 10.0
-"""Seconds that the ends are kept at most, while the query is idle: then a message waits as long.
-The back-off reaches this with about 10,000 partitions."""
+"""Maximum time to cache the ends of logs while the query is idle, in seconds. A new message may
+wait this long. The cache time reaches this maximum at about 10,000 partitions.
+"""
 
 STARTS_S: Final = 300.0
-"""Seconds that the beginnings of logs are kept. Only retention moves them, and an idle query has
-read everything before their ends."""
+"""Time to cache the beginnings of logs, in seconds. Only retention moves them, and an idle query
+has read all logs to their ends.
+"""
 
 MOVING_STARTS_S: Final = 10.0
-"""The same where there is something to read: retention may take it away before a task comes."""
+"""Time to cache the beginning of a log from which a batch reads, in seconds: retention may delete
+messages before a task reads them.
+"""
 
 TOPICS_S: Final = 1.0
-"""Seconds that topics, partitions and leaders are kept at least: an answer for a whole cluster is
-large. Without need they are not asked for at all."""
+"""Minimum time to cache topics, partitions and leaders, in seconds. The answer covers the whole
+cluster and is large, so it is requested only when needed.
+"""
 
 TOPICS_IDLE_S: Final = 30.0
-"""Seconds that they are kept at most, where new partitions are looked for."""
+"""Maximum time to cache topics, partitions and leaders for a query that looks for new partitions,
+in seconds.
+"""
 
 PAUSE_S: Final = 0.05
-"""Seconds that an answer without news is held back at least. Spark asks again after 10 ms, which
-would take a tenth of a core for nothing; a query with several sources waits for each of them."""
+"""Minimum delay of an answer without new messages, in seconds.
+
+Spark asks again after 10 ms, which would cost a tenth of a core. The delay is short because a query
+with several sources waits for each of them.
+"""
 
 PAUSE_IDLE_S: Final = 1.0
-"""Seconds that it is held back at most."""
+"""Maximum delay of an answer without new messages, in seconds."""
 
 BROKERS_S: Final = 60.0
-"""Seconds that the brokers which tasks begin with are kept: a look-up takes a session of its own,
-and a cluster does not exchange all its brokers within a minute."""
+"""Time to cache the tasks' bootstrap brokers, in seconds. A look-up needs a ZooKeeper session of
+its own, and a cluster does not replace all its brokers within a minute.
+"""
 
 ASK_S: Final = 2.0
-"""Seconds that one question to the brokers may take. A query is not stopped sooner than that."""
+"""Time limit of one request to the brokers, in seconds. Stopping the query may take this long."""
 
-TELL_S: Final = 30.0
-"""Seconds between two lines in the log about the same trouble."""
+LOG_EVERY_S: Final = 30.0
+"""Seconds between two log lines about the same problem."""
 
 
 class ShortLogs:
-    """Logs that end before a position which was reached in them; of one query."""
+    """Logs whose reported end lies before a position that a query has already reached in them."""
 
     def __init__(self) -> None:
         self._since: dict[TopicPartition, float] = {}
 
     def must_wait(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
-        """A leader that was just elected knows of less than it has, for `SHORT_LOG_S` at most."""
+        """Return whether to wait, because the leader may report an end that is too low.
+
+        A leader that was just elected may know of fewer messages than it stores. The wait ends
+        after `SHORT_LOG_S`.
+        """
         if position <= log.end:
             self._since.pop(tp, None)
             return False
@@ -83,21 +100,22 @@ class ShortLogs:
 
 
 def brokers_of(config: ConsumerConfig) -> list[Broker]:
-    """Those that are registered now; in a session of its own. Raises as `Connection`."""
+    """Read the registered brokers in a separate session. Raises as `ZooKeeperClient` does."""
     with ZooKeeperClient(config) as connection:
         return registered_brokers(connection)
 
 
 class Pause:
-    """Holds back answers without news, the longer the more an answer costs."""
+    """Delays answers without new messages; an answer that costs more is delayed longer."""
 
     def __init__(self) -> None:
         self._before_s: float | None = None
 
     def hold(self) -> None:
-        """Sleep `IDLE_COSTS` times what this process has spent since the last call.
+        """Sleep for `IDLE_COSTS` times the processor time used since the last call.
 
-        All that Spark makes of an answer counts: 10,000 partitions are 250 KB of JSON.
+        This includes Spark's own handling of the answer: for 10,000 partitions the answer is 250 KB
+        of JSON.
         """
         spent_s = time.process_time()
         pause_s = 0.0 if self._before_s is None else IDLE_COSTS * (spent_s - self._before_s)
@@ -105,15 +123,17 @@ class Pause:
         time.sleep(min(max(PAUSE_S, pause_s), PAUSE_IDLE_S))
 
     def end(self) -> None:
-        """There is news: what the batch costs is no reason to wait after it."""
+        """Forget the cost so far: there are new messages, and the next pause must not include the
+        cost of their batch.
+        """
         self._before_s = None
 
 
 class ClusterLogs:
-    """Topics and ends of logs, kept for a moment; of one thread at a time.
+    """Topics and log ends, cached for a short time. Only one thread may use it at a time.
 
-    Brokers that do not answer are no error: what was known stays, `trouble` says what is wrong, the
-    log says it now and then, and the brokers are looked up anew with `brokers`.
+    Brokers that do not answer cause no error. The last known values remain, `trouble` describes the
+    problem, a warning is logged from time to time, and `brokers` looks the brokers up again.
     """
 
     def __init__(self, brokers: Callable[[], Sequence[Broker]]) -> None:
@@ -121,11 +141,11 @@ class ClusterLogs:
         self._client: LogClient | None = None
         self._topics: dict[str, tuple[int, ...]] | None = None
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self._topics_at = self._ends_at = self._told_at = self._brokers_at = float("-inf")
-        # How long the topics and the ends are kept while the query is idle.
+        self._topics_at = self._ends_at = self._logged_at = self._brokers_at = float("-inf")
+        # Cache times of the topics and of the ends while the query is idle, in seconds.
         self._topics_s, self._ends_s = TOPICS_S, ENDS_S
         self._ends: dict[TopicPartition, LogRange | str] = {}
-        # The beginnings of logs, each with the moment when it was asked for.
+        # The beginning of each log, and when it was requested.
         self._starts: dict[TopicPartition, tuple[int, float]] = {}
         self.is_idle = False
         self.brokers: tuple[Broker, ...] = ()
@@ -133,12 +153,12 @@ class ClusterLogs:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether `ends` would answer from memory, for the partitions of last time."""
+        """Whether `ends` would answer from its cache for the same partitions as the last time."""
         kept_s = self._ends_s if self.is_idle else ENDS_S
         return time.monotonic() - self._ends_at < kept_s
 
     def topics(self) -> Mapping[str, tuple[int, ...]] | None:
-        """The partitions of all topics; None as long as no broker has ever answered."""
+        """Return the partitions of all topics, or None if no broker has answered yet."""
         if time.monotonic() - self._topics_at >= self._topics_s:
             self._refresh()
         return self._topics
@@ -146,9 +166,9 @@ class ClusterLogs:
     def ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogRange | str]:
-        """Where these logs begin and end; in place of what cannot be known stands the reason.
+        """Return where each log begins and ends, or the reason why that is unknown.
 
-        The beginning may be `STARTS_S` old: see `renewed`.
+        The beginning may be `STARTS_S` old; `renewed` returns a newer one.
         """
         if not self.is_fresh or not self._ends.keys() >= set(partitions):
             if self._client is None or not self._partitions.issuperset(partitions):
@@ -161,7 +181,9 @@ class ClusterLogs:
     def renewed(
         self, partitions: Collection[TopicPartition], kept_s: float = MOVING_STARTS_S
     ) -> Mapping[TopicPartition, LogRange | str]:
-        """`ends` of partitions that are going to be read; no beginning is older than `kept_s`."""
+        """Return `ends` for partitions that are about to be read, with beginnings at most `kept_s`
+        seconds old.
+        """
         if self._client is not None:
             self._find_starts(self._client, partitions, kept_s)
             for tp in partitions:
@@ -186,15 +208,17 @@ class ClusterLogs:
         self._ends_at = time.monotonic()
         reasons = [f"{tp}: {one}" for tp, one in self._ends.items() if isinstance(one, str)]
         if reasons:
-            # Leaders may have moved: look them up at the next question.
+            # Leaders may have changed: look them up at the next request.
             self._topics_at = float("-inf")
             self._partitions = frozenset()
-        self._tell("; ".join(reasons[:5]))
+        self._log_trouble("; ".join(reasons[:5]))
 
     def _find_starts(
         self, client: LogClient, partitions: Collection[TopicPartition], kept_s: float
     ) -> dict[TopicPartition, str]:
-        """Ask where logs begin, if that is not known or older; the answer is what went wrong."""
+        """Request the beginnings that are unknown or older than `kept_s`. Return the errors by
+        partition.
+        """
         now = time.monotonic()
         never = (0, float("-inf"))
         asked = [tp for tp in partitions if now - self._starts.get(tp, never)[1] >= kept_s]
@@ -205,24 +229,31 @@ class ClusterLogs:
     def at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | str | None]:
-        """As `kafka.logs.offsets_at`."""
+        """Return the offsets of a time, as `kafka.logs.offsets_at` does."""
         self.topics()
         if self._client is None:
             return dict.fromkeys(partitions, self.trouble)
         return self._client.at(partitions, timestamp_ms)
 
     def bootstrap(self) -> tuple[Broker, ...]:
-        """The brokers that tasks begin with. Raises SparkSourceError where none is registered, and
-        what looking them up raises, unless some were known before."""
+        """Return the brokers to which tasks connect first.
+
+        Raises:
+            SparkSourceError: no broker is registered.
+            ZkConsumerError: the look-up failed, and no brokers were known before.
+        """
         if time.monotonic() - self._brokers_at >= BROKERS_S:
             try:
                 self._find_brokers()
             except ZkConsumerError:
                 if not self.brokers:
                     raise
-                _log.warning("tasks begin with the brokers known before", exc_info=True)
+                _log.warning(
+                    "looking up the brokers failed; tasks connect to the brokers known before",
+                    exc_info=True,
+                )
         if not self.brokers:
-            raise SparkSourceError(NO_BROKER, where=BROKER_IDS, remedy="start one")
+            raise SparkSourceError(NO_BROKER, where=BROKER_IDS, remedy="start a broker")
         return self.brokers
 
     def _find_brokers(self) -> None:
@@ -242,25 +273,25 @@ class ClusterLogs:
                 for one in numbers
             )
             self._topics_s = _kept_s(spent_s, TOPICS_S, TOPICS_IDLE_S)
-            self._tell("")
+            self._log_trouble("")
         except FetchError as error:
             self._client, self._topics_s = None, TOPICS_S
-            self._tell(str(error))
+            self._log_trouble(str(error))
         except ZkConsumerError as error:
-            self._tell(str(error))
+            self._log_trouble(str(error))
         self._topics_at = time.monotonic()
 
-    def _tell(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         now = time.monotonic()
-        if trouble and (now - self._told_at >= TELL_S):
-            self._told_at = now
-            _log.warning("waiting for the brokers: %s", trouble)
+        if trouble and (now - self._logged_at >= LOG_EVERY_S):
+            self._logged_at = now
+            _log.warning("the brokers do not answer, retrying: %s", trouble)
         elif self.trouble and not trouble:
-            self._told_at = float("-inf")
-            _log.info("the brokers answer again")
+            self._logged_at = float("-inf")
+            _log.info("the brokers answer requests again")
         self.trouble = trouble
 
 
 def _kept_s(spent_s: float, least_s: float, most_s: float) -> float:
-    """How long something is kept that was begun at this processor time of the process."""
+    """Return how long to cache an answer, given the processor time at which its request started."""
     return min(max(least_s, IDLE_COSTS * (time.process_time() - spent_s)), most_s)

@@ -1,8 +1,9 @@
-"""`format("zkconsumer")`: what Spark asks for a query's readers.
+"""`format("zkconsumer")`: the data source object from which Spark gets a query's readers.
 
-Spark makes an instance per `load()`, in a process of its own, and pickles it. So that a wrong
-option is told of at once, all that can be checked without servers is checked when it is made.
-Parameter names are Spark's: it calls by keyword (`pyspark.sql.datasource.DataSource`).
+Spark creates one instance per `load()` in a Python process of its own and pickles it. The
+constructor checks everything that needs no server, so that a wrong option fails at once. Parameter
+names are Spark's, because Spark calls these methods by keyword
+(`pyspark.sql.datasource.DataSource`).
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from zkconsumer.spark.schema import SCHEMA, columns_of
 
 
 class ZkConsumerSource(Pickled, DataSource):
-    """Topics of Kafka through a legacy group: batches, and streams in both modes."""
+    """Kafka topics of a legacy cluster, for batch reads and for streams in both modes."""
 
     @one_sentence()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._parsed = SourceOptions.parse(options)
         self._has_reader = False
-        # Made once for each `load()`: every reader of the DataFrame knows it.
+        # All readers of one DataFrame share this id.
         self._frame = uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
-        """From process to process on the driver all; with a reader to executors, who need none."""
+        """Return all state between processes on the driver, and none once a reader exists:
+        executors need none.
+        """
         return {} if self._has_reader else self.__dict__
 
     @classmethod
@@ -68,10 +71,10 @@ class ZkConsumerSource(Pickled, DataSource):
 
 
 class Refusal(DataSourceStreamReader):
-    """Raises an error at the engine's first call.
+    """A reader that raises `error` at Spark's first call.
 
-    What `streamReader` raises Spark 4.3 hides behind a mistake of its own (`reader` is unbound when
-    `python_streaming_source_runner` cleans up).
+    Spark 4.3 hides an exception raised by `streamReader` behind an error of its own: `reader` is
+    unbound when `python_streaming_source_runner` cleans up.
     """
 
     def __init__(self, error: ZkConsumerError) -> None:

@@ -1,8 +1,6 @@
-"""Which messages a task or a batch reads: whole ranges of offsets, as values.
+"""Ranges of offsets: the messages of a batch, their form in the checkpoint, and their tasks.
 
-Everything here is pure; offsets are those of the Kafka log, `start` included and `end` not.
-
-Which messages the next batch has, and how they are dealt to tasks; everything here is pure.
+A range includes its start and excludes its end. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -31,24 +29,28 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages at most; no `__len__`, by which a tuple is copied and pickled."""
+        """Return the number of offsets in the range. This is no `__len__`, because copying and
+        pickling a tuple use that.
+        """
         return max(0, self.end - self.start)
 
 
 StreamOffset = dict[str, dict[str, list[int]]]
-"""What Spark's checkpoint keeps of a batch: `{"topic": {"0": [start, end]}}`.
+"""The form of a batch in Spark's checkpoint: `{"topic": {"0": [start, end]}}`.
 
-It describes the batch by itself: a replay needs neither the batch before it nor who owns what. A
-partition without news keeps `[end, end]`. A third number only tells a repetition apart.
+It describes a batch completely: a replay needs neither the previous batch nor the group's owners. A
+partition without new messages has `[end, end]`. A third number distinguishes a repeated batch from
+its original.
 """
 
 
 def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = None) -> StreamOffset:
-    """The checkpoint's form; topics and partitions in order, since Spark compares it as text.
+    """Return the checkpoint form of these ranges.
 
-    The text of `unlike` would mean no news to Spark; where the same ranges are to be read once more
-    (an operator's rewind, a topic made anew), a third number tells the two apart. Without any
-    partition, the topic with the empty name does.
+    Topics and partitions are sorted, because Spark compares the forms as text. To Spark, text equal
+    to `unlike` means that there are no new messages. If the same ranges must be read once more (an
+    operator rewound the group, or a topic was created again), a third number makes the text
+    different. Without any partition, an empty topic name does that.
     """
     found: StreamOffset = {}
     for one in sorted(ranges):
@@ -64,10 +66,10 @@ def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = No
 
 
 def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[OffsetRange]:
-    """The ranges of a checkpoint's offset.
+    """Return the ranges of an offset from the checkpoint.
 
     Raises:
-        SparkSourceError: it is none of ours: the checkpoint is another source's.
+        SparkSourceError: the offset has another form, so another source wrote the checkpoint.
     """
     try:
         return [
@@ -77,21 +79,23 @@ def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[Offse
         ]
     except (AttributeError, TypeError, ValueError) as error:
         raise SparkSourceError(
-            "the checkpoint holds an offset that this source has not written",
+            "the checkpoint contains an offset that this source did not write",
             where=json.dumps(offset)[:200],
             remedy="give the query a checkpoint of its own",
         ) from error
 
 
-# ---- planning ------------------------------------------------------------------------------------
+# ---- Planning a batch and its tasks --------------------------------------------------------------
 
 
 Ranges = tuple[OffsetRange, ...]
-"""What one task reads."""
+"""The ranges that one task reads."""
 
 SHARED_TASK: Final = 5_000
-"""Messages up to which ranges share a task. They are read in about 10 ms, where a task of its own
-costs Spark some 60: many partitions with a few messages each would otherwise cost a batch seconds.
+"""Number of messages up to which small ranges share a task.
+
+Reading this many messages takes about 10 ms, while a separate task costs Spark about 60 ms. Without
+sharing, a batch of many partitions with a few messages each would take seconds.
 """
 
 
@@ -101,9 +105,10 @@ def advance(
     *,
     limit: int | None = None,
 ) -> list[OffsetRange]:
-    """From each position to the end of its log, `limit` messages in all; empty without news.
+    """Return a range for each partition, from its position to the end of its log.
 
-    A partition whose end is not known, or lies before its position, gets an empty range.
+    The ranges contain about `limit` messages in all; see `shared`. A partition whose log end is
+    unknown or lies before its position gets an empty range.
     """
     sizes = {tp: max(0, ends.get(tp, at) - at) for tp, at in positions.items()}
     shares = sizes if limit is None else shared(limit, sizes)
@@ -111,10 +116,10 @@ def advance(
 
 
 def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """`limit` messages, dealt in proportion to what each partition has.
+    """Divide `limit` messages among partitions, in proportion to the messages that each one has.
 
-    None that has any gets nothing, so that there can be as many more as there are partitions
-    (`org.apache.spark.sql.kafka010.KafkaMicroBatchStream.rateLimit`, Spark 4.3).
+    Every partition with messages gets at least one, so the sum may exceed `limit` by the number of
+    partitions (`org.apache.spark.sql.kafka010.KafkaMicroBatchStream.rateLimit`, Spark 4.3).
     """
     total = sum(sizes.values())
     if total <= limit:
@@ -125,21 +130,22 @@ def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartiti
 
 
 def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -> list[Ranges]:
-    """Deal ranges to tasks: a task a partition, but small ones together, and large ones in parts.
+    """Distribute ranges over tasks.
 
-    With more non-empty ranges than `min_partitions`, those that are small share tasks of up to
-    `SHARED_TASK` messages, and there are never fewer tasks than `min_partitions`. With fewer, they
-    are split in proportion to their sizes, as `org.apache.spark.sql.kafka010.
-    KafkaOffsetRangeCalculator` of Spark 4.3 does; rounding can make it a few more or fewer.
+    If there are more non-empty ranges than `min_partitions`, each large range gets its own task,
+    and small ranges share tasks of up to `SHARED_TASK` messages; there are at least
+    `min_partitions` tasks. If there are fewer, the ranges are split in proportion to their sizes,
+    as in `org.apache.spark.sql.kafka010.KafkaOffsetRangeCalculator` of Spark 4.3; rounding may add
+    or remove a few tasks.
     """
-    whole = sorted(one for one in ranges if one.size)
-    if min_partitions is not None and min_partitions > len(whole):
-        return [(part,) for part in _split(whole, min_partitions)]
-    large = [one for one in whole if one.size >= SHARED_TASK]
-    small = [one for one in whole if one.size < SHARED_TASK]
+    nonempty = sorted(one for one in ranges if one.size)
+    if min_partitions is not None and min_partitions > len(nonempty):
+        return [(part,) for part in _split(nonempty, min_partitions)]
+    large = [one for one in nonempty if one.size >= SHARED_TASK]
+    small = [one for one in nonempty if one.size < SHARED_TASK]
     needed = -(-_size(small) // SHARED_TASK)
     bins = min(len(small), max(needed, (min_partitions or 0) - len(large)))
-    return sorted([*((one,) for one in large), *_together(small, bins)])
+    return sorted([*((one,) for one in large), *_packed(small, bins)])
 
 
 def _split(ranges: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
@@ -167,8 +173,8 @@ def _parts(size: int, total: int, wanted: int) -> int:
     return max(1, round(size / total * wanted))
 
 
-def _together(ranges: Sequence[OffsetRange], bins: int) -> list[Ranges]:
-    """The largest first, each into what has least: no bin is much fuller than another."""
+def _packed(ranges: Sequence[OffsetRange], bins: int) -> list[Ranges]:
+    """Distribute ranges over bins, the largest range first and always into the emptiest bin."""
     filled: list[tuple[int, int, list[OffsetRange]]] = [(0, number, []) for number in range(bins)]
     for one in sorted(ranges, key=attrgetter("size"), reverse=True):
         size, number, members = filled[0]

@@ -1,7 +1,8 @@
-"""From what the options say to partitions and offsets: what is read, where it begins and ends.
+"""Resolve a query's options to partitions and offsets: what is read, and from where to where.
 
-Rules: Spark's Kafka connector (`org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin`, 4.3), and
-for `zookeeper` those of the old consumer (`kafka.consumer.ZookeeperConsumerConnector`).
+The rules are those of Spark's Kafka connector
+(`org.apache.spark.sql.kafka010.KafkaOffsetReaderAdmin`, Spark 4.3). For `zookeeper` they are those
+of the old consumer (`kafka.consumer.ZookeeperConsumerConnector`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Logs = Mapping[TopicPartition, LogRange]
 def partitions_of(
     options: SourceOptions, topics: Mapping[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Those of the existing `topics` that are asked for, in order."""
+    """Return the partitions of `topics` to which the options subscribe, in order."""
     wanted = options.subscription
     if isinstance(wanted, Assigned):
         return sorted(
@@ -69,7 +70,7 @@ def partitions_of(
 
 
 def absent(options: SourceOptions, found: Collection[TopicPartition]) -> list[str]:
-    """What is asked for by name and is not there."""
+    """Return what the options name explicitly and `found` does not contain."""
     wanted = options.subscription
     if isinstance(wanted, Topics):
         return sorted(wanted.threads.keys() - {tp.topic for tp in found})
@@ -86,18 +87,20 @@ def _internal(config: ConsumerConfig) -> frozenset[str]:
     return (DEFAULT if release == AUTO_RELEASE else profile(release)).internal_topics
 
 
-# ---- logs ---------------------------------------------------------------------------------------
+# ---- Waiting for topics and logs -----------------------------------------------------------------
 
 
 def await_topics(cluster: ClusterLogs, *, limit_s: float) -> Mapping[str, tuple[int, ...]]:
-    """Raises SparkSourceError when no broker answers for `limit_s`."""
+    """Return the partitions of all topics. Raises SparkSourceError if no broker answers within
+    `limit_s`.
+    """
     deadline = time.monotonic() + limit_s
     while (topics := cluster.topics()) is None:
         if time.monotonic() > deadline:
             raise SparkSourceError(
                 f"no broker answered for {limit_s:g} s",
                 where=cluster.trouble,
-                remedy="see that brokers run and are registered in this ZooKeeper",
+                remedy="check that brokers run and are registered in this ZooKeeper",
             )
         time.sleep(_RETRY_S)
     return topics
@@ -106,7 +109,10 @@ def await_topics(cluster: ClusterLogs, *, limit_s: float) -> Mapping[str, tuple[
 def await_ends(
     cluster: ClusterLogs, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, LogRange]:
-    """Raises SparkSourceError when not all of them are known within `limit_s`."""
+    """Return where the log of each partition begins and ends.
+
+    Raises SparkSourceError if the range of a log is still unknown after `limit_s`.
+    """
     deadline = time.monotonic() + limit_s
     while True:
         ends = cluster.ends(partitions)
@@ -116,26 +122,27 @@ def await_ends(
         if time.monotonic() > deadline:
             reasons = [f"{tp}: {one}" for tp, one in ends.items() if isinstance(one, str)]
             raise SparkSourceError(
-                f"where {len(reasons)} logs end is not known after {limit_s:g} s",
+                f"the ends of {len(reasons)} logs are still unknown after {limit_s:g} s",
                 where="; ".join(reasons[:5]),
-                remedy="see that their leaders run",
+                remedy="check that the leaders of these partitions run",
             )
         time.sleep(_RETRY_S)
 
 
-# ---- offsets ------------------------------------------------------------------------------------
+# ---- From positions to offsets -------------------------------------------------------------------
 
 
 def offsets_of(
     options: SourceOptions, side: Side, logs: Logs, cluster: ClusterLogs
 ) -> dict[TopicPartition, int]:
-    """Where each of these partitions begins, or ends.
+    """Return the offset at which each partition starts or ends, according to `side`.
 
     Raises:
-        ConfigError: JSON that names other partitions than there are; times on brokers before 0.10.
-        SparkSourceError: an offset that the log has not got (`failOnDataLoss`), a starting time
-            that no message has reached, or a time that a broker could not look up.
-        ZooKeeperUnreachableError, MalformedZnodeError: of the group's stored offsets.
+        ConfigError: JSON names other partitions than those that are read, or times are given for
+            brokers before 0.10.
+        SparkSourceError: an offset is outside the log (`failOnDataLoss`), no message has the
+            starting time or a later one, or a broker could not look up a time.
+        ZooKeeperUnreachableError, MalformedZnodeError: the group's stored offsets cannot be read.
     """
     position = options.starting if side == "starting" else options.ending
     match position:
@@ -155,7 +162,9 @@ def offsets_of(
 
 
 def _check_named(side: Side, position: Position, logs: Logs) -> None:
-    """As in Spark's connector all partitions must be named, so that none is forgotten."""
+    """Check that the position names exactly these partitions, as Spark's connector does: none is
+    forgotten.
+    """
     named = (
         position.offsets
         if isinstance(position, AtOffsets)
@@ -164,17 +173,17 @@ def _check_named(side: Side, position: Position, logs: Logs) -> None:
     option = f"{side}Offsets" + ("ByTimestamp" if isinstance(position, AtTimes) else "")
     if missing := sorted(logs.keys() - named.keys()):
         raise ConfigError(
-            f"{option} leaves partitions out",
+            f"{option} does not name all partitions",
             where=_few(missing),
-            remedy="name all, with -2 for earliest and -1 for latest"
+            remedy="name every partition; -2 means earliest and -1 latest"
             if isinstance(position, AtOffsets)
-            else "name all",
+            else "name every partition",
         )
     if unknown := sorted(named.keys() - logs.keys()):
         raise ConfigError(
             f"{option} names partitions that are not read",
             where=_few(unknown),
-            remedy="leave them out, or subscribe to them",
+            remedy="remove them, or subscribe to them",
         )
 
 
@@ -185,10 +194,10 @@ def _at_times(
     assert isinstance(position, AtTime | AtTimes)
     if not are_times_exact(cluster.bootstrap()):
         raise ConfigError(
-            "brokers before 0.10 do not know the times of messages",
+            "brokers before 0.10 do not store the timestamps of messages",
             where=f"{side}Timestamp, {side}OffsetsByTimestamp",
-            remedy=f"set {side}Offsets; `zkconsumer offsets reset` can plan by the times of"
-            " log segments",
+            remedy=f"set {side}Offsets; `zkconsumer offsets reset` can use the times of log"
+            " segments",
         )
     _check_named(side, position, logs)
     by_time: dict[int, list[TopicPartition]] = {}
@@ -202,20 +211,22 @@ def _at_times(
         for tp, offset in cluster.at(partitions, at_ms).items():
             if isinstance(offset, str):
                 raise SparkSourceError(
-                    "a broker did not look up a time", where=f"{tp}: {offset}", remedy="try again"
+                    "a broker could not look up a time", where=f"{tp}: {offset}", remedy="try again"
                 )
             if offset is None and side == "starting" and options.without_match == "error":
                 raise SparkSourceError(
-                    f"no message of {tp} is of {at_ms} (ms since 1970) or later",
+                    f"no message of {tp} has the timestamp {at_ms} (ms since 1970) or a later one",
                     where=f"{side}Timestamp, {side}OffsetsByTimestamp",
-                    remedy="startingOffsetsByTimestampStrategy=latest begins at the end then",
+                    remedy="startingOffsetsByTimestampStrategy=latest starts at the log's end",
                 )
             found[tp] = logs[tp].end if offset is None else offset
     return found
 
 
 def _stored(options: SourceOptions, logs: Logs, cluster: ClusterLogs) -> dict[TopicPartition, int]:
-    """What the group has stored; else, or where the log has no longer got it, by the reset."""
+    """Return the group's stored offsets; apply `auto.offset.reset` where there is none or the log
+    does not contain it.
+    """
     config = options.config
     stored = stored_offsets(config, logs)
     found: dict[TopicPartition, int] = {}
@@ -224,8 +235,8 @@ def _stored(options: SourceOptions, logs: Logs, cluster: ClusterLogs) -> dict[To
         found[tp] = stored.get(tp, reset)
         if not log.start <= found[tp] <= log.end:
             _log.warning(
-                "%s: the group's offset %d is not in the log of %d to %d: reset to %d"
-                " (auto.offset.reset)",
+                "%s: the group's offset %d is outside the log, which has offsets %d to %d;"
+                " reset to %d (auto.offset.reset)",
                 tp,
                 found[tp],
                 log.start,
@@ -239,10 +250,14 @@ def _stored(options: SourceOptions, logs: Logs, cluster: ClusterLogs) -> dict[To
 def stored_offsets(
     config: ConsumerConfig, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The group's offsets, as a member of it would find them (`offsets.storage`).
+    """Return the group's stored offsets, as a member of the group would find them
+    (`offsets.storage`).
 
-    Raises MalformedZnodeError for a znode that holds none, SparkSourceError where Kafka does not
-    tell, and what `Connection` raises.
+    Raises:
+        MalformedZnodeError: an offset znode does not hold an offset.
+        SparkSourceError: Kafka does not return an offset of the group.
+        ZooKeeperUnreachableError, ChrootMissingError, ConfigError: as `ZooKeeperClient` raises
+            them.
     """
     where = storage(config)
     found: dict[TopicPartition, int] = {}
@@ -260,53 +275,57 @@ def stored_offsets(
     for tp, one in kafka.items():
         if isinstance(one, str):
             raise SparkSourceError(
-                "Kafka does not tell the group's offset", where=f"{tp}: {one}", remedy="try again"
+                "Kafka did not return the group's offset", where=f"{tp}: {one}", remedy="try again"
             )
         if one is not None:
             found[tp] = max(one.offset, found.get(tp, 0))
     return found
 
 
-# ---- what the log no longer has -----------------------------------------------------------------
+# ---- Offsets outside the log ---------------------------------------------------------------------
 
 
 def within(tp: TopicPartition, offset: int, log: LogRange, *, fail_on_data_loss: bool) -> int:
-    """`offset`, or the nearest that the log has.
+    """Return `offset` if the log contains it, or else the nearest offset that it contains.
 
-    A log that begins later has lost messages; one that ends earlier was cut off after an unclean
-    election, or its topic was made anew. Raises SparkSourceError, or says so in the log.
+    A log that starts after `offset` has lost messages. A log that ends before `offset` was
+    truncated by an unclean leader election, or its topic was deleted and created again.
+
+    Raises:
+        SparkSourceError: the log does not contain `offset`, and `fail_on_data_loss` is true.
+            Otherwise a warning is logged.
     """
     if log.start <= offset <= log.end:
         return offset
     nearest = min(max(offset, log.start), log.end)
     what = (
-        f"messages {offset} to {log.start - 1} of {tp} are not in the log any more"
+        f"messages {offset} to {log.start - 1} of {tp} are no longer in the log"
         if offset < log.start
-        else f"the log of {tp} ends at {log.end}, before the offset {offset} that was reached"
+        else f"the log of {tp} ends at {log.end}, before offset {offset}, which was reached earlier"
     )
     if fail_on_data_loss:
         raise SparkSourceError(
             what,
-            where=f"the log has {log.start} to {log.end}",
-            remedy=f"failOnDataLoss=false goes on at {nearest}",
+            where=f"the log has offsets {log.start} to {log.end}",
+            remedy=f"failOnDataLoss=false continues at offset {nearest}",
         )
-    _log.warning("%s: going on at %d (failOnDataLoss=false)", what, nearest)
+    _log.warning("%s; reading continues at offset %d (failOnDataLoss=false)", what, nearest)
     return nearest
 
 
 def batch_ranges(options: SourceOptions, cluster: ClusterLogs) -> list[OffsetRange]:
-    """What a batch read reads, empty ranges included; `options` are completed by `for_batch`.
+    """Return the ranges that a batch read reads, empty ones included.
 
-    Raises SparkSourceError where a topic that is named does not exist, and as `await_ends`,
-    `offsets_of` and `within`.
+    `options` must come from `for_batch`. Raises SparkSourceError if a topic or partition that the
+    options name does not exist, and as `await_ends`, `offsets_of` and `within` do.
     """
     limit_s = options.config.socket_timeout_s
     partitions = partitions_of(options, await_topics(cluster, limit_s=limit_s))
     if missing := absent(options, partitions):
         raise SparkSourceError(
-            "there is nothing of that name to read",
+            "a topic or partition to read does not exist",
             where=_few(missing),
-            remedy="check the spelling, and the chroot of zookeeper",
+            remedy="check the spelling, and the chroot in the option zookeeper",
         )
     logs = await_ends(cluster, partitions, limit_s=limit_s)
     strict = options.fail_on_data_loss

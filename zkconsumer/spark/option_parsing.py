@@ -1,9 +1,9 @@
-"""Options that Spark hands over, for both formats: strict in their names and in their values.
+"""Parsing of Spark options for both formats: option names, plain values, and start and end
+positions.
 
-Where a query begins and a batch read ends, as the user's options say it.
-
-The words and JSON forms are those of Spark's Kafka connector (`KafkaOffsetRangeLimit`,
-`org.apache.spark.sql.kafka010.JsonUtils`), with `zookeeper` added. Everything here is pure.
+Names and values are checked strictly. The words and JSON forms of positions are those of Spark's
+Kafka connector (`KafkaOffsetRangeLimit`, `org.apache.spark.sql.kafka010.JsonUtils`), plus
+`zookeeper`. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ T = TypeVar("T")
 def named(
     options: Mapping[str, str], names: Mapping[str, str], *, hint: Callable[[str], str]
 ) -> dict[str, str]:
-    """The options by their right names, without regard to case.
+    """Return the options under their documented names; the case of the given names does not matter.
 
-    `names`: in lower case -> as the documentation writes it. Raises one ConfigError for all that
-    are none of these, with what `hint` says of each.
+    Args:
+        names: the documented name for each name in lower case.
+        hint: returns a hint for a name that is unknown.
+
+    Raises:
+        ConfigError: some names are unknown. One error lists all of them, each with its hint.
     """
     given: dict[str, str] = {}
     faults: list[tuple[str, str]] = []
@@ -48,13 +52,15 @@ def named(
 
 
 def nearest(key: str, names: Mapping[str, str]) -> str:
-    """A hint: which of the right names was probably meant."""
+    """Return a hint that suggests the known name that is most similar to `key`."""
     near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
-    return f"did you mean {names[near[0]]}?" if near else "see docs/spark.md for all there are"
+    return f"did you mean {names[near[0]]}?" if near else "docs/spark.md lists all options"
 
 
 def choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:
-    """One of these words. Raises ConfigError."""
+    """Return the value of the word that the option holds, or `default`. Raises ConfigError for any
+    other word.
+    """
     text = given.get(name)
     if text is None:
         return default
@@ -66,12 +72,14 @@ def choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default:
 
 
 def flag(given: Mapping[str, str], name: str, default: str) -> bool:
-    """true or false. Raises ConfigError."""
+    """Return the option as a boolean. Raises ConfigError for anything but `true` and `false`."""
     return choice({name: default, **given}, name, {"true": True, "false": False}, False)
 
 
 def whole(given: Mapping[str, str], name: str, most: int) -> int | None:
-    """A whole number from 1 on; None where none is given. Raises ConfigError."""
+    """Return the option as an integer from 1 to `most`, or None if it is absent. Raises
+    ConfigError.
+    """
     text = given.get(name)
     if text is None:
         return None
@@ -79,15 +87,16 @@ def whole(given: Mapping[str, str], name: str, most: int) -> int | None:
         raise ConfigError(
             f"bad value {text[:80]!r} of {name}",
             where=name,
-            remedy=f"a whole number from 1 to {most}",
+            remedy=f"set a whole number from 1 to {most}",
         )
     return int(text)
 
 
-# ---- positions -----------------------------------------------------------------------------------
+# ---- Where a query starts and where a batch read ends --------------------------------------------
 
 
-# In JSON, in place of an offset (Spark: `KafkaOffsetRangeLimit.LATEST` and `EARLIEST`).
+# These numbers stand for the two ends of a log in JSON offsets (Spark:
+# `KafkaOffsetRangeLimit.LATEST` and `EARLIEST`).
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -95,30 +104,32 @@ _MAX: Final = 2**63 - 1
 
 
 class Place(Enum):
-    """A place that each log has for itself."""
+    """A position that is resolved for each log separately."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
-    ZOOKEEPER = "zookeeper"  # what the group has stored, else by auto.offset.reset
+    ZOOKEEPER = "zookeeper"  # the group's stored offset, or auto.offset.reset if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """These offsets; `EARLIEST` and `LATEST` among them."""
+    """An offset for each partition; `EARLIEST` and `LATEST` are allowed."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message of that time (ms since 1970) or later, in every partition."""
+    """The first message with this timestamp (ms since 1970) or later, in every partition."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """As `AtTime`, for each partition its own."""
+    """The first message with a timestamp (ms since 1970) or later, with a separate time for each
+    partition.
+    """
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -127,7 +138,7 @@ Position = Place | AtOffsets | AtTime | AtTimes
 
 
 def parse_offsets(option: str, text: str) -> Place | AtOffsets:
-    """`earliest`, `latest`, `zookeeper`, or `{"topic":{"0":23,"1":-2}}`. Raises ConfigError."""
+    """Parse `earliest`, `latest`, `zookeeper` or `{"topic":{"0":23}}`. Raises ConfigError."""
     word = text.strip().lower()
     if word in {place.value for place in Place}:
         return Place(word)
@@ -136,30 +147,30 @@ def parse_offsets(option: str, text: str) -> Place | AtOffsets:
         raise ConfigError(
             f"bad value {text[:80]!r} of {option}",
             where=option,
-            remedy=f"earliest, latest, zookeeper, or JSON such as {form}",
+            remedy=f"set earliest, latest, zookeeper, or JSON such as {form}",
         )
     return AtOffsets(_by_partition(option, text, least=EARLIEST, form=form))
 
 
 def parse_time(option: str, text: str) -> AtTime:
-    """Milliseconds since 1970. Raises ConfigError."""
+    """Parse a time in milliseconds since 1970. Raises ConfigError."""
     if not (text.strip().isascii() and text.strip().isdigit()) or int(text) > _MAX:
         raise ConfigError(
             f"bad value {text[:80]!r} of {option}",
             where=option,
-            remedy="a whole number of milliseconds since 1970, for all partitions",
+            remedy="set a whole number of milliseconds since 1970; it applies to all partitions",
         )
     return AtTime(int(text))
 
 
 def parse_times(option: str, text: str) -> AtTimes:
-    """`{"topic":{"0":1700000000000}}`, in ms since 1970. Raises ConfigError."""
+    """Parse `{"topic":{"0":1700000000000}}`; times are in ms since 1970. Raises ConfigError."""
     form = '{"topic":{"0":1700000000000}}, in ms since 1970'
     return AtTimes(_by_partition(option, text, least=0, form=form))
 
 
 def parse_partitions(option: str, text: str) -> Mapping[str, tuple[int, ...]]:
-    """`{"topic":[0,1]}` (Spark: `assign`). Raises ConfigError."""
+    """Parse `{"topic":[0,1]}`, the form of Spark's option `assign`. Raises ConfigError."""
     form = '{"topic":[0,1]}'
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(option, text, form).items():
@@ -209,5 +220,5 @@ def _topic(option: str, name: str) -> str:
 
 def _bad(option: str, text: str, form: str) -> ConfigError:
     return ConfigError(
-        f"bad value {text[:80]!r} of {option}", where=option, remedy=f"JSON such as {form}"
+        f"bad value {text[:80]!r} of {option}", where=option, remedy=f"set JSON such as {form}"
     )

@@ -1,6 +1,6 @@
-"""The columns of a record, as those of Spark's Kafka connector; a user's schema names some of them.
+"""The columns of a record: those of Spark's Kafka connector, of which a schema may select some.
 
-Spark: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`, without headers.
+Source: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`, without headers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _TYPES: dict[str, DataType] = {
 }
 
 SCHEMA = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
-"""What a query has without `.schema(...)`."""
+"""The schema of a query that does not call `.schema(...)`."""
 
 
 def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tuple[str, ...]:
-    """The columns that are to be read, in the user's order; only those are built.
+    """Return the names of the columns to read, in the user's order. Only these columns are built.
 
-    `types`: all that there are; those of a record, unless another table's are given.
+    Args:
+        types: every column that the table has; by default the columns of a record.
 
-    Raises ConfigError for a column that there is not, or of another type.
+    Raises:
+        ConfigError: a column does not exist or has another type.
     """
     known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
     for one in schema.fields:
@@ -49,14 +51,15 @@ def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tu
             near = difflib.get_close_matches(one.name.lower(), map(str.lower, types), n=1)
             meant = [name for name in types if name.lower() in near]
             raise ConfigError(
-                f"no column {one.name}",
+                f"there is no column {one.name}",
                 where="schema",
-                remedy=(f"did you mean {meant[0]}? " if meant else "") + f"there are: {known}",
+                remedy=(f"did you mean {meant[0]}? " if meant else "")
+                + f"the columns are: {known}",
             )
         if one.dataType != kind:
             raise ConfigError(
                 f"column {one.name} is {kind.simpleString()}, not {one.dataType.simpleString()}",
                 where="schema",
-                remedy="read it as that, and cast it in the query",
+                remedy="use that type in the schema, and cast the column in the query",
             )
     return tuple(schema.names)

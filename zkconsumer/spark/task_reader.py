@@ -1,11 +1,10 @@
-"""What a task does: reads fixed ranges of offsets from the brokers as Arrow record batches.
+"""Reading in tasks: fixed ranges of offsets become Arrow record batches.
 
-It knows neither groups nor ZooKeeper: what it gets says which messages, and where the brokers are.
-A range is read exactly, on each try anew: holes that compaction or transactions have left are
-passed over, and what is no longer in the log is an error or a line in the log
-(`failOnDataLoss`, Spark: `org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer`).
-
-What the driver gives a task, and what every reader's `read` does with it.
+A task knows neither groups nor ZooKeeper. The driver gives it ranges and the brokers' addresses
+(`planned`), and every reader's `read` passes them to `read_task`. Each attempt of a task reads
+exactly its ranges. It skips offsets that log compaction or transaction markers leave without a
+message. Messages that are no longer in the log cause an error or a warning (`failOnDataLoss`;
+Spark: `org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer`).
 """
 
 from __future__ import annotations
@@ -41,34 +40,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Messages taken from librdkafka at a time: with 10,000 the caches are lost (a fifth slower).
+# Messages per call to librdkafka. 10,000 exceed the processor's caches and cost a fifth of the
+# throughput.
 CHUNK: Final = 1000
 
-# Seconds that one call waits for a message; then what may have gone wrong is looked at.
+# Seconds that one call waits for a message. After that the reader checks for problems.
 WAIT_S: Final = 0.1
 
-# A fetch at the log's end waits so long for more (unit: ms): ranges end at what was there when they
-# were planned, so there is nothing to wait for but a log's last holes and a lagging leader.
+# Time that a broker may hold back the answer to a fetch at the log's end (ms). It is short, because
+# a range ends at an offset that existed when the batch was planned: the answer waits only if
+# trailing offsets have no message, or if the leader lags.
 FETCH_WAIT_MS: Final = 10
 
-# A full queue is looked at again after so long (unit: ms). With messages of 1 KB it lasts 5 ms; and
-# a task does nothing but read, so that it is not full for long, as a stream's may be.
+# Time until librdkafka checks a full queue again (ms). A full queue of 1 KB messages lasts 5 ms. A
+# task only reads, so its queue is not full for long, unlike a stream's.
 QUEUE_BACKOFF_MS: Final = 1
 
-# Seconds in which a leader may say that its log ends before the range does. One that has just been
-# elected knows of less than it has until its followers have asked it again.
+# Seconds during which a leader may report a log end before the end of the range. A leader that was
+# just elected knows of fewer messages than it stores until its followers fetch from it again.
 SHORT_LOG_S: Final = 5.0
 
-# Objects that may be made, while a task reads, until cycles are looked for. Messages and timestamps
-# are no part of any: with Python's 700 the search takes a fifth of the time, for nothing.
+# Allocations between two cyclic garbage collections while a task reads. Messages and timestamps are
+# never part of a cycle; Python's default of 700 would cost a fifth of the time.
 COLLECT_EVERY: Final = 1_000_000
 
-# Consumers of other brokers or settings that a worker process keeps for its next task. One more,
-# and the one that was not used for the longest time is closed.
+# Number of consumers that a worker process keeps for its next task, each with other brokers or
+# settings. If there are more, the least recently used one is closed.
 KEPT: Final = 2
 
-# Seconds without a task after which a worker process closes a consumer that it has kept: a worker
-# lives as long as its application, and a consumer has connections, threads and a timer.
+# Seconds after which a worker process closes a kept consumer that no task has used. A worker lives
+# as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
 _topic: Final[Callable[[Message], Any]] = Message.topic
@@ -78,13 +79,13 @@ _offset: Final[Callable[[Message], Any]] = Message.offset
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """With what a task reads; goes from the driver to the executors.
+    """How a task reads; the driver sends it to the executors.
 
     Attributes:
         client: librdkafka's settings, from `client_settings`.
-        patience_s: seconds without any progress, broker away or leader unknown, until that is an
-            error.
-        fail_on_data_loss: whether a message that is no longer in the log is one.
+        patience_s: seconds without any message, for instance without a leader, after which the task
+            fails.
+        fail_on_data_loss: whether the task fails if messages are no longer in the log.
     """
 
     client: Settings
@@ -93,7 +94,7 @@ class ReadSettings:
 
 
 def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settings:
-    """librdkafka's settings for tasks. Raises FetchError as `broker_settings`."""
+    """Return librdkafka's settings for tasks. Raises FetchError as `broker_settings` does."""
     return {
         **fetch_settings(config),
         **broker_settings(brokers),
@@ -106,11 +107,11 @@ def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settin
 def read_ranges(
     ranges: Iterable[OffsetRange], columns: Sequence[str], settings: ReadSettings
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The messages of these ranges, in order per partition, with these columns in this order.
+    """Yield the messages of these ranges with these columns, in order within each partition.
 
     Raises:
-        SparkSourceError: pyarrow is missing; messages are missing from the log, and
-            `fail_on_data_loss`; nothing came for `patience_s`; or the brokers refuse.
+        SparkSourceError: pyarrow is missing; messages are no longer in the log, and
+            `fail_on_data_loss` is true; no message arrived for `patience_s`; or the brokers refuse.
     """
     record_batches = _record_batches()
     left = [one for one in ranges if one.size]
@@ -119,11 +120,12 @@ def read_ranges(
     gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
         while left:
-            # A partition with two ranges is read twice; usually there is none, and one round.
+            # If a partition has two ranges, each is read in a separate pass. Usually there is one
+            # pass.
             once = {one.tp: one for one in reversed(left)}
             left = [one for one in left if one is not once[one.tp]]
             yield from record_batches(reader.read(once.values()), columns)
-    except GeneratorExit:  # Spark needs no more rows
+    except GeneratorExit:  # Spark needs no more rows, for instance because of a LIMIT
         reader.give_back()
         raise
     except BaseException:
@@ -137,7 +139,10 @@ def read_ranges(
 def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     """Import what reading needs, and keep a consumer that is connected to the partition's leader.
 
-    A broker that does not answer is no error here. Raises SparkSourceError: pyarrow is missing.
+    A broker that does not answer causes no error here.
+
+    Raises:
+        SparkSourceError: pyarrow is missing.
     """
     _record_batches()
     fetcher = _take(settings.client)
@@ -146,34 +151,37 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
 
 
 def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
-    """`arrow.record_batches`. Raises SparkSourceError: pyarrow is missing."""
+    """Import and return `arrow.record_batches`. Raises SparkSourceError if pyarrow is missing."""
     try:
         from zkconsumer.spark.arrow import record_batches  # noqa: PLC0415 - see the error
     except ImportError as error:
         raise SparkSourceError(
             f"an executor cannot read: {error}",
             where=f"{sys.executable} on {socket.gethostname()}",
-            remedy="install zkconsumer[spark] there, or let PYSPARK_PYTHON name where it is",
+            remedy="install zkconsumer[spark] there, or set PYSPARK_PYTHON to an interpreter"
+            " that has it",
         ) from error
     return record_batches
 
 
 class _Reader:
-    """One task's reading of ranges, with a consumer that it takes from those kept."""
+    """Reads the ranges of one task, with a consumer that an earlier task left if there is one."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
         self._fetcher = _take(settings.client)
         self._ranges: dict[TopicPartition, OffsetRange] = {}
-        # Where the reading of each partition stands; what is done is no longer here.
+        # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
-        # Since when nothing has come at all, and since when a log ends before its range.
+        # When messages stopped to arrive, and when each log was first seen to end before its range.
         self._idle_since: float | None = None
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """Runs of messages, each of one partition and at most `CHUNK`; one range a partition."""
+        """Yield runs of at most `CHUNK` messages of one partition. Each partition may have one
+        range.
+        """
         self._ranges = {one.tp: one for one in ranges}
         self._next = {tp: one.start for tp, one in self._ranges.items()}
         self._fetcher.assign(self._next)
@@ -182,24 +190,26 @@ class _Reader:
             messages = self._fetcher.consume(min(CHUNK, left), WAIT_S)
             if messages:
                 self._idle_since = None
-                yield from self._taken(messages)
+                yield from self._within_ranges(messages)
             else:
-                self._waited()
+                self._check_time_limits()
             while self._fetcher.faults:
-                self._met(self._fetcher.faults.popleft())
+                self._handle(self._fetcher.faults.popleft())
 
     def give_back(self) -> None:
-        """Let the next task of this process have the consumer."""
+        """Keep the consumer for the next task of this process."""
         self._fetcher.unassign(self._next)
         _keep(self._settings.client, self._fetcher)
 
     def close(self) -> None:
         self._fetcher.close()
 
-    def _taken(self, messages: list[Message]) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    def _within_ranges(
+        self, messages: list[Message]
+    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
         for tp, run in self._by_partition(messages):
             if tp not in self._next:
-                continue  # fetched beyond the end of its range
+                continue  # beyond the end of a range that is finished
             end = self._ranges[tp].end
             reached = _offset(run[-1]) + 1
             self._next[tp] = reached
@@ -228,36 +238,36 @@ class _Reader:
         self._short_since.pop(tp, None)
         self._fetcher.unassign([tp])
 
-    def _waited(self) -> None:
-        """Nothing came for `WAIT_S`."""
+    def _check_time_limits(self) -> None:
+        """Handle a call that returned no message within `WAIT_S`."""
         now = time.monotonic()
         for tp, since in list(self._short_since.items()):
             if now - since >= self._short_limit_s:
-                self._look_at_log(tp)
+                self._check_log(tp)
         if self._idle_since is None:
             self._idle_since = now
         elif self._next and now - self._idle_since >= self._settings.patience_s:
             tp, offset = next(iter(self._next.items()))
             raise SparkSourceError(
-                f"nothing came from the brokers for {self._settings.patience_s:g} s",
+                f"no message arrived from the brokers for {self._settings.patience_s:g} s",
                 where=f"{tp} from {offset} to {self._ranges[tp].end - 1}"
-                + (f", and {len(self._next) - 1} partitions more" if len(self._next) > 1 else "")
-                + (f"; last heard: {self._trouble}" if self._trouble else ""),
-                remedy="see that the brokers run, and that the partition exists and has a leader;"
-                " kafkaConsumer.pollTimeoutMs is how long a task waits",
+                + (f", and {len(self._next) - 1} more partitions" if len(self._next) > 1 else "")
+                + (f"; last error: {self._trouble}" if self._trouble else ""),
+                remedy="check that the brokers run, and that the partition exists and has a leader;"
+                " kafkaConsumer.pollTimeoutMs sets how long a task waits",
             )
 
     @property
     def _short_limit_s(self) -> float:
         return min(SHORT_LOG_S, self._settings.patience_s)
 
-    def _met(self, fault: Fault) -> None:
+    def _handle(self, fault: Fault) -> None:
         tp = fault.tp
         if fault.kind is FaultKind.PERMANENT:
             raise SparkSourceError(
                 f"the brokers refuse: {fault.text}",
                 where=str(tp or ""),
-                remedy="waiting does not mend it; the brokers' logs may say more",
+                remedy="retrying does not help; see the brokers' logs",
             )
         if fault.kind is FaultKind.LOST:
             self._fetcher.close()
@@ -265,18 +275,22 @@ class _Reader:
             self._fetcher.assign(self._next)
         elif fault.kind is FaultKind.PASSING:
             self._trouble = fault.text
-            log.info("reading goes on after: %s", fault.text)
+            log.info("reading continues after an error: %s", fault.text)
         elif tp is None or tp not in self._next:
-            return  # of a partition that is done
+            return  # the partition is finished
         elif fault.kind is not FaultKind.END:
-            self._look_at_log(tp)
+            self._check_log(tp)
         elif fault.offset >= self._ranges[tp].end:
             self._finish(tp)
         else:
             self._short_since.setdefault(tp, time.monotonic())
 
-    def _look_at_log(self, tp: TopicPartition) -> None:
-        """What is to be read is not all there: fetch what is, or wait for it, or fail."""
+    def _check_log(self, tp: TopicPartition) -> None:
+        """Find out why a partition's next messages do not arrive, and continue, wait, or fail.
+
+        Continue at the first offset in the log if retention deleted messages, or wait if the leader
+        may report too low an end.
+        """
         position, end = self._next[tp], self._ranges[tp].end
         self._fetcher.unassign([tp])
         first = self._fetcher.resolve([tp], Reset.SMALLEST).result()[tp]
@@ -284,12 +298,12 @@ class _Reader:
         if isinstance(first, str) or isinstance(until, str):
             self._trouble = str(first if isinstance(first, str) else until)
         elif first > position:
-            self._missing(tp, position, min(first, end), first, until)
+            self._report_missing(tp, position, min(first, end), first, until)
             position = first
         elif until >= end:
             self._short_since.pop(tp, None)
-        elif self._is_short_for_long(tp):
-            self._missing(tp, max(position, until), end, first, until)
+        elif self._is_short_too_long(tp):
+            self._report_missing(tp, max(position, until), end, first, until)
             position = end
         if position >= end:
             self._finish(tp)
@@ -297,36 +311,48 @@ class _Reader:
             self._next[tp] = position
             self._fetcher.assign({tp: position})
 
-    def _is_short_for_long(self, tp: TopicPartition) -> bool:
+    def _is_short_too_long(self, tp: TopicPartition) -> bool:
         now = time.monotonic()
         return now - self._short_since.setdefault(tp, now) >= self._short_limit_s
 
-    def _missing(self, tp: TopicPartition, start: int, end: int, first: int, until: int) -> None:
-        """Messages `start` to `end` - 1 are no longer in the log of `first` to `until` - 1."""
+    def _report_missing(
+        self, tp: TopicPartition, start: int, end: int, first: int, until: int
+    ) -> None:
+        """Fail or warn: messages `start` to `end` - 1 are not in the log, which has `first` to
+        `until` - 1.
+        """
         asked = self._ranges[tp]
-        what = f"{end - start} messages are not in the log any more"
+        what = f"{end - start} messages are no longer in the log"
         where = (
-            f"{tp}: {start} to {end - 1}, of {asked.start} to {asked.end - 1} to be read; the log "
-            + (f"has {first} to {until - 1}" if until > first else f"is empty at {until}")
+            f"{tp}: offsets {start} to {end - 1} of the range {asked.start} to {asked.end - 1};"
+            " the log "
+            + (
+                f"has offsets {first} to {until - 1}"
+                if until > first
+                else f"is empty at offset {until}"
+            )
         )
         if self._settings.fail_on_data_loss:
-            remedy = "failOnDataLoss=false reads what there is"
+            remedy = "failOnDataLoss=false reads the messages that are left"
             raise SparkSourceError(what, where=where, remedy=remedy)
-        log.warning("%s (%s): passed over, as failOnDataLoss=false says", what, where)
+        log.warning("%s (%s); skipped, because failOnDataLoss=false", what, where)
 
 
-# ---- consumers that wait for the next task -------------------------------------------------------
+# ---- Consumers kept for the next task ------------------------------------------------------------
 
-# Of each process by its number, because librdkafka's threads do not survive a fork: a child leaves
-# its parent's alone. In each the one that was used last stands last, each with that moment.
+# Kept consumers by process id: librdkafka's threads do not survive a fork, so a child process must
+# not use its parent's consumers. Each entry has the time of its last use; the most recently used
+# one is last.
 _Kept = dict[frozenset[tuple[str, Any]], tuple[KafkaFetcher, float]]
 _idle: dict[int, _Kept] = {}
-# The processes in which a thread closes what is idle.
+# Ids of the processes in which a thread closes unused consumers.
 _closing: set[int] = set()
 
 
 def _take(settings: Settings) -> KafkaFetcher:
-    """A consumer without partitions: a new one costs connections and look-ups, 10 to 50 ms."""
+    """Return a consumer without partitions. A new one needs 10 to 50 ms for connections and
+    look-ups.
+    """
     kept = _idle.get(os.getpid(), {}).pop(frozenset(settings.items()), None)
     if kept is None:
         return KafkaFetcher(settings)
@@ -349,10 +375,11 @@ def _keep(settings: Settings, fetcher: KafkaFetcher) -> None:
 
 
 def _close_idle() -> None:
-    """Close the consumers that no task has used for `IDLE_S`, as long as the process lives.
+    """Close consumers that no task has used for `IDLE_S`, until the process ends.
 
-    It runs beside the thread of the tasks, without a lock: who pops a consumer has it. A task may
-    take the consumer, and keep it again, between the look and the `pop`: then it is put back.
+    This runs beside the task's thread without a lock: the thread that pops a consumer owns it. A
+    race is possible: this thread reads an old entry; a task takes that consumer and keeps it again;
+    then this thread pops the newer entry. It puts the newer entry back.
     """
     while True:
         time.sleep(IDLE_S / 4)
@@ -366,11 +393,11 @@ def _close_idle() -> None:
                     mine[key] = found
 
 
-# ---- tasks ---------------------------------------------------------------------------------------
+# ---- Tasks, as the driver plans them -------------------------------------------------------------
 
 
 class RangesPartition(InputPartition):
-    """Ranges for one task, and how to read them; without any credential of ZooKeeper's."""
+    """The ranges of one task, and how to read them. It contains no ZooKeeper credentials."""
 
     def __init__(self, ranges: Ranges, settings: ReadSettings) -> None:
         self.ranges, self.settings = ranges, settings
@@ -380,7 +407,9 @@ class RangesPartition(InputPartition):
 
 
 class WarmUpPartition(InputPartition):
-    """A task that reads no message: its worker imports what reading needs, and connects."""
+    """A task that reads no message: its worker imports what reading needs, and connects to a
+    broker.
+    """
 
     def __init__(self, tp: TopicPartition, settings: ReadSettings) -> None:
         self.tp, self.settings = tp, settings
@@ -389,7 +418,7 @@ class WarmUpPartition(InputPartition):
 def warm_ups(
     options: SourceOptions, partitions: Iterable[TopicPartition], brokers: Sequence[Broker]
 ) -> list[WarmUpPartition]:
-    """A task for each partition. Raises FetchError as `client_settings`."""
+    """Return a warm-up task for each partition. Raises FetchError as `client_settings` does."""
     settings = _settings(options, brokers)
     return [WarmUpPartition(tp, settings) for tp in partitions]
 
@@ -405,14 +434,18 @@ def _settings(options: SourceOptions, brokers: Sequence[Broker]) -> ReadSettings
 def planned(
     options: SourceOptions, ranges: Iterable[OffsetRange], brokers: Sequence[Broker]
 ) -> list[RangesPartition]:
-    """One for each task that `planning.tasks` makes. Raises FetchError as `client_settings`."""
+    """Return a Spark partition for each task that `offset_ranges.tasks` plans. Raises FetchError as
+    `client_settings` does.
+    """
     settings = _settings(options, brokers)
-    dealt = tasks(ranges, min_partitions=options.min_partitions)
-    return [RangesPartition(one, settings) for one in dealt]
+    planned_tasks = tasks(ranges, min_partitions=options.min_partitions)
+    return [RangesPartition(one, settings) for one in planned_tasks]
 
 
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-    """The records of one task; none where Spark made up a task for an empty plan."""
+    """Yield the records of one task. Spark invents a task for an empty plan; that one yields
+    nothing.
+    """
     if isinstance(partition, RangesPartition):
         with one_sentence():
             yield from read_ranges(partition.ranges, columns, partition.settings)

@@ -90,7 +90,7 @@ def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
         }
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise SparkSourceError(
-            "the checkpoint holds an offset that this source has not written",
+            "the checkpoint contains an offset that this source did not write",
             where=str(offset)[:200],
             remedy="give the query a checkpoint of its own",
         ) from error
