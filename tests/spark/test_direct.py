@@ -495,7 +495,7 @@ def test_a_mirror_that_is_refused_stops_no_query(
         end = one.after(one.after(first, ReadMaxRows(4)))
         one.reader.stop()
     assert [at for *_, at in from_offset(end)] == [6, 4]
-    assert sum("not mirrored" in line for line in caplog.messages) == 1
+    assert sum("mirroring offsets failed" in line for line in caplog.messages) == 1
 
 
 def test_a_mirror_holds_no_batch(
@@ -521,11 +521,11 @@ def test_a_mirror_holds_no_batch(
             assert [at for *_, at in from_offset(end)] == [22, 0]
             # Each waited for would take the 6 s of `zookeeper.connection.timeout.ms`.
             assert sum(taken) < 6
-            assert until(lambda: "not mirrored" in caplog.text, limit_s=LIMIT_S)
+            assert until(lambda: "mirroring offsets failed" in caplog.text, limit_s=LIMIT_S)
             own.zookeeper.start()
             one.reader.latestOffset(end, ReadMaxRows(1))
             assert until(lambda: stored(own, group, name)[0] == b"22", limit_s=LIMIT_S)
-            assert until(lambda: "mirrored again, after" in caplog.text, limit_s=LIMIT_S)
+            assert until(lambda: "mirroring offsets works again, after" in caplog.text, limit_s=LIMIT_S)
         finally:
             one.reader.stop()
 

@@ -103,7 +103,7 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
     first, second = events()
     listener.onQueryProgress(first)
     (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
-    assert line.startswith("orders: offsets are not written: ")
+    assert line.startswith("query orders: offsets were not written to ZooKeeper: ")
     with server:
         listener.onQueryProgress(second)
         with session(server.connect) as client:
@@ -168,7 +168,7 @@ def test_ranges(spark: SparkSession) -> None:
     batch = rows(spark, ("b", 0, 7), ("a", 1, 5), ("a", 0, 11), ("a", 0, 12))
     wanted = [OffsetRange("a", 0, 11, 13), OffsetRange("a", 1, 5, 6), OffsetRange("b", 0, 7, 8)]
     assert ranges_of(batch) == wanted
-    with pytest.raises(SparkSourceError, match="columns are missing") as caught:
+    with pytest.raises(SparkSourceError, match="the batch lacks columns") as caught:
         ranges_of(batch.select("topic", "value"))
     assert "partition, offset" in str(caught.value)
 

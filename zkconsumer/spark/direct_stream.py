@@ -1,12 +1,13 @@
-"""`mode=direct`: a stream of all partitions, whose progress is the checkpoint's alone.
+"""`mode=direct`: a stream of all partitions, whose progress is in the checkpoint only.
 
-A batch is described by its end offset, `{"topic": {"0": [start, end]}}` (`ranges.to_offset`): so a
-replay needs neither the batch before it nor what the options said where to begin. Nothing is done
-before the first call that needs it: Spark makes readers that it only pickles.
+The end offset of a batch describes it completely, `{"topic": {"0": [start, end]}}`
+(`offset_ranges.to_offset`). So a replay needs neither the previous batch nor the options that say
+where the query starts. A reader does nothing before the first call that needs it, because Spark
+creates readers only to pickle them.
 
-Calls and their order: `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3. What
-comes with `latestOffset(start)` is known to be finished; `commit` comes a batch later, and never
-for the last one.
+Spark's calls and their order: `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3.
+The batch that ends at the argument of `latestOffset(start)` is finished. `commit` reports the same
+batch one batch later, and never for the last batch.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TOLD = 10  # of many ranges, so many are logged
+_LOGGED_RANGES = 10  # ranges that one log line names at most
 
 Positions = dict[TopicPartition, int]
 
 
 class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the driver's source process; `read` alone runs on executors.
+    """The reader in the driver's source process; only `read` runs on executors.
 
-    `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.
+    `options` come from `for_stream`, and `columns` from `schema.columns_of`.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -74,26 +75,31 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             BackgroundMirror(OffsetMirror(options.config)) if options.mirror_offsets else None
         )
         self._has_begun = False
-        # What latestOffset has answered last, and the `start` to which it had no news.
+        # The last answer of `latestOffset`, and the `start` for which there were no new messages.
         self._end: StreamOffset = {}
         self._without_news: StreamOffset | None = None
-        # With Trigger.AvailableNow: nothing is read beyond these.
+        # With Trigger.AvailableNow: the run reads up to these offsets.
         self._targets: Positions | None = None
-        # Partitions of the checkpoint that are gone; what comes back under the name is new.
+        # Partitions of the checkpoint that were deleted or unsubscribed. If such a partition exists
+        # again, it is a new partition.
         self._gone: set[TopicPartition] = set()
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._short = ShortLogs()
         self._pause = Pause()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: `read` needs no more, and credentials stay where they are."""
+        """Return what executors need: `read` uses only the columns, and credentials stay on the
+        driver.
+        """
         return {"_columns": self._columns}
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
     def initialOffset(self) -> StreamOffset:
-        """Nothing yet: Spark asks twice and keeps neither answer, so the first batch decides."""
+        """Return an empty offset. Spark calls this twice and keeps neither answer, so the first
+        batch decides where the query starts.
+        """
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -114,9 +120,10 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def latestOffset(
         self, start: StreamOffset | None = None, limit: ReadLimit | None = None
     ) -> StreamOffset:
-        """The end of the next batch; `start` itself, to the letter, when there is nothing new.
+        """Return the end of the next batch, or `start` itself, unchanged, if there are no new
+        messages.
 
-        Spark 4.0 and 4.1 give no arguments, and then nothing is known to be finished.
+        Spark 4.0 and 4.1 pass no arguments; then no batch is known to be finished.
         """
         self._begin()
         if start is None:
@@ -136,7 +143,9 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         return self._end
 
     def reportLatestOffset(self) -> StreamOffset | None:
-        """Beside the end of the batch that of the log: what is left then is the lag."""
+        """Return where the logs end; Spark reports the difference to the batch's end, which is the
+        lag.
+        """
         ends = {one.tp: one.end for one in from_offset(self._end)}
         logs = self._cluster.ends(ends) if ends else {}
         return (
@@ -151,18 +160,20 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     @one_sentence()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
-        # Spark 4.0 and 4.1 tell only so where a query that is restarted stands.
+        # With Spark 4.0 and 4.1 only this call says where a restarted query continues.
         self._end = self._end or end
         ranges = [one for one in from_offset(end) if one.size]
         made = planned(self._options, ranges, self._cluster.bootstrap())
-        told = ", ".join(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges[:_TOLD])
-        more = f" and {len(ranges) - _TOLD} more" if len(ranges) > _TOLD else ""
+        named = ", ".join(
+            f"{one.tp} {one.start} to {one.end - 1}" for one in ranges[:_LOGGED_RANGES]
+        )
+        more = f" and {len(ranges) - _LOGGED_RANGES} more" if len(ranges) > _LOGGED_RANGES else ""
         _log.info(
             "batch of %d messages of %d partitions in %d tasks: %s%s",
             sum(one.size for one in ranges),
             len(ranges),
             len(made),
-            told or "nothing",
+            named or "nothing",
             more,
         )
         return made
@@ -175,7 +186,9 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._mirror.close()
 
     def _begin(self) -> None:
-        """The last commit of the mirror is worth the wait at the end; else there is nothing."""
+        """Set up the process at the first call. Only the mirror's last commit needs an orderly end
+        of the process.
+        """
         if not self._has_begun:
             self._has_begun = True
             log_to_stderr()
@@ -187,7 +200,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return read_task(partition, self._columns)
 
-    # ---- the next batch --------------------------------------------------------------------------
+    # ---- The next batch --------------------------------------------------------------------------
 
     def _next(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         topics = self._cluster.topics()
@@ -197,7 +210,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         before = {one.tp: one.end for one in from_offset(start)}
         if self._targets is not None:
             wanted = [tp for tp in wanted if tp in self._targets or tp in before]
-        found = self._went_on(before, wanted, topics) if before else self._begun(wanted)
+        found = self._continued(before, wanted, topics) if before else self._first_batch(wanted)
         if found is None:
             return start
         positions, ends = found
@@ -209,13 +222,16 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             return to_offset(ranges, unlike=start)
         return start
 
-    def _begun(self, wanted: Collection[TopicPartition]) -> tuple[Positions, Positions] | None:
-        """Where the query begins; None as long as that cannot be known of all partitions.
+    def _first_batch(
+        self, wanted: Collection[TopicPartition]
+    ) -> tuple[Positions, Positions] | None:
+        """Return the positions and log ends of the first batch, or None while some of them are
+        unknown.
 
-        It is in the checkpoint with the first batch, be that an empty one.
+        The first batch writes the positions to the checkpoint, even if it is empty.
         """
         if missing := offset_resolution.absent(self._options, wanted):
-            self._tell_once("waiting for what does not exist yet:", missing)
+            self._warn_once("waiting for topics or partitions that do not exist yet:", missing)
         logs = _known(self._cluster.ends(wanted))
         if len(logs) < len(wanted) or not logs:
             return None
@@ -224,13 +240,15 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         found, ends = self._within(positions, logs)
         return (found, ends) if len(ends) == len(found) else None
 
-    def _went_on(
+    def _continued(
         self,
         before: Mapping[TopicPartition, int],
         wanted: Collection[TopicPartition],
         topics: Mapping[str, tuple[int, ...]],
     ) -> tuple[Positions, Positions]:
-        """Where each partition stands: the checkpoint's, and new ones from their beginning."""
+        """Return the positions and log ends of a later batch: positions come from the checkpoint,
+        and new partitions start at the beginning of their logs.
+        """
         self._drop(before, wanted, topics)
         logs = _known(self._cluster.ends(wanted))
         if moving := [tp for tp, log in logs.items() if before.get(tp) != log.end]:
@@ -242,13 +260,19 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             if tp in logs:
                 positions[tp] = logs[tp].start
                 if tp in back or logs[tp].end > logs[tp].start:
-                    _log.info("%s is new: read from its beginning, %d", tp, logs[tp].start)
+                    _log.info(
+                        "%s is a new partition; it is read from its beginning, offset %d",
+                        tp,
+                        logs[tp].start,
+                    )
         return self._within(positions, logs)
 
     def _within(
         self, positions: Mapping[TopicPartition, int], logs: offset_resolution.Logs
     ) -> tuple[Positions, Positions]:
-        """Positions that the logs have; no end of a log that may just be short for a moment."""
+        """Return positions that the logs contain, and the ends of logs, except those that may be
+        too low for a moment.
+        """
         strict = self._options.fail_on_data_loss
         found = dict(positions)
         ends: Positions = {}
@@ -264,13 +288,15 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         wanted: Collection[TopicPartition],
         topics: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """See which of the checkpoint's partitions are gone. Raises SparkSourceError."""
+        """Find the partitions of the checkpoint that no longer exist or are unsubscribed. Raises
+        SparkSourceError.
+        """
         missing = before.keys() - set(wanted) - self._gone
         if not missing:
             return
         there = {tp for tp in missing if tp.partition in topics.get(tp.topic, ())}
         if there:
-            self._tell_once("no longer subscribed to, and dropped:", there)
+            self._warn_once("no longer subscribed, so no longer read:", there)
             self._gone |= there
         deleted = self._deleted(missing - there)
         if not deleted:
@@ -280,35 +306,37 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             raise SparkSourceError(
                 f"topic {', '.join(names)} was deleted",
                 where=", ".join(map(str, sorted(deleted))),
-                remedy="failOnDataLoss=false goes on without it; take it out of subscribe,"
+                remedy="failOnDataLoss=false continues without it; or remove it from subscribe;"
                 " or give the query a new checkpoint",
             )
-        self._tell_once("deleted, and dropped (failOnDataLoss=false):", deleted)
+        self._warn_once("deleted, so no longer read (failOnDataLoss=false):", deleted)
         self._gone |= deleted
 
     def _deleted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those whose topic ZooKeeper has not got either: brokers may forget it for a moment."""
+        """Return the partitions whose topic is not in ZooKeeper either: brokers may forget a topic
+        for a moment.
+        """
         now = time.monotonic()
-        if not partitions or now - self._looked_at < TOPICS_S:
+        if not partitions or now - self._checked_at < TOPICS_S:
             return set()
-        self._looked_at = now
+        self._checked_at = now
         names = {paths.topic(tp.topic): tp.topic for tp in partitions}
         try:
             with ZooKeeperClient(self._options.config) as connection:
                 there = {names[path] for path in connection.stats(names)}
         except ZkConsumerError as error:
-            _log.warning("whether topics were deleted is not known: %s", error)
+            _log.warning("cannot check in ZooKeeper whether topics were deleted: %s", error)
             return set()
         return {tp for tp in partitions if tp.topic not in there}
 
-    def _tell_once(self, what: str, names: Iterable[object]) -> None:
+    def _warn_once(self, what: str, names: Iterable[object]) -> None:
         line = f"{what} {', '.join(sorted(map(str, names)))}"
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._warned:
+            self._warned.add(line)
             _log.warning("%s", line)
 
     def _mirror_finished(self, end: StreamOffset) -> None:
-        """Everything up to `end` is done."""
+        """Mirror the offsets of a finished batch, which ends at `end`."""
         if self._mirror is not None and end:
             self._mirror.follow({one.tp: one.end for one in from_offset(end)})
 

@@ -1,23 +1,25 @@
-"""Offsets of finished batches of Spark's own Kafka source, written to a legacy group in ZooKeeper.
+"""Commit the offsets of finished batches of Spark's own Kafka source to a legacy group in
+ZooKeeper.
 
-For queries that keep `format("kafka")` (Spark: `KafkaMicroBatchStream`), whose monitors look into
-`/consumers/<group>/offsets`. The checkpoint leads and the znodes follow: they are written only
-after the batch is done, and only forward, so a replayed batch, or one that crashed in between,
-changes nothing. It is no membership: two queries under one group would write over each other.
+This serves queries that keep `format("kafka")` (Spark: `KafkaMicroBatchStream`) and whose
+monitoring reads `/consumers/<group>/offsets`. The checkpoint remains the source of truth. Offsets
+are written only after their batch is finished, and only forward, so a replayed batch or a crash in
+between changes nothing. The query does not become a group member: two queries with one group would
+overwrite each other's offsets.
 
-Where a batch ends is known in two places, so there are two ways:
+Spark reveals where a batch ends in two places, so there are two ways:
 
-- The progress that Spark reports of each finished batch names the end of each partition
-  (`sources[i].endOffset`). `CommitListener` takes it from there: exact, also beyond markers of
-  transactions and filtered rows, without a pass over the data, and after Spark's own commit log.
-  It comes some tenths of a second late, and the last one may be missed if the driver dies first;
-  the next batch makes up for it. Take this one.
-- A foreachBatch function is given the rows and the number of the batch, and nothing of its offsets:
-  neither the plan of that DataFrame nor any public call has them. So `committing` takes the largest
-  offset of each partition among the rows. It commits within the call, which is right where the
-  znodes must be written before the next batch begins; but the rows must still have the columns
-  `topic`, `partition` and `offset`, what was filtered out before is not counted, and finding the
-  largest is one pass more: the batch is kept for it (`persist`), rather than read from Kafka twice.
+- The progress of each finished batch contains the end of each partition (`sources[i].endOffset`).
+  `CommitListener` reads it there. This is exact, even with transaction markers and filtered rows,
+  needs no pass over the data, and happens after Spark's own commit log. The commit is some tenths
+  of a second late. If the driver dies first, the last commit is missing until the next batch.
+  Prefer this way.
+- A `foreachBatch` function receives the rows and the batch number, but no offsets. So `committing`
+  takes the largest offset of each partition among the rows. It commits within the call, which is
+  right if the znodes must be written before the next batch starts. The rows must still have the
+  columns `topic`, `partition` and `offset`, and rows that were filtered out do not count. Finding
+  the largest offsets needs one more pass, so the batch is kept (`persist`) instead of read from
+  Kafka twice.
 """
 
 from __future__ import annotations
@@ -50,16 +52,17 @@ _COLUMNS = ("topic", "partition", "offset")
 
 
 def ranges_of(batch: DataFrame) -> list[OffsetRange]:
-    """From the first to the last row of each partition in a batch, in order; one pass over it.
+    """Return the offset range of each partition's rows in a batch, in order. This reads all rows
+    once.
 
     Raises:
-        SparkSourceError: the rows have no longer the columns topic, partition and offset.
+        SparkSourceError: the rows lack a column topic, partition or offset.
     """
     if missing := [name for name in _COLUMNS if name not in batch.columns]:
         raise SparkSourceError(
-            "the batch does not tell its offsets: columns are missing",
+            "the batch lacks columns from which to find its offsets",
             where=", ".join(missing),
-            remedy="select topic, partition and offset, too, or use a CommitListener",
+            remedy="also select topic, partition and offset, or use a CommitListener",
         )
     rows = (
         batch.groupBy("topic", "partition")
@@ -78,49 +81,51 @@ def committing(
     group: str,
     properties: Mapping[str, str] | None = None,
 ) -> Committing:
-    """A function for `foreachBatch` that calls `process`, and then writes the batch's offsets.
+    """Return a function for `foreachBatch` that calls `process` and then writes the offsets.
 
         query = rows.writeStream.foreachBatch(committing(store, zookeeper="zk:2181", group="g"))
 
-    If `process` raises, or a write fails, the query fails and the batch comes again. The text above
-    says what it can know of a batch, and when to take a `CommitListener` instead.
+    If `process` raises or a write fails, the query fails, and Spark replays the batch when the
+    query restarts. The module's docstring says when to use a `CommitListener` instead.
 
     Args:
-        process: as `foreachBatch` takes it; it is given the batch persisted.
+        process: a function for `foreachBatch`; the batch that it receives is persisted.
         zookeeper: `host:port,.../chroot`.
-        group: whose offsets are written.
-        properties: further ones of the old consumer (security, time-outs).
+        group: the group whose offsets are written.
+        properties: further properties of the old consumer (security, time-outs).
 
     Raises:
-        ConfigError: a property is wrong. The function itself raises SparkSourceError where columns
-        are missing, and the errors of ZooKeeper.
+        ConfigError: a property is wrong. The returned function raises SparkSourceError if columns
+            are missing, and the errors of `OffsetMirror.commit`.
     """
     return Committing(process, _config(zookeeper, group, properties))
 
 
 class Committing:
-    """What `committing` returns; it can be pickled, since Spark Connect runs it elsewhere."""
+    """The function that `committing` returns. It can be pickled, because Spark Connect runs it in
+    another process.
+    """
 
     def __init__(self, process: Process, config: ConsumerConfig) -> None:
         self._process, self._config = process, config
         self._mirror: OffsetMirror | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        is_ours = not batch.is_cached
-        if is_ours:
+        must_persist = not batch.is_cached
+        if must_persist:
             batch.persist()
         try:
             self._process(batch, batch_id)
             ends = {one.tp: one.end for one in ranges_of(batch)}
         finally:
-            if is_ours:
+            if must_persist:
                 batch.unpersist()
         if ends:
             self._mirror = self._mirror or OffsetMirror(self._config)
             self._mirror.commit(ends)
 
     def close(self) -> None:
-        """End its session with ZooKeeper, which the next call begins anew."""
+        """End the ZooKeeper session; the next call opens a new one."""
         mirror, self._mirror = self._mirror, None
         if mirror is not None:
             mirror.close()
@@ -134,8 +139,8 @@ class CommitListener(StreamingQueryListener):
 
         spark.streams.addListener(CommitListener(query="orders", zookeeper="zk:2181", group="g"))
 
-    What ZooKeeper refuses is a warning in the log, and tried again with the next batch: a monitor
-    that lags is no reason to stop a query.
+    If a write fails, the listener logs a warning and writes the offsets of the next batch: a group
+    whose offsets lag is no reason to stop a query.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class CommitListener(StreamingQueryListener):
     ) -> None:
         """
         Args:
-            query: its `queryName`; a listener hears of all queries of its session.
+            query: the query's `queryName`; Spark calls a listener for all queries of its session.
             zookeeper, group, properties: as in `committing`.
 
         Raises:
@@ -180,14 +185,14 @@ class CommitListener(StreamingQueryListener):
             self._mirror.commit(ends)
             self._written = ends
         except ZkConsumerError as error:
-            _log.warning("%s: offsets are not written: %s", self._query, error)
+            _log.warning("query %s: offsets were not written to ZooKeeper: %s", self._query, error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         if event.runId == self._run:
             self.close()
 
     def close(self) -> None:
-        """End its session with ZooKeeper, which the next batch begins anew."""
+        """End the ZooKeeper session; the next batch opens a new one."""
         mirror, self._mirror = self._mirror, None
         if mirror is not None:
             mirror.close()

@@ -1,10 +1,11 @@
-"""The names of `pyspark.streaming.kafka` (Spark 1.3 to 2.4, gone in 3.0), for readers of old code.
+"""The functions of `pyspark.streaming.kafka` (Spark 1.3 to 2.4, removed in 3.0), to ease porting.
 
-What were DStreams and RDDs of pairs are DataFrames here, with the columns of `format("zkconsumer")`
-and `key` and `value` decoded. Arguments, defaults and TypeErrors are those of `KafkaUtils` in Spark
-2.4, but for these: a decoder is a function of a column (`udf(old_decoder, "string")` makes one of
-an old one); storageLevel is gone, since nothing is stored on the way; messageHandler and leaders
-are gone, since all columns are there and leaders are looked up.
+They return DataFrames with the columns of `format("zkconsumer")` and decoded `key` and `value`,
+where the originals returned DStreams and RDDs of pairs. Arguments, defaults and TypeErrors are
+those of `KafkaUtils` in Spark 2.4, with three exceptions. A decoder is a function of a column;
+`udf(old_decoder, "string")` converts an old one. There is no storageLevel, because nothing is
+stored in between. There are no messageHandler and leaders, because a row has all columns and
+leaders are looked up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from zkconsumer.spark.process_lifecycle import load
 TopicAndPartition = TopicPartition
 Decoder = Callable[[Column], Column]
 
-# Where the old direct stream found its brokers; ours finds them in ZooKeeper.
+# The old direct stream found its brokers through these; this package finds them in ZooKeeper.
 _BROKERS: Final = ("metadata.broker.list", "bootstrap.servers")
 
 
@@ -37,12 +38,12 @@ class OffsetRange(NamedTuple):
 
 
 def utf8_decoder(column: Column) -> Column:
-    """The default: text, None for None; what is no UTF-8 fails the query, as it did."""
+    """Decode UTF-8 text; null stays null. Invalid UTF-8 fails the query, as in the original."""
     return sf.decode(column, "UTF-8")
 
 
 def bytes_decoder(column: Column) -> Column:
-    """The bytes as they are."""
+    """Return the bytes unchanged."""
     return column
 
 
@@ -56,18 +57,19 @@ def create_stream(
     key_decoder: Decoder = utf8_decoder,
     value_decoder: Decoder = utf8_decoder,
 ) -> DataFrame:
-    """`KafkaUtils.createStream`: the query is a member of the group, with so many threads a topic.
+    """`KafkaUtils.createStream`: a query that is a member of the group.
 
-    Other than the old receiver it commits only what the sink has finished.
+    Unlike the old receiver, it commits only offsets of batches that the sink has finished.
 
     Args:
         zk_quorum: `host:port,.../chroot`.
-        topics: topic to number of threads.
-        kafka_params: further properties of the old consumer. `zookeeper.connect`, `group.id` and
-            `zookeeper.connection.timeout.ms` (10000) are set over them, as they were.
+        topics: the number of threads of each topic.
+        kafka_params: further properties of the old consumer. The function overrides
+            `zookeeper.connect`, `group.id` and `zookeeper.connection.timeout.ms` (10000), as the
+            original did.
 
     Raises:
-        TypeError: `topics` is no dict.
+        TypeError: `topics` is not a dict.
     """
     if not isinstance(topics, dict):
         raise TypeError("topics should be dict")
@@ -92,18 +94,21 @@ def create_direct_stream(
     key_decoder: Decoder = utf8_decoder,
     value_decoder: Decoder = utf8_decoder,
 ) -> DataFrame:
-    """`KafkaUtils.createDirectStream`: all partitions, offsets from the checkpoint alone.
+    """`KafkaUtils.createDirectStream`: a query of all partitions, with its offsets in the
+    checkpoint only.
 
-    Without a checkpoint it begins at `from_offsets`, of which it then reads just the partitions;
-    else at the log's end, or with `auto.offset.reset=smallest` at its beginning. What the group has
-    stored is not looked at; with `mirrorOffsets` among the parameters it is written.
+    Without a checkpoint the query starts at `from_offsets` and reads only the partitions named
+    there. Without `from_offsets` it starts at the ends of the logs, or at their beginnings with
+    `auto.offset.reset=smallest`. It ignores the group's stored offsets; with `mirrorOffsets` in
+    `kafka_params` it writes them.
 
     Args:
-        kafka_params: properties of the old consumer, `zookeeper.connect` among them; the brokers
-            come from there, and `metadata.broker.list` and `bootstrap.servers` are left out.
+        kafka_params: properties of the old consumer, including `zookeeper.connect`.
+            `metadata.broker.list` and `bootstrap.servers` are ignored, because the brokers are
+            found in ZooKeeper.
 
     Raises:
-        TypeError: `topics` is no list, or `kafka_params` no dict.
+        TypeError: `topics` is not a list, or `kafka_params` is not a dict.
         ValueError: `from_offsets` has other topics than `topics`.
     """
     if not isinstance(topics, list):
@@ -135,10 +140,10 @@ def create_rdd(
     key_decoder: Decoder = utf8_decoder,
     value_decoder: Decoder = utf8_decoder,
 ) -> DataFrame:
-    """`KafkaUtils.createRDD`: just these messages, as a batch. A partition has one range at most.
+    """`KafkaUtils.createRDD`: a batch of exactly these messages. A partition may have one range.
 
     Raises:
-        TypeError: `kafka_params` is no dict, or `offset_ranges` no list.
+        TypeError: `kafka_params` is not a dict, or `offset_ranges` is not a list.
         ValueError: a partition has two ranges.
     """
     options = _options(kafka_params)
@@ -147,7 +152,7 @@ def create_rdd(
     starts = {TopicPartition(one.topic, one.partition): one.fromOffset for one in offset_ranges}
     ends = {TopicPartition(one.topic, one.partition): one.untilOffset for one in offset_ranges}
     if len(starts) < len(offset_ranges):
-        raise ValueError("a partition has two ranges: read them one after the other")
+        raise ValueError("a partition has two ranges; read them in two calls")
     options |= {
         "assign": _partitions(starts),
         "startingOffsets": _json(starts),
@@ -158,14 +163,14 @@ def create_rdd(
 
 
 def offset_ranges(batch: DataFrame) -> list[OffsetRange]:
-    """`rdd.offsetRanges()`: which messages a batch holds, for use in `foreachBatch`.
+    """`rdd.offsetRanges()`: return the offset ranges of a batch, for use in `foreachBatch`.
 
-    A pass over the rows of the batch: `persist()` it first. See `finishing.ranges_of`.
+    This reads all rows of the batch, so call `persist()` on it first. See `finishing.ranges_of`.
     """
     return [OffsetRange(*one) for one in ranges_of(batch)]
 
 
-# ---- parts --------------------------------------------------------------------------------------
+# ---- Options and decoders ------------------------------------------------------------------------
 
 
 def _decoded(rows: DataFrame, key_decoder: Decoder, value_decoder: Decoder) -> DataFrame:

@@ -1,13 +1,13 @@
-"""A query's finished offsets in the group's offset znodes, where monitors of the group look.
+"""A query's finished offsets, written to the group's offset znodes for tools that monitor the
+group.
 
-Only forward: what stands there and is further is somebody's, and stays. Each write is a
-compare-and-set on the znode's own version, so nobody's write in between is overwritten unseen.
+Offsets only move forward: a higher offset that another client wrote stays. Each write is a
+compare-and-set on the znode's version, so no other client's write is overwritten unseen. While
+ZooKeeper is unreachable, a commit waits; `BackgroundMirror` waits on a thread of its own, so that
+the query continues.
 
-With ZooKeeper away a commit waits for it. `BackgroundMirror` does that on a thread of its own, for
-what must go on meanwhile.
-
-It is no membership. Offsets that move on under a group with members make these skip messages at
-their next rebalance, in which they read them again; so a group with members is told of.
+The mirror is not a group member. If the group has members, they would skip messages: at their next
+rebalance they read the mirrored offsets. So the mirror logs a warning about a group with members.
 """
 
 from __future__ import annotations
@@ -36,31 +36,36 @@ from zkconsumer.zk.client import ZooKeeperClient
 _log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
-"""How often a transaction is sent that others' writes, or lost replies, are in the way of."""
+"""How many times a transaction is sent. Another client's write or a lost reply makes an attempt
+fail.
+"""
 
 MEMBERS_S: Final = 60.0
-"""Seconds between two looks for members of the group."""
+"""Seconds between two checks for members of the group."""
 
 RETRY_S: Final = 10.0
-"""Seconds until a commit is tried again that ZooKeeper failed: some more than a try takes, and few
-beside what a monitor of lag looks at."""
+"""Seconds before a failed commit is retried. This is longer than an attempt, and short compared
+with the interval of a lag monitor.
+"""
 
 LAST_S: Final = 2.0
-"""Longest wait for the last commit at the end, in seconds. It takes milliseconds, or ZooKeeper is
-away; a container that stops gives ten seconds to all its processes together."""
+"""Time limit of the last commit at the end, in seconds. It needs milliseconds unless ZooKeeper is
+unreachable. A container that stops gives all its processes ten seconds in total.
+"""
 
 
 class _Stored(NamedTuple):
-    """An offset znode as it was last seen; `version` is None where there is none."""
+    """The last known content of an offset znode; `version` is None if the znode does not exist."""
 
     offset: int
     version: int | None
 
 
 class OffsetMirror:
-    """Writes offsets of `config.group_id` into ZooKeeper; connects at the first `commit`.
+    """Writes offsets of `config.group_id` to ZooKeeper; the first `commit` connects.
 
-    To be used from one thread at a time. Nothing that must be kept is lost with it: `close` is all.
+    Only one thread may use it at a time. `close` is the only clean-up: the mirror holds nothing
+    that must survive.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -68,18 +73,19 @@ class OffsetMirror:
         self._connection: ZooKeeperClient | None = None
         self._stored: dict[TopicPartition, _Stored] = {}
         self._malformed: set[TopicPartition] = set()
-        self._rooms: set[str] = set()
+        self._existing_parents: set[str] = set()
         self._members: Sequence[str] = ()
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Bring these offsets up to these values; parents that are missing are made.
+        """Raise the stored offsets to these values, and create missing parent znodes.
 
         Raises:
-            ZooKeeperUnreachableError: no session, or lost; some may be written.
-            AccessDeniedError: ZooKeeper's access control forbids it.
-            CommitError: others' writes were in the way again and again.
-            ChrootMissingError, ConfigError: as `ZooKeeperSession.start`.
+            ZooKeeperUnreachableError: there is no session, or it was lost; some offsets may be
+                written.
+            AccessDeniedError: ZooKeeper's access control forbids a write.
+            CommitError: other clients' writes conflicted in every attempt.
+            ChrootMissingError, ConfigError: as `ZooKeeperSession.start` raises them.
         """
         try:
             self._commit(self._connected(), offsets)
@@ -88,10 +94,10 @@ class OffsetMirror:
             raise
 
     def close(self) -> None:
-        """End the session; the next `commit` begins a new one."""
+        """End the session; the next `commit` opens a new one."""
         connection, self._connection = self._connection, None
         self._stored.clear()
-        self._rooms.clear()
+        self._existing_parents.clear()
         if connection is not None:
             connection.__exit__(None, None, None)
 
@@ -104,7 +110,7 @@ class OffsetMirror:
         due = self._due(offsets)
         if not due:
             return
-        self._tell_of_members(connection)
+        self._warn_of_members(connection)
         for _ in range(ATTEMPTS):
             self._read(connection, [tp for tp in due if tp not in self._stored])
             due = self._due(due)
@@ -116,13 +122,14 @@ class OffsetMirror:
             if not due:
                 return
         raise CommitError(
-            f"{len(due)} offsets were not committed: others write them, too, again and again",
+            f"{len(due)} offsets were not committed: other clients wrote them at the same time in"
+            f" all {ATTEMPTS} attempts",
             where=f"{paths.offsets(self._group)}: {', '.join(map(str, sorted(due)[:10]))}",
-            remedy="see who else commits for the group",
+            remedy="find the other clients that commit offsets of this group",
         )
 
     def _due(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those that are not known to be written already, and can be."""
+        """Return the offsets that must still be written, without those of malformed znodes."""
         return {
             tp: offset
             for tp, offset in offsets.items()
@@ -131,7 +138,9 @@ class OffsetMirror:
         }
 
     def _write(self, connection: ZooKeeperClient, offsets: Mapping[TopicPartition, int]) -> None:
-        """One transaction; of one that is refused, or not known of, nothing is known any more."""
+        """Write offsets in one transaction. If it fails or its reply is lost, forget the versions
+        of these znodes.
+        """
         writes: list[Create | SetData] = []
         for tp, offset in offsets.items():
             path, version = paths.offset(self._group, tp), self._stored[tp].version
@@ -142,10 +151,10 @@ class OffsetMirror:
             raise AccessDeniedError(
                 "ZooKeeper's access control forbids this commit",
                 where=writes[int(reply.value or 0)].path,
-                remedy="authenticate as somebody who may (zookeeper.auth.*)",
+                remedy="authenticate as a user with write permission (zookeeper.auth.*)",
             )
         if reply.code is Code.NO_NODE:
-            self._rooms.clear()  # somebody has deleted a parent
+            self._existing_parents.clear()  # a parent was deleted
         for tp, offset in offsets.items():
             version = self._stored.pop(tp).version
             if reply.code is Code.OK:
@@ -155,7 +164,7 @@ class OffsetMirror:
         if not partitions:
             return
         connection.sync(paths.CONSUMERS)
-        self._make_rooms(connection, {tp.topic for tp in partitions})
+        self._create_parents(connection, {tp.topic for tp in partitions})
         found = connection.read(paths.offset(self._group, tp) for tp in partitions)
         for tp in partitions:
             path = paths.offset(self._group, tp)
@@ -167,38 +176,40 @@ class OffsetMirror:
                 self._stored[tp] = _Stored(decode_offset(node.data, where=path), node.stat.version)
             except MalformedZnodeError as error:
                 self._malformed.add(tp)
-                _log.warning("%s is left as it is: %s", tp, error)
+                _log.warning(
+                    "the offset znode of %s is malformed and is not overwritten: %s", tp, error
+                )
 
-    def _make_rooms(self, connection: ZooKeeperClient, topics: Collection[str]) -> None:
-        """The parents of offset znodes, as every member makes them."""
+    def _create_parents(self, connection: ZooKeeperClient, topics: Collection[str]) -> None:
+        """Create the parents of offset znodes, as every member does."""
         group = self._group
-        rooms = [paths.CONSUMERS, paths.group(group), paths.offsets(group)]
-        rooms += [paths.offsets_of(group, topic) for topic in sorted(topics)]
-        there = connection.stats(room for room in rooms if room not in self._rooms)
-        for room in rooms:
-            if room in there or room in self._rooms:
+        parents = [paths.CONSUMERS, paths.group(group), paths.offsets(group)]
+        parents += [paths.offsets_of(group, topic) for topic in sorted(topics)]
+        existing = connection.stats(one for one in parents if one not in self._existing_parents)
+        for parent in parents:
+            if parent in existing or parent in self._existing_parents:
                 continue
-            reply = connection.write([Create(room)])
+            reply = connection.write([Create(parent)])
             if reply.code not in (Code.OK, Code.NODE_EXISTS, Code.BROKEN):
                 raise AccessDeniedError(
-                    f"ZooKeeper refused to create this: {reply.code.name}",
-                    where=room,
-                    remedy="ask for the right to create it",
+                    f"ZooKeeper refused to create a parent of the offset znodes: {reply.code.name}",
+                    where=parent,
+                    remedy="ask ZooKeeper's administrator for permission to create it",
                 )
-        self._rooms.update(rooms)
+        self._existing_parents.update(parents)
 
-    def _tell_of_members(self, connection: ZooKeeperClient) -> None:
+    def _warn_of_members(self, connection: ZooKeeperClient) -> None:
         now = time.monotonic()
-        if now - self._looked_at < MEMBERS_S:
+        if now - self._checked_at < MEMBERS_S:
             return
-        self._looked_at = now
-        room = paths.ids(self._group)
-        members = connection.children([room]).get(room, ())
+        self._checked_at = now
+        ids = paths.ids(self._group)
+        members = connection.children([ids]).get(ids, ())
         if members and members != self._members:
             _log.warning(
-                "group %s has members (%s), and this query, which is none, moves its offsets on: at"
-                " their next rebalance they skip what it has read; give the query a group of its"
-                " own, or mode=group",
+                "group %s has members (%s), but this query, which is not a member, advances the"
+                " group's offsets: at their next rebalance the members skip messages that the query"
+                " has read; give the query its own group, or use mode=group",
                 self._group,
                 ", ".join(map(shown, members[:5])),
             )
@@ -206,10 +217,10 @@ class OffsetMirror:
 
 
 class BackgroundMirror:
-    """A mirror that follows as it can: nobody waits for it, and only the latest offsets count.
+    """Writes the latest offsets on a thread of its own, so that the query does not wait.
 
-    `follow` belongs to one thread, `close` to any. What ZooKeeper refuses is told when that begins
-    and when it is over, and tried again every `RETRY_S`.
+    One thread calls `follow`; any thread may call `close`. The first failure in a row and the
+    recovery are logged. A failed commit is retried every `RETRY_S`.
     """
 
     def __init__(self, mirror: OffsetMirror) -> None:
@@ -221,7 +232,7 @@ class BackgroundMirror:
         self._thread: threading.Thread | None = None
 
     def follow(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have these written soon; returns at once."""
+        """Write these offsets soon; return at once."""
         if offsets == self._latest:
             return
         self._latest = offsets
@@ -233,7 +244,7 @@ class BackgroundMirror:
             self._thread.start()
 
     def close(self) -> None:
-        """Have the last ones written, which may take `LAST_S`, and end the session."""
+        """Write the latest offsets, for at most `LAST_S`, and end the session."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
@@ -248,7 +259,7 @@ class BackgroundMirror:
             except ZkConsumerError as error:
                 if not failed:
                     _log.warning(
-                        "offsets are not mirrored, which is tried again every %g s: %s",
+                        "mirroring offsets failed; retrying every %g s: %s",
                         RETRY_S,
                         error,
                     )
@@ -257,12 +268,12 @@ class BackgroundMirror:
                     self._due = None if self._is_over else self._due or due
             else:
                 if failed:
-                    _log.info("offsets are mirrored again, after %d tries that failed", failed)
+                    _log.info("mirroring offsets works again, after %d failed attempts", failed)
                 failed = 0
         self._mirror.close()
 
     def _next(self, pause_s: float) -> Mapping[TopicPartition, int] | None:
-        """What is to be written; None at the end."""
+        """Return the offsets to write, or None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over, pause_s)
             self._changed.wait_for(lambda: self._due is not None or self._is_over)
