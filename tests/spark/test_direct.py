@@ -525,7 +525,9 @@ def test_a_mirror_holds_no_batch(
             own.zookeeper.start()
             one.reader.latestOffset(end, ReadMaxRows(1))
             assert until(lambda: stored(own, group, name)[0] == b"22", limit_s=LIMIT_S)
-            assert until(lambda: "mirroring offsets works again, after" in caplog.text, limit_s=LIMIT_S)
+            assert until(
+                lambda: "mirroring offsets works again, after" in caplog.text, limit_s=LIMIT_S
+            )
         finally:
             one.reader.stop()
 

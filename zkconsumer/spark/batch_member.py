@@ -1,14 +1,13 @@
-"""A member of a group whose messages are read elsewhere, batch by batch.
+"""A group member whose messages are read elsewhere, in batches.
 
-It is the library's own member: the same coordinator, lease, claims, grace and compare-and-set. In
-the place of each stream stands a ledger.
+`Membership` is the library's own member: the same coordinator, lease, claims, release grace and
+compare-and-set commits. Where the library has a stream for each consumer thread, `Membership` has a
+`Ledger` (`consumer.stream_partitions.PartitionSink`). A ledger holds no messages. It records which partitions
+may be planned, which offsets are in flight, and which are finished. The coordinator's thread and
+the query's thread both use it.
 
-What one consumer thread id of a query holds: between the coordinator's thread and the query's.
-
-In the library a stream stands here (`consumer.holdings.Outlet`). A ledger has no messages: it says
-what may be planned, what is in flight, and what is finished. A position covers finished batches
-only: what is in flight is never committed, at a hand-over or at the end either, and is then read
-again by the partition's next owner.
+A position covers finished batches only. Offsets in flight are never committed, neither at a release
+nor at the end, so the partition's next owner reads them again.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
 
-# ---- ledger --------------------------------------------------------------------------------------
+# ---- Ledger: the partitions of one consumer thread -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A partition that may be planned: everything before `offset` is finished.
+    """A partition that may be planned; all its messages before `offset` are finished.
 
     Attributes:
-        offset: None where nothing is stored.
-        epoch: the ownership.
-        is_first: this process has not owned it before, nor planned any of it.
-        is_stored: the offset is what the group had stored; nothing was planned from it yet.
+        offset: None if the group has no stored offset.
+        epoch: the ownership to which the offset belongs.
+        is_first: this process has neither owned the partition before nor planned any of it.
+        is_stored: the offset is the group's stored one, and nothing was planned from it yet.
     """
 
     offset: int | None
@@ -60,14 +59,14 @@ class Served:
 
 
 class _Held:
-    """A partition under one grant; a new grant is a new object."""
+    """A partition under one grant; a new grant creates a new object."""
 
     __slots__ = ("epoch", "granted", "is_first", "is_stored", "offset", "tp", "until")
 
     def __init__(self, grant: Grant, *, is_first: bool) -> None:
         self.tp, self.offset, self.epoch = grant.tp, grant.offset, grant.epoch
         self.is_first, self.is_stored = is_first, True
-        self.granted = True  # False: asked to be released
+        self.granted = True  # False once its release was requested
         self.until: int | None = None  # the end of the batch in flight
 
 
@@ -82,13 +81,16 @@ class _Release:
 
 
 class Ledger:
-    """One thread id's. Either side takes the lock for a moment only; nothing is called under it."""
+    """The partitions of one consumer thread.
+
+    Both sides hold the lock only for a moment, and call nothing while they hold it.
+    """
 
     def __init__(self, thread_id: str, seen: set[TopicPartition]) -> None:
-        """`seen` is shared by the ledgers of a member: all partitions that it ever had."""
+        """`seen` contains every partition that the member ever had; its ledgers share it."""
         self.thread_id = thread_id
         self.idle_reason = ""
-        self.changes = 0  # how often partitions were granted, asked back or withdrawn
+        self.changes = 0  # number of grants, release requests and withdrawals
         self.failures: deque[Exception] = deque()
         self.ended: ZkConsumerError | None = None
         self._seen = seen
@@ -96,10 +98,12 @@ class Ledger:
         self._held: dict[TopicPartition, _Held] = {}
         self._releases: list[_Release] = []
 
-    # ---- the coordinator's side: see `consumer.holdings.Outlet` ----------------------------------
+    # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these from their offsets; one that is held is begun anew, as an edit wants it."""
+        """Serve these partitions from their offsets. A partition that is held already restarts
+        there: an operator edited its offset.
+        """
         with self._lock:
             self.changes += 1
             for one in grants:
@@ -107,27 +111,29 @@ class Ledger:
                 self._seen.add(one.tp)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget these; a batch that still reads them finishes nothing."""
+        """Drop these partitions. A batch that still reads them finishes nothing."""
         with self._lock:
             self.changes += 1
             for tp in tps:
                 one = self._held.pop(tp, None)
                 if one is not None:
                     one.until = None
-        self.answer()
+        self.answer_releases()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Plan these no more; `done` when none of them is in flight, which may be at once."""
+        """Stop planning these partitions. Call `done` as soon as none of them is in flight,
+        possibly at once.
+        """
         with self._lock:
             self.changes += 1
             asked = [self._held[tp] for tp in tps if tp in self._held]
             for one in asked:
                 one.granted = False
             self._releases.append(_Release(asked, done))
-        self.answer()
+        self.answer_releases()
 
     def positions(self, which: Coverage) -> dict[TopicPartition, Position]:
-        """What is finished; nothing else counts as delivered."""
+        """Return the finished positions; only these count as delivered."""
         with self._lock:
             return {
                 tp: Position(one.epoch, one.offset)
@@ -142,11 +148,11 @@ class Ledger:
         self.failures.append(error)
 
     def end(self, error: ZkConsumerError) -> None:
-        """The member has ended by itself: `ended` says why, for good."""
+        """Record why the member ended by itself. This is final."""
         self.ended = error
 
-    def answer(self) -> None:
-        """Tell of the releases that wait for nothing more."""
+    def answer_releases(self) -> None:
+        """Call `done` of each release whose partitions are no longer in flight."""
         with self._lock:
             due = [one for one in self._releases if one.is_due]
             self._releases = [one for one in self._releases if not one.is_due]
@@ -156,7 +162,7 @@ class Ledger:
     # ---- the query's side: one thread ------------------------------------------------------------
 
     def served(self) -> dict[TopicPartition, Served]:
-        """What may be planned: granted, and no batch of it in flight."""
+        """Return the partitions that may be planned: granted, and without a batch in flight."""
         with self._lock:
             return {
                 tp: Served(one.offset, one.epoch, one.is_first, one.is_stored)
@@ -165,19 +171,23 @@ class Ledger:
             }
 
     def reached(self) -> dict[TopicPartition, int | None]:
-        """What is owned, and up to where batches were planned; None: nothing is stored."""
+        """Return the owned partitions and the offset up to which batches were planned, or None if
+        none is stored.
+        """
         with self._lock:
             return {tp: one.until or one.offset for tp, one in self._held.items() if one.granted}
 
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
-        """Go on from there instead, unless it was granted anew since it was looked at."""
+        """Continue at `offset`, unless the partition was granted again since `known` was read."""
         with self._lock:
             one = self._held.get(tp)
             if one is not None and (one.epoch, one.offset) == (known.epoch, known.offset):
                 one.offset, one.is_first, one.is_stored = offset, False, False
 
     def begin(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """These are a batch; those among them that are served no more are not, and left out."""
+        """Mark these ranges as in flight. Return those whose partitions are still served; the
+        others are not part of the batch.
+        """
         found: list[OffsetRange] = []
         with self._lock:
             for wanted in ranges:
@@ -190,9 +200,11 @@ class Ledger:
         return found
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> int:
-        """The batch that ends there is finished; of how many partitions that is news.
+        """Mark the batch that ends at these offsets as finished. Return the number of partitions it
+        finished.
 
-        To be followed by `answer`: a release may have waited for it.
+        The caller must then call `answer_releases`, because a release may have waited for this
+        batch.
         """
         count = 0
         with self._lock:
@@ -204,30 +216,33 @@ class Ledger:
         return count
 
     def cancel(self) -> None:
-        """What is still in flight was never run."""
+        """Drop what is in flight: it was never run."""
         with self._lock:
             for one in self._held.values():
                 one.until = None
-        self.answer()
+        self.answer_releases()
 
 
-# ---- membership ----------------------------------------------------------------------------------
+# ---- Membership: the member and its ledgers ------------------------------------------------------
 
 
 LEAVE_S: Final = 2.0
-"""Longest wait for a clean end, in seconds. It takes milliseconds, or ZooKeeper is away; a
-container that stops gives ten seconds to all its processes together. What is not gone by then goes
-with the session."""
+"""Longest wait for a clean end, in seconds. Leaving needs milliseconds unless ZooKeeper is
+unreachable. A container that stops gives all its processes ten seconds in total. Znodes that still
+exist after this time disappear with the session.
+"""
 
 
 class Membership:
-    """One member; all methods but `leave` belong to one thread.
+    """A member of a group; one thread uses all methods except `leave`.
 
-    `join` it, and `leave` it whatever happens.
+    Call `join` first, and `leave` in every case.
     """
 
     def __init__(self, config: ConsumerConfig, wanted: Registration) -> None:
-        """Nothing happens yet. Raises InvalidNameError for an impossible `consumer.id`."""
+        """Check the consumer id; connect to nothing. Raises InvalidNameError if `consumer.id` is
+        invalid.
+        """
         self.config = config
         self._member = GroupMember(config)
         self.consumer_id = self._member.consumer_id
@@ -235,23 +250,23 @@ class Membership:
         threads = paths.thread_ids(self.consumer_id, max(wanted.subscription.values()))
         self._ledgers = {thread: Ledger(thread, seen) for thread in threads}
         self._wanted = wanted
-        self._ending = threading.Lock()
+        self._leaving = threading.Lock()
         self._left = False
 
     # ---- joining and leaving ---------------------------------------------------------------------
 
     def join(self) -> None:
-        """Register, and wait until that is done.
+        """Register the member and wait until it is registered.
 
         Raises:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session`.
-            ConsumerIdTakenError: a live session stayed registered under our consumer id.
+            ConsumerIdTakenError: a live session stays registered under this consumer id.
             AccessDeniedError: ZooKeeper forbids the registration.
         """
         self._member.connect()
         settings = self._member.settings(self._wanted)
-        outlets: PartitionSinks = {(None, thread): one for thread, one in self._ledgers.items()}
-        self._member.start(settings, outlets)
+        sinks: PartitionSinks = {(None, thread): one for thread, one in self._ledgers.items()}
+        self._member.start(settings, sinks)
         self._member.wait_registered()
 
     @property
@@ -259,8 +274,10 @@ class Membership:
         return self._member.coordinator
 
     def leave(self) -> None:
-        """Commit what is finished and end the session; any thread, also while another is in it."""
-        with self._ending:
+        """Commit what is finished and end the session. Any thread may call this, even while another
+        thread uses the member.
+        """
+        with self._leaving:
             if self._left:
                 return
             self._left = True
@@ -270,43 +287,45 @@ class Membership:
             else:
                 self._member.stop()
 
-    # ---- what it may do --------------------------------------------------------------------------
+    # ---- State -----------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """The machine's. Only after `join`."""
+        """The state machine's state. Only after `join`."""
         assert self._coordinator is not None
         return self._coordinator.state
 
     @property
     def holds_lease(self) -> bool:
-        """Is it sure that nobody else owns what this member does?"""
+        """Whether no other member can own this member's partitions now."""
         return self._member.gate.is_open
 
     @property
     def is_at_rest(self) -> bool:
-        """Does it own all that it can have at present, or wait for others to let it go?"""
+        """Whether the member owns every partition that it can own now; others may still have to
+        release some.
+        """
         return self.holds_lease and self.state.phase in (Phase.SETTLED, Phase.WAITING)
 
     @property
     def is_settled(self) -> bool:
-        """Does it own all that it is due?"""
+        """Whether the member owns its whole assignment."""
         return self.holds_lease and self.state.phase is Phase.SETTLED
 
     @property
     def changes(self) -> int:
-        """How often partitions were granted, asked back or withdrawn."""
+        """The number of grants, release requests and withdrawals."""
         return sum(one.changes for one in self._ledgers.values())
 
     @property
     def idle_reason(self) -> str:
-        """Why it has no partition, as far as that is known."""
+        """Why the member has no partition, or an empty text if that is unknown."""
         return next((one.idle_reason for one in self._ledgers.values() if one.idle_reason), "")
 
     def failure(self) -> Exception | None:
-        """Return what the member was told of and cannot mend, each once.
+        """Return the next error that the member cannot repair; each error is returned once.
 
-        If the member has ended by itself, return the error that ended it, at every call.
+        If the member ended by itself, return the error that ended it, at every call.
         """
         for ledger in self._ledgers.values():
             if ledger.ended is not None:
@@ -316,28 +335,32 @@ class Membership:
         return None
 
     def brokers(self) -> Sequence[Broker]:
-        """Return the registered brokers; empty before the member has read the group."""
+        """Return the registered brokers, or none if they were not read yet."""
         return self._member.brokers()
 
-    # ---- batches ---------------------------------------------------------------------------------
+    # ---- Batches ---------------------------------------------------------------------------------
 
     def served(self) -> dict[TopicPartition, Served]:
-        """What may be planned."""
+        """Return the partitions that may be planned."""
         return {tp: at for one in self._ledgers.values() for tp, at in one.served().items()}
 
     def reached(self) -> dict[TopicPartition, int | None]:
-        """What is owned, and up to where batches were planned; None: nothing is stored."""
+        """Return the owned partitions and the offset up to which batches were planned, or None if
+        none is stored.
+        """
         return {tp: at for one in self._ledgers.values() for tp, at in one.reached().items()}
 
     def place(self, tp: TopicPartition, known: Served, offset: int) -> None:
-        """Go on from there, instead of where `served` said."""
+        """Continue at `offset` instead of the offset that `served` returned."""
         for ledger in self._ledgers.values():
             ledger.place(tp, known, offset)
 
     def reset(self, tp: TopicPartition, known: Served, offset: int, why: str) -> None:
-        """`auto.offset.reset` leads there: the next commit may go back to it."""
+        """Continue at `offset`, as `auto.offset.reset` requires. The next commit may lower the
+        stored offset to it.
+        """
         assert self._coordinator is not None
-        # Told before it can be seen, as `consumer.stream_fetcher` does it.
+        # Report the reset before the new position is visible, as `consumer.stream_fetcher` does.
         report = StreamReport(
             ReportKind.POSITION_RESET, self.consumer_id, why, tp, known.epoch, offset
         )
@@ -345,25 +368,28 @@ class Membership:
         self.place(tp, known, offset)
 
     def begin(self, ranges: Collection[OffsetRange]) -> list[OffsetRange]:
-        """A batch of these is planned; less those that are served no more by now."""
+        """Start a batch of these ranges. Return those whose partitions are still served."""
         return sorted(one for held in self._ledgers.values() for one in held.begin(ranges))
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> Future[None] | None:
-        """The batch that ends there is done: its commit; None where that was known already."""
+        """Finish the batch that ends at these offsets. Return its commit, or None if it was
+        finished before.
+        """
         ledgers = self._ledgers.values()
-        # Asked for before what has waited for the batch is let go, while it is still owned.
+        # Request the commit before waiting releases are answered, while the partitions are still
+        # owned.
         commit = self.commit() if any([one.finish(ends) for one in ledgers]) else None
         for one in ledgers:
-            one.answer()
+            one.answer_releases()
         return commit
 
     def cancel(self) -> None:
-        """What is planned and not finished is not going to be run."""
+        """Drop batches that were planned and not finished: they will not be run."""
         for ledger in self._ledgers.values():
             ledger.cancel()
 
     def commit(self) -> Future[None]:
-        """Store what is finished, soon; what goes wrong is also logged."""
+        """Store the finished positions soon. A failure is also logged."""
         assert self._coordinator is not None
         storage = group_member.storage(self.config)
         return self._coordinator.commit(commit_requests.asked(None, retries=None, storage=storage))
@@ -371,15 +397,20 @@ class Membership:
     # ---- operators' edits ------------------------------------------------------------------------
 
     def marked(self, tps: Collection[TopicPartition]) -> frozenset[TopicPartition] | None:
-        """Whose stored offset was written last by an operator's tool; None: cannot be told now."""
+        """Return the partitions whose stored offset was last written by an operator's tool, or None
+        if unknown.
+
+        The tool writes the offset and creates a mark in one transaction, so the offset's mzxid
+        equals a mark's czxid.
+        """
         group = self.config.group_id
-        room = paths.edits(group)
+        edits_path = paths.edits(group)
         offsets = [rq.Exists(paths.offset(group, tp)) for tp in tps]
-        replies = self._ask([rq.Children(room), *offsets])
+        replies = self._ask([rq.Children(edits_path), *offsets])
         if replies is None:
             return None
         names = replies[0].value if replies[0].code is Code.OK else ()
-        marks = self._ask([rq.Exists(f"{room}/{name}") for name in names])
+        marks = self._ask([rq.Exists(f"{edits_path}/{name}") for name in names])
         if marks is None:
             return None
         written = {tp: one.value for tp, one in zip(tps, replies[1:], strict=True)}
@@ -387,10 +418,10 @@ class Membership:
         return marked(mzxids, [one.value for one in marks])
 
     def _ask(self, batch: Sequence[rq.Request]) -> Sequence[Reply] | None:
-        answer: Future[Sequence[Reply]] = Future()
-        self._member.session.submit(batch, answer.set_result)
+        answer_releases: Future[Sequence[Reply]] = Future()
+        self._member.session.submit(batch, answer_releases.set_result)
         try:
-            replies = answer.result(self.config.zookeeper_session_timeout_s)
+            replies = answer_releases.result(self.config.zookeeper_session_timeout_s)
         except FutureTimeoutError:
             return None
         return None if any(one.code is Code.BROKEN for one in replies) else replies
