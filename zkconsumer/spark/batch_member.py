@@ -2,9 +2,9 @@
 
 `Membership` is the library's own member: the same coordinator, lease, claims, release grace and
 compare-and-set commits. Where the library has a stream for each consumer thread, `Membership` has a
-`Ledger` (`consumer.stream_partitions.PartitionSink`). A ledger holds no messages. It records which partitions
-may be planned, which offsets are in flight, and which are finished. The coordinator's thread and
-the query's thread both use it.
+`Ledger`, which implements `consumer.stream_partitions.PartitionSink`. A ledger holds no messages.
+It records which partitions may be planned, which offsets are in flight, and which are finished. The
+coordinator's thread and the query's thread both use it.
 
 A position covers finished batches only. Offsets in flight are never committed, neither at a release
 nor at the end, so the partition's next owner reads them again.

@@ -1,14 +1,16 @@
-"""`mode=group`: a stream of what one member of a legacy group owns.
+"""`mode=group`: a stream of the partitions that one member of a legacy group owns.
 
-The membership lives in the driver's source process, as long as the query runs. A batch is described
-by its end offset alone, `{"topic": {"0": [start, end]}}` with the partitions that are owned by
-then: executors read fixed ranges, and a replay needs no membership. What comes with
-`latestOffset(start)` is finished and in Spark's own log of commits, and is committed to the group
-at once; `commit` comes a batch later, and never for the last one.
+The member lives in the driver's source process as long as the query runs. The end offset of a batch
+describes it completely, `{"topic": {"0": [start, end]}}`, with the partitions that the member owned
+when it planned the batch. Executors read these fixed ranges, and a replay needs no member.
 
-Calls and their order: `pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3.
+The batch that ends at the argument of `latestOffset(start)` is finished and in Spark's commit log,
+so its offsets are committed to the group at once. `commit` reports the same batch one batch later,
+and never for the last batch. Spark's calls and their order:
+`pyspark.sql.streaming.python_streaming_source_runner`, Spark 4.3.
 
-Where a member's batches go on in each partition: by the checkpoint, the group, or the reset.
+`StartPositions` decides where batches continue in each partition: at the checkpoint's offset, at
+the group's offset, or where `auto.offset.reset` says.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# ---- placing -------------------------------------------------------------------------------------
+# ---- Where batches continue in each partition ----------------------------------------------------
 
 
 _log = logging.getLogger(__name__)
@@ -69,12 +71,12 @@ Logs = Mapping[TopicPartition, LogRange]
 Partitions = Mapping[TopicPartition, Served]
 
 
-class Placing:
-    """Of one query.
+class StartPositions:
+    """Where one query's batches start in each partition.
 
     Attributes:
-        replayed: where batches began that were run again before the membership.
-        checkpoint: the last batch of the checkpoint with which this process began.
+        replayed: the start of each batch that was replayed before the member joined.
+        checkpoint: the last batch of the checkpoint with which this process started.
     """
 
     def __init__(self, options: SourceOptions, name: str) -> None:
@@ -86,11 +88,12 @@ class Placing:
     def resume(
         self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]
     ) -> bool:
-        """Place what the checkpoint knows and this process has not had; False: not possible now.
+        """Apply the checkpoint's offsets to partitions that this process serves for the first time.
 
-        The group's offset is behind the checkpoint's where the query died between the two commits,
-        or where an operator moved it back; a mark beside the offset tells which. What was replayed
-        from just there has honoured the edit.
+        Return False if that is impossible now. The group's offset is lower than the checkpoint's if
+        the query died between the two commits, or if an operator moved it back; a mark beside the
+        offset distinguishes the two. If the replayed batch started at the operator's offset, the
+        query has already honoured the edit.
         """
         rule = self._options.on_restart
         moves = {
@@ -114,25 +117,26 @@ class Placing:
                 if edit != self.replayed.get(tp):
                     end = moves.pop(tp)
                     _log.info(
-                        "%s: %s goes on from an operator's edit, %s, and not from %d",
+                        "%s: %s continues from offset %s, which an operator set, and not from %d",
                         self._name,
                         tp,
                         edit,
                         end,
                     )
-        self._report(served, moves)
+        self._warn_of_unmarked_resets(served, moves)
         for tp, end in moves.items():
             group.place(tp, served[tp], end)
         if moves:
             group.commit()
         return True
 
-    def _report(self, served: Partitions, moves: Positions) -> None:
-        """Warn of group offsets behind the checkpoint that the query does not go on from.
+    def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
+        """Warn of group offsets that are lower than the checkpoint's and that the query does not
+        use.
 
-        The JVM's tools leave no mark, so their reset cannot be told from an offset that was never
-        committed. Only where the group's offset is the beginning of the checkpoint's last batch,
-        the query most likely ended between the two commits: no warning then.
+        The JVM's tools leave no mark, so their reset looks like an offset that was never committed.
+        There is no warning if the group's offset is the start of the checkpoint's last batch: then
+        the query most likely died between the two commits.
         """
         if self._options.on_restart != "max":
             return
@@ -143,8 +147,8 @@ class Placing:
         ]
         if behind:
             _log.warning(
-                "%s: the group's offsets are behind the checkpoint's, and the query goes on from"
-                " the checkpoint: %s%s. If another tool than `zkconsumer offsets` has reset them,"
+                "%s: the group's offsets are behind the checkpoint's, and the query continues from"
+                " the checkpoint: %s%s. If a tool other than `zkconsumer offsets` has reset them,"
                 " the reset has no effect and is overwritten: to honour it, start the query with"
                 " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
                 self._name,
@@ -153,9 +157,11 @@ class Placing:
             )
 
     def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
-        """From where each partition is read, which its log has; without those that must wait."""
+        """Return the offset at which each partition is read next, without partitions that must
+        wait.
+        """
         found: Positions = {}
-        reset = False
+        resets: Positions = {}
         for tp, at in served.items():
             log = logs.get(tp)
             if log is None:
@@ -169,32 +175,26 @@ class Placing:
                 if found[tp] != at.offset:
                     group.reset(tp, at, found[tp], "gone from the log")
             elif at.offset is None or not log.start <= at.offset <= log.end:
-                found[tp] = self._reset(group, tp, at, log)
-                reset = True
+                found[tp] = resets[tp] = self._reset(group, tp, at, log)
             else:
                 found[tp] = at.offset
-        if reset:
+        if resets:
+            self._log_new({tp: at for tp, at in resets.items() if served[tp].offset is None})
             group.commit()
         return found
 
     def _reset(self, group: Membership, tp: TopicPartition, at: Served, log: LogRange) -> int:
-        """As the old consumer: where the group has no offset, or one that the log has not got."""
+        """Apply `auto.offset.reset` as the old consumer does.
+
+        It applies if the group has no offset, or one that the log does not contain.
+        """
         policy = self._options.config.auto_offset_reset
         offset = log.start if policy == "smallest" else log.end
-        if at.offset is None:
-            why = "nothing is stored"
-            _log.info(
-                "%s: %s begins at %d: %s (auto.offset.reset=%s)",
-                self._name,
-                tp,
-                offset,
-                why,
-                policy,
-            )
-        else:
-            why = f"the group's offset {at.offset} is not in the log of {log.start} to {log.end}"
+        why = "the group has no stored offset"
+        if at.offset is not None:
+            why = f"the log has offsets {log.start} to {log.end}, and the group's is {at.offset}"
             _log.warning(
-                "%s: %s goes on at %d: %s (auto.offset.reset=%s)",
+                "%s: %s continues at offset %d: %s (auto.offset.reset=%s)",
                 self._name,
                 tp,
                 offset,
@@ -204,95 +204,120 @@ class Placing:
         group.reset(tp, at, offset, why)
         return offset
 
+    def _log_new(self, offsets: Positions) -> None:
+        """Log where partitions start for which the group has no stored offset, in one line."""
+        if offsets:
+            _log.info(
+                "%s: the group has no stored offset for %d partitions; they start at"
+                " auto.offset.reset=%s: %s",
+                self._name,
+                len(offsets),
+                self._options.config.auto_offset_reset,
+                _few(f"{tp} at {offset}" for tp, offset in offsets.items()),
+            )
 
-# ---- group reader --------------------------------------------------------------------------------
+
+# ---- The reader ----------------------------------------------------------------------------------
 
 
 SETTLE_S: Final = 3.0
-"""Seconds that the first batch waits for the group to come to rest, so that it has all that the
-query gets. Another member may take longer to let go: then the batches after it have the rest."""
+"""Seconds that the first batch waits for the group to settle, so that it contains every partition
+of the query. If another member takes longer to release its partitions, later batches contain them.
+"""
 
 UNREAD_S: Final = 0.5
-"""Seconds of these that it waits for more partitions while it owns some, which nobody reads."""
+"""Seconds of `SETTLE_S` for which a member that already owns partitions waits for more of them.
+Nobody reads the owned partitions meanwhile.
+"""
 
 FRAME_S: Final = LEAVE_S + 8.0
-"""Seconds that a reader waits until the previous reader of its DataFrame has ended, in a query that
-was stopped just before. After that the DataFrame has two readers, which is an error."""
+"""Seconds that a reader waits for the previous reader of its DataFrame to end, for instance that of
+a query that was just stopped. After that the DataFrame has two readers, which is an error.
+"""
 
 WARM_UP_TASKS: Final = 32
-"""Tasks of the warm-up batch at most. Each starts or takes a worker; one that runs costs 60 ms."""
+"""Maximum number of tasks in the warm-up batch. Each task starts a worker; with a running worker it
+costs 60 ms.
+"""
 
 NO_LIMIT: Final = 2**63 - 1
-"""Messages of a batch without `maxOffsetsPerTrigger`: Spark's largest long."""
+"""Maximum number of messages in a batch without `maxOffsetsPerTrigger`: Spark's largest long."""
 
-TELL_S: Final = 60.0
-"""Seconds between two lines in the log about the same waiting."""
+LOG_EVERY_S: Final = 60.0
+"""Seconds between two log lines about the same wait."""
 
 _LOGGED_PARTITIONS: Final = 10
-"""A log line about many partitions names so many of them."""
+"""Maximum number of partitions that one log line names."""
 
 _WAITS: Final = (RebalanceBlockedError, UnsupportedPeerError)
-"""What a query waits for, as the log has said: others let go, or leave."""
+"""Errors that end by themselves when other members release partitions or leave. The query waits."""
 
 
 class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the driver's source process; `read` alone runs on executors.
+    """The reader in the driver's source process; only `read` runs on executors.
 
-    `options` are completed by `for_stream`; `columns` are those of `schema.columns_of`.
+    `options` come from `for_stream`, and `columns` from `schema.columns_of`.
     """
 
     def __init__(
         self, options: SourceOptions, columns: Sequence[str], *, frame: str | None = None
     ) -> None:
-        """`frame`: the DataFrame that is read, which may have one reader at a time."""
+        """`frame` identifies the DataFrame, which may have one reader at a time."""
         self._options, self._columns = options, tuple(columns)
         self._frame = frame
         self._hold: process_lifecycle.Hold | None = None
         self._group: Membership | None = None
         self._cluster = ClusterLogs(self._brokers)
         self._has_begun = False
-        # Whether Spark has run a batch in this process: then plans are compiled, workers started.
+        # Whether Spark has run a batch in this process; then plans are compiled and workers run.
         self._is_warm = False
         self._is_available_now = False
-        self._placing = Placing(options, self._name)
-        self._end: StreamOffset = {}  # what latestOffset has answered last
-        # With Trigger.AvailableNow: nothing is read beyond these.
+        self._starts = StartPositions(options, self._name)
+        self._end: StreamOffset = {}  # the last answer of latestOffset
+        # With Trigger.AvailableNow: the run reads up to these offsets.
         self._targets: Positions | None = None
-        # Partitions that a run of Trigger.AvailableNow leaves unread, each with the group's offset;
-        # and whether a batch has carried them into the query's progress.
+        # Partitions that a run of Trigger.AvailableNow does not read, each with the group's offset;
+        # and whether a batch has reported them in the query's progress.
         self._unread: Positions = {}
         self._is_unread_reported = True
         self._away_since: float | None = None
         self._owned: Collection[TopicPartition] | None = None
         self._subscribed: Sequence[TopicPartition] = ()
-        self._told_at: dict[str, float] = {}
-        # The `start` that had no news, and the member's changes of ownership until then.
+        self._warned_at: dict[str, float] = {}
+        # The `start` for which there were no new messages, and the member's change count at that
+        # time.
         self._idle: tuple[StreamOffset, int] | None = None
         self._pause = Pause()
-        self._waits_for = ""  # the last error of the member that waiting may mend
+        self._waits_for = ""  # the member's last error that may end by itself
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: `read` needs no more, and credentials stay where they are."""
+        """Return what executors need: `read` uses only the columns, and credentials stay on the
+        driver.
+        """
         return {"_columns": self._columns}
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
     @one_sentence()
     def initialOffset(self) -> StreamOffset:
-        """Nothing yet: Spark asks twice and keeps neither answer, so the first batch decides."""
+        """Return an empty offset. Spark calls this twice and keeps neither answer, so the first
+        batch decides where the query starts.
+        """
         self._begin()
         return {}
 
     @one_sentence()
     def getDefaultReadLimit(self) -> ReadLimit:
         self._begin()
-        # Never ReadAllAvailable: Spark gives that to `latestOffset` with Trigger.Once alone, which
-        # must be told apart (`MicroBatchExecution`, SingleBatchExecutor).
+        # Never return ReadAllAvailable: Spark passes that to `latestOffset` only with Trigger.Once,
+        # which the reader must recognise (`MicroBatchExecution`, SingleBatchExecutor).
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
     @one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note it; the member joins after the warm-up batch, and then the run's end is fixed."""
+        """Note the trigger. The member joins after the warm-up batch, and only then the end of the
+        run is fixed.
+        """
         self._begin()
         self._is_available_now = True
 
@@ -303,26 +328,31 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         limit_s = 2 * self._options.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
         _wait(lambda: group.is_settled, limit_s)
-        # The coordinator explains an idle thread after it has settled.
+        # The coordinator sets the reason for an idle thread only after it has settled.
         _wait(lambda: bool(group.served() or group.idle_reason), SETTLE_S)
-        self._heed(group)
+        self._raise_failures(group)
         served = group.served()
         if not group.is_settled:
-            self._lacks_share(served, f"it did not settle within {limit_s:g} s", self._waits_for)
+            self._report_missing_share(
+                served, f"it did not settle within {limit_s:g} s", self._waits_for
+            )
         elif not served:
-            self._lacks_share(served, "it gives this query no partition", group.idle_reason)
+            self._report_missing_share(
+                served, "it gives this query no partition", group.idle_reason
+            )
         self._targets = {tp: log.end for tp, log in self._logs(served).items()}
 
     @one_sentence()
     def latestOffset(
         self, start: StreamOffset | None = None, limit: ReadLimit | None = None
     ) -> StreamOffset:
-        """The end of the next batch; `start` itself, to the letter, when there is nothing new.
+        """Return the end of the next batch, or `start` itself, unchanged, if there are no new
+        messages.
 
-        Spark 4.0 and 4.1 give no arguments: then what was answered last is finished.
+        Spark 4.0 and 4.1 pass no arguments; then the last answer is finished.
         """
-        if self._group is None and start and not self._placing.checkpoint:
-            self._placing.checkpoint = {one.tp: one for one in from_offset(start)}
+        if self._group is None and start and not self._starts.checkpoint:
+            self._starts.checkpoint = {one.tp: one for one in from_offset(start)}
         if self._must_warm_up(limit):
             assert start is not None
             self._end = self._warm_up(start)
@@ -333,7 +363,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if start is None:
             start, most = self._end, self._options.max_per_trigger
-        self._heed(group)
+        self._raise_failures(group)
         has_lease = self._has_lease(group)
         if has_lease and self._is_known_to_be_idle(group, start):
             self._pause.hold()
@@ -342,7 +372,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._finish(group, start)
         self._end = self._next(group, start, most) if has_lease else start
         if self._end is start and not self._is_unread_reported:
-            # Without a batch Spark reports no progress, and the unread partitions are not seen.
+            # Spark reports progress only with a batch; without one the unread partitions would stay
+            # invisible.
             self._end = to_offset(_nothing_of(start), unlike=start)
         self._is_unread_reported = True
         self._cluster.is_idle = self._end is start
@@ -354,7 +385,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._end
 
     def _is_known_to_be_idle(self, group: Membership, start: StreamOffset) -> bool:
-        """Whether a look would find what the last one has found: nothing new."""
+        """Whether nothing can have changed since the last call, which found no new messages."""
         return (
             self._targets is None
             and self._cluster.is_fresh
@@ -363,10 +394,11 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         )
 
     def reportLatestOffset(self) -> StreamOffset | None:
-        """Where the query stands and where the log ends, `[position, end]`: between is the lag.
+        """Return the query's position and the log's end, `[position, end]`; the difference is the
+        lag.
 
-        A run of Trigger.AvailableNow that lacks its share also reports the unread partitions, with
-        the group's offset as their position.
+        If a run of Trigger.AvailableNow lacks partitions of its share, the answer includes them,
+        with the group's offset as the position.
         """
         if self._group is None:
             return None
@@ -381,7 +413,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         ranges = [one for one in from_offset(end) if one.size]
         if self._group is None:
             self._end, self._is_warm = end, True
-            self._placing.replayed |= {one.tp: one.start for one in ranges}
+            self._starts.replayed |= {one.tp: one.start for one in ranges}
             if not ranges:
                 return self._warm_up_tasks()
         made = planned(self._options, ranges, self._cluster.bootstrap())
@@ -396,10 +428,10 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return made
 
     def commit(self, end: StreamOffset) -> None:
-        """Known already, from the call of `latestOffset` before."""
+        """Do nothing: the preceding call of `latestOffset` has already committed the batch."""
 
     def stop(self) -> None:
-        """Leave the group; a task that still runs needs nothing from here."""
+        """Leave the group. A task that still runs needs nothing from this process."""
         if self._group is not None:
             self._group.leave()
         if self._hold is not None:
@@ -411,7 +443,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return read_task(partition, self._columns)
 
-    # ---- the membership --------------------------------------------------------------------------
+    # ---- The member ------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
@@ -425,10 +457,11 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
                 self._hold = self._held_frame(self._frame)
 
     def _held_frame(self, frame: str) -> process_lifecycle.Hold:
-        """Be the only reader of the DataFrame. Raises SparkSourceError: it has another.
+        """Become the only reader of the DataFrame. Raises SparkSourceError if it has another
+        reader.
 
-        Spark starts a source process for each query, and for each side of a self-join. Each would
-        be a member of the group, and get only a part of the messages.
+        Spark starts a source process for each query and for each side of a self-join. Each would be
+        a separate member and get only a part of the messages.
         """
         hold = process_lifecycle.hold(f"zkconsumer-frame-{frame}", limit_s=FRAME_S)
         if hold is None:
@@ -442,7 +475,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return hold
 
     def _joined(self) -> Membership:
-        """Join at the first call that needs it: a replay does not."""
+        """Return the member, which joins at the first call. A replay needs no member."""
         self._begin()
         if self._group is None:
             config = replace(self._options.config, release_grace_s=self._options.revoke_grace_s)
@@ -453,7 +486,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._group
 
     def _settle(self, group: Membership) -> None:
-        """Wait until the member owns its share, but not long with partitions that wait unread."""
+        """Wait until the member owns its share, but only briefly once it owns partitions that
+        nobody reads yet.
+        """
         owns_since: list[float] = []
 
         def is_over() -> bool:
@@ -467,43 +502,46 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     # ---- the warm-up batch -----------------------------------------------------------------------
 
     def _must_warm_up(self, limit: ReadLimit | None) -> bool:
-        """Whether an empty batch comes before the member joins.
+        """Return whether an empty batch must precede the join.
 
-        Not with Trigger.Once, whose only batch it would be, nor with Spark 4.0 and 4.1, which do
-        the same with Trigger.AvailableNow.
+        Not with Trigger.Once, whose only batch would be empty. Spark 4.0 and 4.1 treat
+        Trigger.AvailableNow in the same way.
         """
         return self._group is None and not self._is_warm and isinstance(limit, ReadMaxRows)
 
     def _warm_up(self, start: StreamOffset) -> StreamOffset:
-        """The end of a batch without messages, and the connections to the brokers.
+        """Connect to the brokers, and return the end of an empty batch.
 
-        On a new driver the first batch takes seconds: plans are compiled, Python workers start. A
-        member that had joined before would own partitions, and nobody would read them meanwhile.
+        On a new driver the first batch takes seconds, because Spark compiles plans and starts
+        Python workers. If the member joined first, it would own partitions that nobody reads during
+        that time.
         """
         self._begin()
         self._is_warm = True
-        self._cluster.bootstrap()  # raises what keeps it from ZooKeeper
+        self._cluster.bootstrap()  # raises if ZooKeeper is unreachable
         topics = self._cluster.topics() or {}
         self._subscribed = offset_resolution.partitions_of(self._options, topics)
         self._cluster.ends(self._subscribed)
         return to_offset(_nothing_of(start), unlike=start)
 
     def _warm_up_tasks(self) -> Sequence[InputPartition]:
-        """Tasks that read nothing: as many as the first batch may have."""
+        """Return as many tasks as the first batch may have; they read no messages."""
         made = warm_ups(self._options, self._subscribed[:WARM_UP_TASKS], self._cluster.bootstrap())
-        _log.info("%s: warms up with %d tasks before it joins", self._name, len(made))
+        _log.info("%s: runs %d warm-up tasks before the member joins", self._name, len(made))
         return made
 
     def _brokers(self) -> Sequence[Broker]:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
     def _finish(self, group: Membership, start: StreamOffset) -> None:
-        """All before `start` is done, and what was planned and is not in it is not going to be."""
+        """Finish the batches that end at `start`; drop planned batches that it does not contain,
+        because Spark never runs them.
+        """
         group.finish({one.tp: one.end for one in from_offset(start)})
         group.cancel()
 
-    def _heed(self, group: Membership) -> None:
-        """Raise what the member was told of, unless it is waited for."""
+    def _raise_failures(self, group: Membership) -> None:
+        """Raise the member's errors, except those that end by themselves."""
         while (error := group.failure()) is not None:
             if not isinstance(error, _WAITS):
                 raise error
@@ -511,20 +549,25 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._targets is not None:
             _wait(lambda: group.is_at_rest, self._options.patience_s)
 
-    def _lacks_share(self, served: Collection[TopicPartition], what: str, why: str) -> None:
-        """Fail, or warn and note which partitions this run leaves unread, as the option says.
+    def _report_missing_share(
+        self, served: Collection[TopicPartition], what: str, why: str
+    ) -> None:
+        """Fail, or warn and note which partitions this run does not read, according to
+        `failOnMissingShare`.
 
         Raises:
             MissingShareError: `failOnMissingShare` is true.
-            SparkSourceError: the brokers do not answer, or Kafka does not tell the group's offsets.
+            SparkSourceError: the brokers do not answer, or Kafka does not return the group's
+                offsets.
         """
         said = f"{what}: {why}" if why else what
         if self._options.fail_on_missing_share:
             raise MissingShareError(
                 f"the group does not give this query its share of the partitions: {said}",
                 where=self._name,
-                remedy="start the query again when the other owner has left; `zkconsumer explain"
-                " GROUP` names it; failOnMissingShare=false reads what the query owns",
+                remedy="start the query again after the other owner has left; `zkconsumer explain"
+                " GROUP` names it; failOnMissingShare=false reads the partitions that the query"
+                " owns",
             )
         config = self._options.config
         topics = offset_resolution.await_topics(self._cluster, limit_s=config.socket_timeout_s)
@@ -545,10 +588,12 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         )
 
     def _has_lease(self, group: Membership) -> bool:
-        """Whether it is sure that what is owned is ours. Raises when that takes too long."""
+        """Whether the member's ownership is confirmed. Raises SparkSourceError if that takes longer
+        than `zookeeper.patience.ms`.
+        """
         if group.holds_lease:
-            if self._away_since is not None and self._told_at.pop("away", None) is not None:
-                _log.info("%s: ZooKeeper is back", self._name)
+            if self._away_since is not None and self._warned_at.pop("away", None) is not None:
+                _log.info("%s: ZooKeeper confirms the membership again", self._name)
             self._away_since = None
             return True
         now = boottime()
@@ -557,42 +602,43 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         away_s = now - self._away_since
         if away_s >= self._options.patience_s:
             raise SparkSourceError(
-                f"ZooKeeper has been away for {away_s:.0f} s, and nobody knows who owns what",
+                f"ZooKeeper has been unreachable for {away_s:.0f} s: the owners of partitions are"
+                " unknown",
                 where=f"zookeeper={self._options.config.zookeeper_connect}",
-                remedy="start the query again when it is back; zookeeper.patience.ms is how long"
-                " it waits",
+                remedy="start the query again when ZooKeeper is reachable; zookeeper.patience.ms"
+                " sets how long a query waits",
             )
         if away_s >= PAUSE_S:
-            self._tell(
+            self._warn_repeatedly(
                 "away",
-                "ZooKeeper does not confirm the membership: no new batches until it"
-                " does, for %g s at most",
+                "ZooKeeper does not confirm the membership: the query plans no batches until it"
+                " does, and fails after %g s",
                 self._options.patience_s,
             )
         return False
 
-    def _tell(self, what: str, text: str, *values: object) -> None:
-        """A warning, at most once in `TELL_S`."""
+    def _warn_repeatedly(self, what: str, text: str, *values: object) -> None:
+        """Log a warning about `what`, at most once in `LOG_EVERY_S`."""
         now = time.monotonic()
-        if now - self._told_at.get(what, float("-inf")) >= TELL_S:
-            self._told_at[what] = now
+        if now - self._warned_at.get(what, float("-inf")) >= LOG_EVERY_S:
+            self._warned_at[what] = now
             _log.warning("%s: " + text, self._name, *values)
 
-    # ---- the next batch --------------------------------------------------------------------------
+    # ---- The next batch --------------------------------------------------------------------------
 
     def _next(self, group: Membership, start: StreamOffset, limit: int | None) -> StreamOffset:
         before = {one.tp: one for one in from_offset(start)}
-        self._see_topics(group, before)
-        self._see_ownership(group)
+        self._check_topics(group, before)
+        self._log_ownership(group)
         served = group.served()
         if not served:
             return start
         logs = self._logs(served)
-        if not self._placing.resume(group, served, before):
+        if not self._starts.resume(group, served, before):
             return start
         served = group.served()
         logs = {**logs, **self._renewed(served, logs)}
-        positions = self._placing.positions(group, served, logs)
+        positions = self._starts.positions(group, served, logs)
         ends = {tp: log.end for tp, log in logs.items()}
         if self._targets is not None:
             ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
@@ -606,26 +652,30 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_offset(begun, unlike=start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Where their logs begin and end; without those that cannot be known now."""
+        """Return where these logs begin and end, without logs for which that is unknown now."""
         if self._targets is not None:
             limit_s = self._options.config.socket_timeout_s
             return offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
         return _known(self._cluster.ends(partitions))
 
     def _renewed(self, served: Mapping[TopicPartition, Served], logs: Logs) -> Logs:
-        """The logs from which something is read: retention may have moved where they begin."""
+        """Return the logs from which the batch reads, with newer beginnings: retention may have
+        moved them.
+        """
         moving = [tp for tp, at in served.items() if tp in logs and at.offset != logs[tp].end]
         first = [tp for tp in moving if served[tp].is_stored]
         found = _known(self._cluster.renewed(first, ENDS_S)) if first else {}
         return {**_known(self._cluster.renewed(moving)), **found} if moving else {}
 
-    # ---- what the user should know ---------------------------------------------------------------
+    # ---- What the query logs about topics and ownership ------------------------------------------
 
-    def _see_topics(self, group: Membership, before: Collection[TopicPartition]) -> None:
-        """Raises SparkSourceError where a topic that was read has been deleted.
+    def _check_topics(self, group: Membership, before: Collection[TopicPartition]) -> None:
+        """Warn of subscribed topics that do not exist.
 
-        As in the JVM the deletion alone makes no member look at the group again. But it lets go of
-        the topic's partitions, and the brokers know of none.
+        As in the JVM, the deletion of a topic alone does not make a member read the group again.
+        But the member releases the topic's partitions, and the brokers no longer know them.
+
+        Raises SparkSourceError if a topic was deleted from which the query has read.
         """
         wanted, view = self._options.subscription, group.state.view
         if not isinstance(wanted, Topics) or view is None or not group.is_at_rest:
@@ -641,27 +691,31 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
                 raise SparkSourceError(
                     f"topic {', '.join(sorted(deleted))} was deleted",
                     where=self._name,
-                    remedy="failOnDataLoss=false waits for it to come back; or take it out of"
+                    remedy="failOnDataLoss=false waits until it is created again; or remove it from"
                     " subscribe",
                 )
-            self._tell("topics", "waiting for topics that do not exist: %s", _few(missing))
+            self._warn_repeatedly(
+                "topics", "waiting for topics that do not exist: %s", _few(missing)
+            )
 
-    def _see_ownership(self, group: Membership) -> None:
-        """Log what is owned when it changes; and why nothing is, as long as that lasts."""
+    def _log_ownership(self, group: Membership) -> None:
+        """Log the owned partitions when they change; log repeatedly why the query owns none."""
         owned = group.reached().keys()
         if not owned and group.is_at_rest and (why := group.idle_reason):
-            self._tell("idle", "this query owns no partition and waits for its share: %s", why)
+            self._warn_repeatedly(
+                "idle", "this query owns no partition and waits for its share: %s", why
+            )
         if owned != self._owned and (owned or self._owned):
             _log.info(
                 "%s: owns %d partitions: %s", self._name, len(owned), _few(sorted(owned)) or "none"
             )
             self._owned = frozenset(owned)
         if owned:
-            self._told_at.pop("idle", None)
+            self._warned_at.pop("idle", None)
 
 
 def _registration(options: SourceOptions) -> Registration:
-    """Raises ConfigError for more threads than a member can have."""
+    """Return the member's registration. Raises ConfigError if it has too many threads."""
     wanted = options.subscription
     if isinstance(wanted, Topics):
         return Registration(paths.validate_topic_counts(wanted.threads))
@@ -671,7 +725,7 @@ def _registration(options: SourceOptions) -> Registration:
 
 
 def _nothing_of(offset: StreamOffset) -> list[OffsetRange]:
-    """An empty range at the end of each of these."""
+    """Return an empty range at the end of each range of `offset`."""
     return [one._replace(start=one.end) for one in from_offset(offset)]
 
 
@@ -686,7 +740,7 @@ def _few(things: Iterable[object]) -> str:
 
 
 def _wait(condition: Callable[[], bool], limit_s: float) -> None:
-    """Until it holds, or the time is up."""
+    """Wait until the condition holds, for at most `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
