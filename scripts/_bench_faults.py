@@ -23,14 +23,17 @@ from socket import socket
 from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from _bench import Result, at_least, at_most, show  # noqa: E402
-from crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
-from evidence import Evidence  # noqa: E402
-from proxy import Proxy, Wire  # noqa: E402
-from trap import Trap  # noqa: E402
-from waiting import wait_for  # noqa: E402
+from support.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen  # noqa: E402
+from support.evidence import Evidence  # noqa: E402
+from support.proxies import (  # noqa: E402
+    Proxy,
+    Trap,
+    Wire,
+)
+from support.wait import wait_for  # noqa: E402
 
 from zkconsumer import ConsumerConfig, ConsumerConnector  # noqa: E402
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402

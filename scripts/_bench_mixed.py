@@ -37,16 +37,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from _bench import Result, at_most, show  # noqa: E402
 from _bench_rebalance import Looks, Observer, prepare  # noqa: E402
-from crew import MemberProcess  # noqa: E402
-from jvmmember import JvmMember  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
-from member import Request  # noqa: E402
-from transactionlog import history  # noqa: E402
-from waiting import wait_for  # noqa: E402
+from support.crew import MemberProcess  # noqa: E402
+from support.jvm import JvmMember  # noqa: E402
+from support.member_program import Request  # noqa: E402
+from support.wait import wait_for  # noqa: E402
+from support.zk_log import history  # noqa: E402
 
 from zkconsumer.consumer.stream_partitions import boottime  # noqa: E402
 from zkconsumer.member.phases import Phase  # noqa: E402

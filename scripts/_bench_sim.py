@@ -32,8 +32,8 @@ from zkconsumer.sim.exhaustive_search import Scope, explore
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-simmutants = importlib.import_module("simmutants")
-MUTANTS = simmutants.MUTANTS
+sim_mutants = importlib.import_module("support.sim_mutants")
+MUTANTS = sim_mutants.MUTANTS
 
 SCHEDULES_PER_MINUTE = 2_000.0
 CATCH_WITHIN = 2_000
@@ -165,7 +165,7 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
 
 def catch(index: int) -> tuple[int, str] | None:
     """How many schedules a mutant takes, and which promise it breaks."""
-    found = simmutants.schedules_to_catch(MUTANTS[index], limit=CATCH_WITHIN)
+    found = sim_mutants.schedules_to_catch(MUTANTS[index], limit=CATCH_WITHIN)
     return (found[0], found[1].invariant) if found else None
 
 

@@ -1,8 +1,8 @@
 """Random faults for hours: on real servers, or with --simulated in the simulator.
 
-On real servers: round after round of `tests/mixture.py`, each with a group of its own. Prints each
-act, a line per round, and a verdict; exits with 1 at the first round that fails, whose seed repeats
-its acts. Servers, members and files are gone afterwards, whatever happens.
+On real servers: round after round of `tests/support/random_faults.py`, each with a group of its
+own. Prints each act, a line per round, and a verdict; exits with 1 at the first round that fails,
+whose seed repeats its acts. Servers, members and files are gone afterwards, whatever happens.
 
 Simulated: schedules from fresh seeds on all cores. Each violation is printed at once, and shrunk at
 the end, as decisions and as a story. Ctrl-C ends the run early and prints what was done.
@@ -25,13 +25,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records  # noqa: E402
 from _explore import Totals, endless, explore, story  # noqa: E402
-from crew import Crew  # noqa: E402
-from mixture import Mixture  # noqa: E402
-from trap import Trap  # noqa: E402
+from support.crew import Crew  # noqa: E402
+from support.proxies import Trap  # noqa: E402
+from support.random_faults import Mixture  # noqa: E402
 
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.sim.coverage import possible  # noqa: E402

@@ -30,9 +30,9 @@ from zkconsumer.sandbox import BrokerServer, ZooKeeperServer, jars
 
 ROOT = Path(__file__).resolve().parent.parent
 # The JVM members are the tests'.
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
+sys.path.insert(0, str(ROOT / "tests"))
 
-import jvmmember  # noqa: E402
+from support import jvm  # noqa: E402
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
@@ -81,7 +81,7 @@ def record_classes() -> None:
     with TemporaryDirectory(prefix="zkconsumer-classes-") as directory:
         zookeeper = ZooKeeperServer(f"{directory}/zookeeper")
         zookeeper.record_classes()
-        with zookeeper, jvmmember.recording(zookeeper.connect, Path(directory)):
+        with zookeeper, jvm.recording(zookeeper.connect, Path(directory)):
             broker = BrokerServer(f"{directory}/broker", zookeeper_connect=zookeeper.connect)
             broker.record_classes()
 

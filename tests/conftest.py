@@ -28,7 +28,7 @@ from zkconsumer.sandbox import (
 )
 
 # The servers that several rooms of the suite share.
-pytest_plugins = ["zookeepers"]
+pytest_plugins = ["support.zk_servers"]
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from adminscene import Scene, scenes
+from support.scenes import Scene, scenes
 
 from zkconsumer.sandbox import ZooKeeperServer
 

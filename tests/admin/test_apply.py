@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hands import Hands, hands_on
 from kazoo.security import make_acl, make_digest_acl
+from support.scenes import Hands, hands_on
 
 from zkconsumer.admin import apply as apply_module
 from zkconsumer.admin import plan as plan_file

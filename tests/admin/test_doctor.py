@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from adminscene import Scene
 from kazoo.security import make_acl
+from support.scenes import Scene
 
 from zkconsumer.admin.checks import rights
 from zkconsumer.admin.doctor import doctor

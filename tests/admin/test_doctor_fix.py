@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adminscene import Scene
+from support.scenes import Scene
 
 from zkconsumer.admin.apply import apply
 from zkconsumer.admin.doctor import doctor, live_of, plan_mends

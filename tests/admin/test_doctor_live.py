@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from members import Group, eventually, group_on
+from support.members import Group, eventually, group_on
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from adminscene import Scene
+from support.scenes import Scene
 
 from zkconsumer.admin import doctor, verify
 from zkconsumer.admin.checks import offsets, owners, registrations, rights

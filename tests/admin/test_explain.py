@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adminscene import Scene
+from support.scenes import Scene
 
 from zkconsumer.admin.explain import Explanation, explain
 from zkconsumer.protocol import paths

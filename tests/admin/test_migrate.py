@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafkastorage import Foreign, foreign
 from kazoo.client import KazooClient
-from members import Group, eventually, group_on
+from support.kafka_offsets import Foreign, foreign
+from support.members import Group, eventually, group_on
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.admin.apply import apply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from adminscene import Scene
+from support.scenes import Scene
 
 from zkconsumer.admin.groups import groups, idle_by_design, members, partitions, topics
 from zkconsumer.admin.lag import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from adminscene import Scene
+from support.scenes import Scene
 
 from zkconsumer.admin.findings import Finding, ranges
 from zkconsumer.admin.verify import verify

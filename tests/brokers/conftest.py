@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crew import Crew
-from members import Group
+from support.crew import Crew
+from support.members import Group
 
 from zkconsumer.sandbox import RELEASES, Sandbox
 

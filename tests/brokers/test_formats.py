@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-from brokerlogs import CODECS, LARGE, Keyed, contents, kept, tool, write
-from members import Group, One, Reader, eventually
+from support.kafka_logs import CODECS, LARGE, Keyed, contents, kept, tool, write
+from support.members import Group, One, Reader, eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

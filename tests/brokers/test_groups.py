@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from crew import Crew
-from members import Group, eventually
-from traffic import Traffic
+from support.crew import Crew
+from support.members import Group, eventually
+from support.traffic import Traffic
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings

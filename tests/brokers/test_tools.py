@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from brokerlogs import TOOL_S, tool
-from hands import hands_on
+from support.kafka_logs import TOOL_S, tool
+from support.scenes import hands_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from brokerlogs import REQUEST_S, contents, producer, tool
-from members import Group
+from support.kafka_logs import REQUEST_S, contents, producer, tool
+from support.members import Group
 
 from zkconsumer.sandbox import Sandbox
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from adminscene import Scene, scenes
 from kazoo.security import make_acl
+from support.scenes import Scene, scenes
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app

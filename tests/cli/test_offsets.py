@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from hands import Hands, hands_on
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from support.scenes import Hands, hands_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from kafkastorage import Foreign, foreign
-from members import Group, eventually, group_on
+from support.kafka_offsets import Foreign, foreign
+from support.members import Group, eventually, group_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adminscene import Scene, scenes
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions
+from support.scenes import Scene, scenes
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from members import Group
+from support.members import Group
 
 from zkconsumer.sandbox import Sandbox
 

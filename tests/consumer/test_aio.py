@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from members import SETTINGS, Group
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.members import SETTINGS, Group
+from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
 
 from zkconsumer import ConsumerConfig, TopicPartition, aio, white_list
 from zkconsumer.errors import (

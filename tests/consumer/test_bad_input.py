@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from members import SETTINGS, Group, One, eventually
+from support.members import SETTINGS, Group, One, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.status import TROUBLE_S

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from members import LIMIT_S, SETTINGS, Group, One, eventually
+from support.members import LIMIT_S, SETTINGS, Group, One, eventually
 
 from zkconsumer import ConsumerConfig, aio
 from zkconsumer.errors import ZkConsumerError

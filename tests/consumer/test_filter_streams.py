@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from members import Group, Reader, eventually
+from support.members import Group, Reader, eventually
 
 from zkconsumer import ConsumerConnector, black_list, white_list
 from zkconsumer.errors import ConfigError, MessageStreamsExistError

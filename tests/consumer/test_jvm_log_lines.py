@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from members import LIMIT_S, Group, eventually
+from support.members import LIMIT_S, Group, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.protocol import paths

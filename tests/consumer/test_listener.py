@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from members import LIMIT_S, Group, One, eventually
+from support.members import LIMIT_S, Group, One, eventually
 
 from zkconsumer import ConsumerThreadId
 from zkconsumer.errors import MessageStreamsExistError

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from members import Group, Reader, eventually
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from support.members import Group, Reader, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.metrics import COUNTERS, GAUGES, LABELS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
-from members import SETTINGS, One, eventually, register_broker
+from support.members import SETTINGS, One, eventually, register_broker
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths

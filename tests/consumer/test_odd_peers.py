@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from members import SETTINGS, One, eventually
+from support.members import SETTINGS, One, eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths

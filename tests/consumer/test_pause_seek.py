@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from members import Group, eventually
+from support.members import Group, eventually
 
 from zkconsumer.errors import ConfigError, ConnectorClosedError, NotOwnedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from members import LIMIT_S, Group, eventually
+from support.members import LIMIT_S, Group, eventually
 
 from zkconsumer.consumer.commit_requests import CommitAsked
 from zkconsumer.errors import (

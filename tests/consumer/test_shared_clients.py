@@ -7,8 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from members import Group, One, eventually
-from topiclogs import PATIENCE_S
+from support.members import Group, One, eventually
+from support.streams import PATIENCE_S
 
 from zkconsumer.sandbox import Sandbox
 

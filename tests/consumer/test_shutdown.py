@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kazoo.security import make_acl
-from members import LIMIT_S, Group, One, eventually
-from proxy import Proxy, Wire
+from support.members import LIMIT_S, Group, One, eventually
+from support.proxies import Proxy, Wire
 
 from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import ListenerThread, merged

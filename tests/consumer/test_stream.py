@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, SharedLog, eventually
+from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, SharedLog, eventually
 
 from zkconsumer.consumer.messages import Batch
 from zkconsumer.consumer.stream_fetcher import ReportKind

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Reader, eventually
+from support.streams import PATIENCE_S, KafkaLog, Reader, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.errors import SandboxError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.sandbox import Sandbox

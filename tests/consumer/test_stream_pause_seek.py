@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.kafka.fetcher import Reset

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from topiclogs import KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import KafkaLog, Log, MemoryLog, Reader, eventually
 
 from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.errors import ConsumerTimeoutError

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from members import SETTINGS, eventually, register_broker
-from proxy import Proxy, Wire
-from topiclogs import PATIENCE_S, KafkaLog, Reader, settings_for
+from support.members import SETTINGS, eventually, register_broker
+from support.proxies import Proxy, Wire
+from support.streams import PATIENCE_S, KafkaLog, Reader, settings_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import typer
 from confluent_kafka import Producer
-from kafkastorage import foreign
 from kazoo.client import KazooClient
+from support.kafka_offsets import foreign
 from typer.testing import CliRunner
 
 from zkconsumer.admin.lag import GAUGES

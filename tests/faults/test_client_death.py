@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from members import LIMIT_S, SETTINGS, One, eventually
-from proxy import Proxy
+from support.members import LIMIT_S, SETTINGS, One, eventually
+from support.proxies import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError

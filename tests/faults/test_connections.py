@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from crew import SESSION_S, Crew
-from faults.line import Line
-from proxy import Wire
-from waiting import wait_for
+from support.crew import SESSION_S, Crew
+from support.proxies import Line, Wire
+from support.wait import wait_for
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import Sandbox

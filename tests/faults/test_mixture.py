@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 
-from crew import Crew
-from mixture import Mixture
-from trap import Trap
+from support.crew import Crew
+from support.proxies import Trap
+from support.random_faults import Mixture
 
 SECONDS = 40.0
 

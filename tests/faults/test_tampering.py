@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crew import Crew, LocalMember
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions
-from waiting import wait_for
+from support.crew import Crew, LocalMember
+from support.wait import wait_for
 
 from zkconsumer.consumer import group_member
 from zkconsumer.protocol import paths

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from crew import SESSION_S, Crew
 from kazoo.client import KazooClient
-from members import SETTINGS, Reader
-from waiting import LIMIT_S, wait_for
+from support.crew import SESSION_S, Crew
+from support.members import SETTINGS, Reader
+from support.wait import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream_partitions import boottime

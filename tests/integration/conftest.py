@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crew import LIMIT_S, Crew
 from kazoo.client import KazooClient
-from trap import Trap
+from support.crew import LIMIT_S, Crew
+from support.proxies import Trap
 
 from zkconsumer.sandbox import Sandbox
 

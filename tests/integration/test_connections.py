@@ -5,10 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from crew import LIMIT_S, SESSION_S, Crew, wait_for
 from kazoo.client import KazooClient
-from proxy import Wire
-from trap import Trap
+from support.crew import LIMIT_S, SESSION_S, Crew, wait_for
+from support.proxies import Trap, Wire
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.protocol import paths

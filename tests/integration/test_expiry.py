@@ -9,8 +9,8 @@ from enum import Enum
 from functools import partial
 
 import pytest
-from crew import LIMIT_S, Crew, LocalMember, expire, wait_for
 from kazoo.client import KazooClient
+from support.crew import LIMIT_S, Crew, LocalMember, expire, wait_for
 
 from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from crew import Crew, LocalMember, wait_for
 from kazoo.client import KazooClient
+from support.crew import Crew, LocalMember, wait_for
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kafkastorage import (
+from support.kafka_offsets import (
     LIMIT_S,
     Foreign,
     Wire,
@@ -23,7 +23,7 @@ from kafkastorage import (
     offsets_of,
     store_of,
 )
-from members import Group, One, eventually
+from support.members import Group, One, eventually
 
 from zkconsumer import OffsetAndMetadata, TopicPartition
 from zkconsumer.errors import CommitError, ConfigError, NotOwnedError

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from crew import wait_for
+from support.crew import wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.errors import ConfigError
@@ -69,7 +69,7 @@ def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
 def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
     with Observer(sandbox.zookeeper_connect, topic) as observer:
         found = observer.snapshot().owners
-    return {tp.partition: owner.thread_id[len(topic) + 1 :] for tp, owner in found.items()}
+    return {tp.partition: owner.thread[len(topic) + 1 :] for tp, owner in found.items()}
 
 
 def test_members_that_cannot_agree_are_named(sandbox: Sandbox, topic: str, join: Join) -> None:

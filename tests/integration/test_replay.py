@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import Crew, frozen
 from kazoo.client import KazooClient
-from replay import Record, Replay
+from support.crew import Crew, frozen
+from support.replay import Record, Replay
 
 from zkconsumer.errors import TraceError
 from zkconsumer.protocol import paths

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
-from crew import LIMIT_S, wait_for
+from support.crew import LIMIT_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
 from zkconsumer.protocol.model import TopicPartition
@@ -55,7 +55,7 @@ def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict
     def now() -> dict[str, str]:
         found = observer.snapshot().owners
         return {
-            str(tp).removeprefix(prefix): owner.thread_id.removeprefix(f"{group}_")
+            str(tp).removeprefix(prefix): owner.thread.removeprefix(f"{group}_")
             for tp, owner in found.items()
         }
 

@@ -6,7 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from topiclogs import PATIENCE_S, KafkaLog, Log, MemoryLog, SharedLog, eventually, settings_for
+from support.streams import (
+    PATIENCE_S,
+    KafkaLog,
+    Log,
+    MemoryLog,
+    SharedLog,
+    eventually,
+    settings_for,
+)
 
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memberdriver import LATER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
+from support.machine import LATER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev

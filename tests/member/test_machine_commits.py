@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from memberdriver import LATER, SESSION, TWO, Member, member_in, of, one, tps
+from support.machine import LATER, SESSION, TWO, Member, member_in, of, one, tps
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev

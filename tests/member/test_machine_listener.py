@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from memberdriver import (
+from support.machine import (
     LATER,
     ME,
     PEER,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from memberdriver import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
+from support.machine import ME, PEER, SESSION, THREAD, TWO, Member, member_in, of, one, tps, view
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev

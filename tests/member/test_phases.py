@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from memberdriver import Member, member_in
+from support.machine import Member, member_in
 
 from zkconsumer.member import events as ev
 from zkconsumer.member import machine, phases

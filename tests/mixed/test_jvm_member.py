@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crew import expire
-from jvmmember import RELEASES, JvmMember
 from kazoo.client import KazooClient
-from waiting import wait_for
+from support.crew import expire
+from support.jvm import RELEASES, JvmMember
+from support.wait import wait_for
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

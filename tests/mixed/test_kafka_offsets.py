@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jvmmember import JvmMember
-from kafkastorage import Foreign, foreign
-from members import Group, One
-from mixed.groups import NEWEST_BROKER
-from waiting import wait_for
+from support.jvm import JvmMember
+from support.kafka_offsets import Foreign, foreign
+from support.members import Group, One
+from support.mixed_groups import NEWEST_BROKER
+from support.wait import wait_for
 
 from zkconsumer import OffsetAndMetadata
 from zkconsumer.sandbox import Sandbox

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from jvmmember import JvmMember
-from members import Group, eventually
+from support.jvm import JvmMember
+from support.members import Group, eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hands import hands_on
-from jvmmember import JvmMember
-from waiting import wait_for
+from support.jvm import JvmMember
+from support.scenes import hands_on
+from support.wait import wait_for
 
 from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brokerlogs import TOOL_S, tool
-from jvmmember import JvmMember
+from support.jvm import JvmMember
+from support.kafka_logs import TOOL_S, tool
+from support.wait import wait_for
 from typer.testing import CliRunner
-from waiting import wait_for
 
 from zkconsumer.cli import app
 from zkconsumer.protocol import paths

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from memberdriver import ME, Member, view
-from members import Group, eventually
+from support.machine import ME, Member, view
+from support.members import Group, eventually
 
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of

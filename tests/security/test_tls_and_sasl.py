@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from members import SETTINGS, One
-from secureserver import PASSWORD, USER, SecureZooKeeper
+from support.members import SETTINGS, One
+from support.zk_secure import PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError

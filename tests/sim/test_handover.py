@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simmutants import HAND_OVER, HandOverMutant
+from support.sim_mutants import HAND_OVER, HandOverMutant
 
 from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
 

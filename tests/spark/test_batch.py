@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from brokerlogs import REQUEST_S, producer
 from kazoo.client import KazooClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
-from topiclogs import KafkaLog
+from support.kafka_logs import REQUEST_S, producer
+from support.streams import KafkaLog
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

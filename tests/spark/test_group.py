@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from kafkastorage import foreign
-from members import SETTINGS, Group, eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from support.kafka_offsets import foreign
+from support.members import SETTINGS, Group, eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import MissingShareError, SparkSourceError

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from jvmmember import JvmMember
 from kazoo.exceptions import NoNodeError
-from members import Group
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from spark.queries import LIMIT_S, Place, Query, wait
-from traffic import Traffic
+from support.jvm import JvmMember
+from support.members import Group
+from support.spark_queries import LIMIT_S, Place, Query, wait
+from support.traffic import Traffic
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
@@ -151,7 +151,7 @@ class Driver:
         self.hold = self.directory / "hold"
         self.errors = self.directory / "errors.txt"
         self._lines: list[dict[str, Any]] = []
-        program = Path(__file__).with_name("queries.py")
+        program = Path(__file__).parents[1] / "support" / "spark_queries.py"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, program, self.directory, json.dumps(scene.options(**options))],

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from members import Group
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark.queries import SLOW, wait
+from support.members import Group
+from support.spark_queries import SLOW, wait
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

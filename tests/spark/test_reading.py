@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from brokerlogs import CODECS, REQUEST_S, producer, write
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from topiclogs import KafkaLog
+from support.kafka_logs import CODECS, REQUEST_S, producer, write
+from support.streams import KafkaLog
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError

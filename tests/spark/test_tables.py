@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adminscene import Scene, scenes
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as RawPartition
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from support.scenes import Scene, scenes
 
 from zkconsumer.admin.groups import members, read_groups
 from zkconsumer.admin.lag import GroupLag, group_lags

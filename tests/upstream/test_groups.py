@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from members import SETTINGS, eventually
-from oldtools import World
+from support.jvm_tools import World
+from support.members import SETTINGS, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.protocol import paths

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from brokerlogs import Keyed, write
-from members import Group
+from support.kafka_logs import Keyed, write
+from support.members import Group
 
 from zkconsumer.errors import DecodeError
 

@@ -6,8 +6,8 @@ import queue
 import time
 from dataclasses import replace
 
-from crew import expire, wait_for
-from zkdriver import LIMIT_S, Client, tps
+from support.crew import expire, wait_for
+from support.zk_client import LIMIT_S, Client, tps
 
 from zkconsumer.consumer.executor import Executor, Resume
 from zkconsumer.member.commands import CommitOffsets

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from simcontract import SimServer
-from zkcontract import Server
-from zookeepers import release_number, zookeeper_releases
+from support.sim_contract import SimServer
+from support.zk_contract import Server
+from support.zk_servers import release_number, zookeeper_releases
 
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 

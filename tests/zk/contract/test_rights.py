@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from zkcontract import (
+from support.zk_contract import (
     CLOSED,
     CLOSED_TO_READERS,
     OPEN,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from proxy import Wire
-from zkcontract import LIMIT_S, Server, ZkError, claim, is_back, refusal
+from support.proxies import Wire
+from support.zk_contract import LIMIT_S, Server, ZkError, claim, is_back, refusal
 
 
 def test_a_session_that_pings_lives(server: Server) -> None:

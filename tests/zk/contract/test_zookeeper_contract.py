@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxy import Proxy, Wire
-from zkcontract import (
+from support.proxies import Proxy, Wire
+from support.zk_contract import (
     CLOSED,
     LIMIT_S,
     OK,

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from replay import Late
-
+from support.replay import Late
 from zkconsumer.protocol.model import TopicPartition
 
 

@@ -15,15 +15,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from evidence import Delivery, Evidence, deliveries
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from member import Member, Request
-from replay import Record, Replay
-from traffic import Traffic
-from transactionlog import history
-from waiting import LIMIT_S, wait_for
 
+from support.evidence import Delivery, Evidence, deliveries
+from support.member_program import Member, Request
+from support.replay import Record, Replay
+from support.traffic import Traffic
+from support.wait import LIMIT_S, wait_for
+from support.zk_log import history
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
@@ -182,7 +182,9 @@ class MemberProcess(Program):
     """One of our members in a process of its own."""
 
     def __init__(self, name: str, request: Request, directory: Path) -> None:
-        super().__init__(name, Path(__file__).with_name("member.py"), asdict(request), directory)
+        super().__init__(
+            name, Path(__file__).with_name("member_program.py"), asdict(request), directory
+        )
 
     def stacks(self) -> str:
         """Where its threads are, for the message of a test that waits in vain."""
@@ -309,7 +311,7 @@ class Crew:
             return False
         if set(seen.members) != {one.consumer for one in members}:
             return False
-        owners = {tp: info.thread_id for tp, info in seen.owners.items()}
+        owners = {tp: info.thread for tp, info in seen.owners.items()}
         if owners != self.wanted(seen.members):
             return False
         return all(

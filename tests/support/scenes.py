@@ -1,4 +1,8 @@
-"""A ZooKeeper below a chroot of its own, in which a test plants what is sound and what is not."""
+"""Groups that a test writes into ZooKeeper by hand, znode by znode.
+
+`Scene` is a ZooKeeper below a chroot of its own. `Hands` acts on the server that all tests share,
+beside a client for the tools.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,12 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.zk.client import ZooKeeperClient
+
+# A znode: payload, version, access control list.
+Seen = tuple[bytes | None, int, tuple[Any, ...]]
 
 # Nobody listens there.
 BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
@@ -92,3 +100,79 @@ class Scene:
         for (topic, partition), thread in dealt.items():
             self.owner(topic, partition, thread, group)
             self.offset(topic, partition, 5, group)
+
+
+class Hands:
+    """A connection for the tools (`tools`) and one that acts as another client (`other`)."""
+
+    def __init__(self, connect: str, tools: ZooKeeperClient, other: KazooClient) -> None:
+        self.connect, self.tools, self.other = connect, tools, other
+
+    def offsets(self, group: str, values: dict[TopicPartition, int | bytes]) -> None:
+        """Writes offset znodes."""
+        for tp, value in values.items():
+            data = value if isinstance(value, bytes) else str(value).encode()
+            path = paths.offset(group, tp)
+            self.other.ensure_path(path)
+            self.other.set(path, data)
+
+    def join(self, group: str, name: str = "g_a", topic: str = "t") -> None:
+        """A member that lives as long as the other client."""
+        data = encode_registration(Registration({topic: 1}, Pattern.STATIC, 1))
+        self.other.create(paths.member(group, name), data, ephemeral=True, makepath=True)
+
+    def leave(self, group: str, name: str = "g_a") -> None:
+        """The member goes."""
+        self.other.delete(paths.member(group, name))
+
+    def stored(self, group: str) -> dict[TopicPartition, str]:
+        """What the offset znodes hold."""
+        found = {}
+        for path, (data, _, _) in self.tree(group).items():
+            at = paths.locate(path)
+            if at.kind is paths.Kind.OFFSET:
+                found[TopicPartition(at.name, at.partition)] = (data or b"").decode()
+        return found
+
+    def tree(self, group: str) -> dict[str, Seen]:
+        """Everything below a group, as another client sees it."""
+        found: dict[str, Seen] = {}
+        todo = [paths.group(group)]
+        while todo:
+            path = todo.pop()
+            if self.other.exists(path):
+                data, stat = self.other.get(path)
+                rights = tuple(sorted(self.other.get_acls(path)[0]))
+                found[path] = data, stat.version, rights
+                todo += [f"{path}/{name}" for name in self.other.get_children(path)]
+        return found
+
+    def contents(self, group: str) -> dict[str, tuple[bytes | None, tuple[Any, ...]]]:
+        """As `tree`, less versions, and less the marks of edits."""
+        room = paths.edits(group)
+        return {
+            path: (data, rights)
+            for path, (data, _, rights) in self.tree(group).items()
+            if not path.startswith(room)
+        }
+
+
+@contextmanager
+def hands_on(connect: str, **settings: Any) -> Iterator[Hands]:
+    """Both clients, until the end of the block."""
+    config = ConsumerConfig(
+        **{
+            "group_id": "none",
+            "zookeeper_connect": connect,
+            "zookeeper_session_timeout_s": 10.0,
+        }
+        | settings
+    )
+    other = KazooClient(connect, timeout=10.0)
+    other.start(60)
+    try:
+        with ZooKeeperClient(config) as tools:
+            yield Hands(connect, tools, other)
+    finally:
+        other.stop()
+        other.close()

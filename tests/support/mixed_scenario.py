@@ -14,11 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import Delivery
-from mixed.groups import Cast, Group, Stage
-from transactionlog import history
-from waiting import wait_for
-
+from support.evidence import Delivery
+from support.mixed_groups import Cast, Group, Stage
+from support.wait import wait_for
+from support.zk_log import history
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -20,8 +20,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL, make_acl
-from proxy import Proxy
 
+from support.proxies import Proxy
 from zkconsumer.sandbox.process import until
 
 _numbers = itertools.count(1)

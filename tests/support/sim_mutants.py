@@ -90,7 +90,7 @@ class Mutant:
 @cache
 def _recorded() -> dict[str, dict[str, Any]]:
     """What docs/records/ says of each mutant."""
-    scripts = str(Path(__file__).resolve().parents[1] / "scripts")
+    scripts = str(Path(__file__).resolve().parents[2] / "scripts")
     if scripts not in sys.path:
         sys.path.append(scripts)
     rows: dict[str, dict[str, Any]] = importlib.import_module("_records").mutant_rows()

@@ -1,7 +1,7 @@
 """Queries of a group on a real Spark, which note every message that they are given.
 
 In this process: `Query(spark, ...)`. In one of its own, which a test may kill:
-    python queries.py DIRECTORY OPTIONS    (JSON)
+    python spark_queries.py DIRECTORY OPTIONS    (JSON)
 Its lines on standard output tell what happens; its query holds batches back as long as the file
 DIRECTORY/hold exists.
 """

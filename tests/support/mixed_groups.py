@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crew import MemberProcess, expire
-from evidence import Delivery
-from jvmmember import PROPERTIES, JvmMember
-from member import Request
-from traffic import Traffic
-from waiting import LIMIT_S, wait_for
-
+from support.crew import MemberProcess, expire
+from support.evidence import Delivery
+from support.jvm import PROPERTIES, JvmMember
+from support.member_program import Request
+from support.traffic import Traffic
+from support.wait import LIMIT_S, wait_for
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol.assignors import Strategy, assign
@@ -202,7 +201,7 @@ class Group:
             return False
         if set(seen.members) != {self.consumer(name) for name in self.live}:
             return False
-        owners = {tp: info.thread_id for tp, info in seen.owners.items()}
+        owners = {tp: info.thread for tp, info in seen.owners.items()}
         return owners == self._wanted() and all(
             self._serves(name, owners) for name in self.live & self.ours
         )

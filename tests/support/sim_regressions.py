@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simmutants import Mutant, Patch
-
+from support.sim_mutants import Mutant, Patch
 from zkconsumer.member import assignment, commits, operations, rebalance
 from zkconsumer.member.operations import release
 from zkconsumer.member.state import replace

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from waiting import LIMIT_S, wait_for
 
+from support.wait import LIMIT_S, wait_for
 from zkconsumer.protocol.model import TopicPartition
 
 # Between two messages, in seconds.

