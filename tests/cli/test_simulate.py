@@ -102,11 +102,11 @@ def test_split_brain(run: Run) -> None:
     code, out, err = run("simulate", "--scenario", "split-brain", "--output", "jsonl")
     assert (code, err) == (0, "")
     rows = {row["group"]: row for row in map(json.loads, out.splitlines())}
-    lost, back = "handed out by who had lost it", "offsets moved back"
+    lost, back = "delivered after losing ownership", "offsets moved back"
     assert rows["JVM, cut-off server"][lost] > 0
     assert rows["JVM, hung owner"]["claims refused"] > 0
     assert rows["JVM, hung owner"]["unowned at the end"] > 0
-    for kind in ("ours, cut-off server", "ours, hung owner"):
+    for kind in ("zkconsumer, cut-off server", "zkconsumer, hung owner"):
         assert rows[kind][lost] == rows[kind][back] == rows[kind]["unowned at the end"] == 0
 
 

@@ -1,6 +1,7 @@
-"""What simulated runs have reached: rows of the machine's tables, and faults by phase.
+"""Coverage of simulated runs: which rows of the machine's tables and which faults by phase they
+reach.
 
-A pair is (phase, event), (phase, outcome of an operation) or (phase, fault). `possible()` names all
+A pair is (phase, event), (phase, outcome of an operation) or (phase, fault). `possible()` lists all
 pairs that can occur; `EXCLUDED` gives the reason for each pair that cannot.
 """
 
@@ -70,7 +71,7 @@ OF_A_MEMBER = frozenset(
         Do.DELETE_ID,
     }
 )
-"""Faults that hit one member; any other one counts for the phases of all live members."""
+"""Faults of one member; any other fault counts for the phases of all live members."""
 
 
 def _named(before: State, event: events.Event) -> str:
@@ -85,13 +86,13 @@ def _named(before: State, event: events.Event) -> str:
     return name if event.op == before.op else ""
 
 
-# ---- what can be reached -------------------------------------------------------------------------
+# ---- pairs that can occur ------------------------------------------------------------------------
 
 LIVE = tuple(phase for phase in Phase if phase is not Phase.CLOSED)
 
 
 def _rows() -> Iterator[Pair]:
-    """Every row of the machine's tables; a row of all phases stands for each."""
+    """Yield every row of the machine's tables; a row for all phases yields one pair for each."""
     for table in (machine.TABLE, machine.OUTCOMES):
         for phase, kind in table:
             for one in LIVE if phase is None else (phase,):
@@ -105,7 +106,7 @@ def _faults() -> Iterator[Pair]:
 
 
 EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {}
-"""(phases, names) that cannot occur together, and why."""
+"""(phases, names) that cannot occur together -> the reason."""
 
 
 def excluded(pair: Pair) -> str:

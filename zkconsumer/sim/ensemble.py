@@ -1,7 +1,4 @@
-"""The servers of a simulated ZooKeeper: one log, replicas that follow it, and what goes wrong.
-
-One server of a simulated ZooKeeper: what it has applied of the log, its connections' watches.
-"""
+"""The servers of a simulated ZooKeeper: one log, replicas, watches and faults."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class Connection:
     auth: frozenset[str]
     events: list[tuple[str, str]] = field(default_factory=list)
     is_stuck: bool = False
-    """A request waits for the leader: every later one of this connection waits behind it."""
+    """A request waits for the leader; every later request of this connection waits behind it."""
 
     def copy(self) -> Connection:
         return Connection(self.replica, self.auth, self.events.copy(), self.is_stuck)
@@ -54,7 +51,8 @@ class Connection:
 class Replica:
     """Serves reads from a prefix of the log.
 
-    While it is up to date its tree is the leader's own; one that lags or is cut off has its own.
+    An up-to-date replica shares the leader's tree. A replica that lags or is cut off has its own
+    tree.
     """
 
     __slots__ = (
@@ -73,10 +71,10 @@ class Replica:
     def __init__(self, number: int, tree: Tree) -> None:
         self.number = number
         self.tree = tree
-        self.acls: Acls = {}  # the tree's own, which a transaction under way may be ahead of
-        self.applied, self.zxid = 0, 0  # changes of the log, and the last one's zxid
+        self.acls: Acls = {}  # as applied; a running transaction has changed the tree's already
+        self.applied, self.zxid = 0, 0  # number of applied changes, and the zxid of the last one
         self.lag, self.is_cut = 0, False
-        # A deposed leader answers `sync` until then: see `Ensemble.depose`.
+        # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
         self.leads_until = float("-inf")
         # One-shot watches: sessions by path. `get` and `exists` set data watches.
         self.data: _Watches = {}
@@ -91,7 +89,7 @@ class Replica:
         return other
 
     def key(self) -> Hashable:
-        """Its state without its place in the log."""
+        """Return its state as a value, without its position in the log."""
         watches = [
             frozenset((path, frozenset(who)) for path, who in table.items())
             for table in (self.data, self.child)
@@ -126,13 +124,13 @@ class Replica:
     def fire(self, change: Change, connections: Mapping[int, Connection]) -> None:
         """Notify the watchers of a change, in the order of the server's `DataTree`.
 
-        A watch ends with its event also where its connection may not read the znode, and so is not
-        told (from 3.8.4 on).
+        The event ends a watch even if the connection may not read the znode and gets no event
+        (3.8.4 and later).
         """
         before, self.acls = self.acls, acls_after(self.acls, change)
         path, old, new = change.path, change.old, change.new
         if new is None:
-            # Whoever watches the node both ways is told once.
+            # A connection with both kinds of watch gets one event.
             watchers = self.data.pop(path, set()) | self.child.pop(path, set())
             self._tell(watchers, DELETED, path, before, connections)
         elif isinstance(change.write, SetAcl):
@@ -162,13 +160,13 @@ def _without(watches: _Watches, session: int) -> _Watches:
     return {path: rest for path, who in watches.items() if (rest := who - {session})}
 
 
-# ---- ensemble ------------------------------------------------------------------------------------
+# ---- the ensemble --------------------------------------------------------------------------------
 
 
 class Ensemble:
     """A leader's log and tree, the replicas, and the connections to them.
 
-    `history` is the log: all changes so far, each once, in the order in which they were made.
+    `history` is the log: all changes, in the order in which they were made.
     """
 
     def __init__(self, *, replicas: int) -> None:
@@ -181,30 +179,31 @@ class Ensemble:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All znodes as the leader has them, by path."""
+        """All znodes of the leader, by path."""
         return MappingProxyType(self._leader.nodes)
 
     # ---- connections ----------------------------------------------------------------------------
 
     def disconnect(self, session: int) -> None:
-        """The connection ends, and its watches with it; the session lives on until it times out."""
+        """End a connection and its watches; the session lives until it times out."""
         connection = self._connections.pop(session, None)
         if connection is not None:
             self._replicas[connection.replica].forget(session)
 
     def is_connected(self, session: int) -> bool:
-        """Whether the session has a connection; servers end those of sessions that are over."""
+        """Tell whether the session has a connection; servers close those of ended sessions."""
         return session in self._connections
 
     def has_news(self, session: int) -> bool:
-        """Whether events wait for this session's connection, or it has ended."""
+        """Tell whether events wait for this session's connection, or the connection has ended."""
         connection = self._connections.get(session)
         return connection is None or bool(connection.events)
 
     def take_events(self, session: int) -> list[tuple[str, str]]:
-        """The watch events (kind, path) sent to this session's connection since the last call.
+        """Return the watch events (kind, path) sent to this session's connection since the last
+        call.
 
-        A client gets them before any reply to a request that is made after this.
+        A client gets them before the reply to any later request.
         """
         connection = self._connections.get(session)
         if connection is None or not connection.events:
@@ -219,23 +218,23 @@ class Ensemble:
     # ---- the log --------------------------------------------------------------------------------
 
     def _commit(self, changes: list[Change]) -> None:
-        """The next transaction; the leader's tree has its changes already."""
+        """Append a transaction to the log; the leader's tree has its changes already."""
         self._zxid += 1
         self.history += changes
         for replica in self._replicas:
             self._follow(replica)
 
     def _follow(self, replica: Replica) -> None:
-        """Apply what is not held back."""
+        """Apply the changes that no fault holds back."""
         if not replica.is_cut:
             self._apply_until(replica, self._zxid - replica.lag)
 
     def _catch_up(self, replica: Replica) -> None:
-        """Apply everything: a client of the replica got an answer from the leader."""
+        """Apply everything: a client of the replica has got an answer from the leader."""
         self._apply_until(replica, self._zxid)
 
     def _apply_until(self, replica: Replica, zxid: int) -> None:
-        """Apply whole transactions, up to this one."""
+        """Apply whole transactions up to this zxid."""
         if zxid <= replica.zxid:
             return
         has_own_tree = replica.tree is not self._leader
@@ -252,7 +251,7 @@ class Ensemble:
         replica.zxid = zxid
 
     def _pending(self, replica: Replica) -> Iterator[Change]:
-        """The part of the log that the replica has not applied."""
+        """Return the part of the log that the replica has not applied."""
         log = self.history
         return (log[at] for at in range(replica.applied, len(log)))
 
@@ -264,10 +263,10 @@ class Ensemble:
     # ---- faults ---------------------------------------------------------------------------------
 
     def set_lag(self, replica: int, entries: int) -> None:
-        """From now on the replica stays this many transactions behind the leader.
+        """Keep the replica this many transactions behind the leader.
 
-        A write or sync of one of its clients brings it up to date (it applies the log in order);
-        then it lags again.
+        A write or sync of one of its clients brings it up to date, because it applies the log in
+        order. Then it lags again.
         """
         server = self._replicas[replica]
         self._fork(server)
@@ -275,17 +274,18 @@ class Ensemble:
         self._rejoin(server)
 
     def catch_up(self, replica: int) -> None:
-        """The replica applies all that there is, and lags no more."""
+        """Apply the whole log at the replica, and end its lag."""
         self.set_lag(replica, 0)
 
     def cut_off(self, replica: int) -> None:
-        """The replica and the leader do not hear each other; clients stay, and read what it has."""
+        """Separate a replica from the leader; its clients stay and read what it has."""
         server = self._replicas[replica]
         self._fork(server)
         server.is_cut = True
 
     def depose(self, replica: int, *, leads_until: float) -> None:
-        """The server was the leader, is cut off from its quorum, and does not know it yet.
+        """Make this server a former leader that is cut off from its quorum and does not know it
+        yet.
 
         The other servers have elected another leader, which writes and expires sessions. The
         deposed leader still answers reads and `sync` until `leads_until`: ZooKeeper answers `sync`
@@ -296,26 +296,26 @@ class Ensemble:
         self._replicas[replica].leads_until = leads_until
 
     def heal(self, replica: int) -> None:
-        """The replica follows the leader again; connections that waited for the leader end."""
+        """Let the replica follow the leader again; connections that waited for the leader end."""
         server = self._replicas[replica]
         server.is_cut, server.leads_until = False, float("-inf")
         self._drop_stuck()
         self._rejoin(server)
 
     def lose_quorum(self) -> None:
-        """No writes, no syncs, no new connections; no session expires. Reads go on.
+        """Allow no writes, syncs, new connections or session expiries; reads still work.
 
-        Servers drop their clients soon after; that is up to the caller (`disconnect`).
+        Servers drop their clients soon afterwards; the caller does that with `disconnect`.
         """
         self._has_quorum = False
 
     def regain_quorum(self) -> None:
-        """A leader is elected; connections that waited for one end."""
+        """Elect a leader; connections that waited for one end."""
         self._has_quorum = True
         self._drop_stuck()
 
     def _mend(self) -> None:
-        """All servers stop and start: no connection and no fault is left."""
+        """Stop and start all servers: every connection and every fault ends."""
         for session in list(self._connections):
             self.disconnect(session)
         self._has_quorum = True
@@ -340,7 +340,7 @@ class Ensemble:
     # ---- states as values -----------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """Another ensemble in the same state, which goes its own way."""
+        """Return a second ensemble in the same state, which continues independently."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._leader = self._leader.copy()
@@ -353,7 +353,7 @@ class Ensemble:
         return other
 
     def zxids(self) -> set[int]:
-        """The zxids that tell this state from others: those of znodes, and of what is pending."""
+        """Return the zxids that distinguish this state: those of znodes and of pending changes."""
         nodes = [*self._leader.nodes.values()]
         found = set()
         for replica in self._replicas:
@@ -366,7 +366,9 @@ class Ensemble:
         return found
 
     def _servers_key(self, ranks: Mapping[int, int]) -> Hashable:
-        """Leader, replicas and connections; zxids by rank, and without the history."""
+        """Return leader, replicas and connections as a value, with zxids by rank and without the
+        history.
+        """
 
         def of(node: Node | None) -> Hashable:
             if node is None:

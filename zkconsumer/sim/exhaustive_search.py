@@ -1,14 +1,14 @@
-"""All that can happen in a small world: breadth-first, each state once.
+"""Exhaustive search of a small world: breadth-first, each state once.
 
-The world is small, and some of what the swarm varies is fixed here (docs/verification.md lists it):
-an action takes no time, time passes only when nothing but the users' asking is left to happen, and
-a member takes in what it is sent before anything else happens, but for a fault.
+The world is small, and fixes some of what the random search varies (docs/verification.md lists it):
+an action takes no time; time advances only when nothing but the users' asking can happen; a member
+handles what it received before anything else happens, except a fault.
 
-Worlds as keys: two worlds that behave alike from now on have one key, whatever came before.
-
-Numbers that only have to differ, or to be in order, are replaced by their rank (transactions of
-ZooKeeper, a member's operations); moments become distances from now. What a monitor remembers is a
-part of the key, too, so that no history which could break a promise is taken for another.
+`Canon` gives worlds a key: two worlds that behave alike from now on have one key, whatever happened
+before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a member's
+operations) are replaced by their rank, and moments by their distance from now. The key contains
+what the monitor remembers, so that a history that could break a promise is never merged with
+another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World, mends, possible
 
-# ---- canonical -----------------------------------------------------------------------------------
+# ---- keys of worlds ------------------------------------------------------------------------------
 
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
@@ -59,14 +59,14 @@ MOMENTS = frozenset(
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
 OPERATIONS = frozenset({"op", "nudge_op"})
 LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
-"""The same in all states, only ever written, or only the source of fresh numbers."""
+"""Fields that are the same in all states, or are never read, or only number new operations."""
 
 
 _NAMES: dict[type[Any], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a class that matter."""
+    """Return the fields of a class that belong to the key."""
     if kind not in _NAMES:
         names = kind._fields if hasattr(kind, "_fields") else [one.name for one in fields(kind)]
         _NAMES[kind] = tuple(name for name in names if name not in LEFT_OUT)
@@ -74,7 +74,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 class Form:
-    """The form of one part of a world, and beside it the numbers that stand in its gaps."""
+    """The form of one part of a world, and the numbers that are left out of it."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
@@ -82,7 +82,7 @@ class Form:
         self.moments: list[float] = []
 
     def of(self, value: Any) -> Hashable:
-        """The form of a value; what varies without meaning is noted, and left out."""
+        """Return the form of a value; numbers that the key replaces are collected separately."""
         kind = type(value)
         if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
             found: Hashable = value
@@ -115,13 +115,17 @@ Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
 class Canon:
-    """Keys of worlds; states of members are worked on once each, since most actions leave them."""
+    """Computes keys of worlds; caches the forms of members' states, since most actions leave them
+    unchanged.
+    """
 
     def __init__(self) -> None:
         self._states: dict[int, tuple[State, Hashable, Numbers]] = {}
 
     def key(self, world: World, monitor: Monitor) -> int:
-        """The hash of a world's key: equal for worlds that behave alike from now on."""
+        """Return the hash of a world's key, which is equal for worlds that behave alike from now
+        on.
+        """
         now = world.now
         forms = [self._member(member) for member in world.members]
         forms.append(_surroundings(world, monitor))
@@ -143,14 +147,14 @@ class Canon:
         return hash(tuple(key))
 
     def forget(self) -> None:
-        """Free the memory; keys stay what they are."""
+        """Empty the cache; keys stay the same."""
         self._states.clear()
 
     def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
         state, numbers = self._state(member.state)
         form = Form()
         session = member.session
-        # Tickets only tell operations apart: each one counts by its place among those under way.
+        # Tickets only distinguish operations: use a ticket's rank among the running operations.
         place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
         rest = (
             form.of(member.feeds),
@@ -195,7 +199,7 @@ class Canon:
 
 
 def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
-    """Connections, what is wrong, the logs, and what the monitor remembers."""
+    """Return connections, faults, logs and the monitor's memory."""
     form = Form()
     owners = world.owners()
     now_owned = {(tp, czxid) for tp, (_, _, czxid) in owners.items()}
@@ -220,7 +224,7 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
             if (tp, epoch) in now_owned
         ),
         tuple(sorted(monitor.newest)),
-        # An ownership that has ended is never delivered under again, or I2 breaks.
+        # No message is delivered under an ended ownership, or I2 breaks.
         tuple(
             (tp, after)
             for (tp, epoch), after in sorted(monitor.next_offset.items())
@@ -235,11 +239,12 @@ def _distance(seconds: float) -> float:
     return round(min(max(seconds, EARLIEST_S), LATEST_S), 3)
 
 
-# ---- exhaustive ----------------------------------------------------------------------------------
+# ---- the search ----------------------------------------------------------------------------------
 
 
 FAR_OFF_S = 1e6
-"""Timers that shall not ring: automatic commits (hand-overs commit all the same)."""
+"""Interval of automatic commits, in seconds: none happens within a search. Hand-overs still commit.
+"""
 
 KINDS = (
     Do.CUT,
@@ -253,17 +258,17 @@ KINDS = (
     Do.ZOMBIE,
     Do.RESTART,
 )
-"""What may go wrong here; as many of them, in any order, as the scope allows."""
+"""Faults that may happen, in any order; `Scope.faults` limits their number."""
 
 _OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.ASK, Do.NOTICE, Do.CONNECT)
 
 FORGET_EVERY = 20_000
-"""States between two emptyings of the cache of forms."""
+"""Number of states after which the cache of forms is emptied."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How small the world is; `settled` members have joined and are at rest when it begins."""
+    """The size of the world; the first `settled` members have settled before the search."""
 
     settled: int = 1
     members: int = 2
@@ -277,10 +282,12 @@ class Found:
     """What a search has seen.
 
     Attributes:
-        states: distinct ones; `depth` is the length of the longest path of actions to one.
-        transitions: actions tried; `rests` are the states from which convergence was demanded.
-        complete: nothing of the scope is left.
-        violation: the first broken promise, and `path` the actions to it.
+        states: number of distinct states.
+        transitions: number of actions tried.
+        rests: number of states from which convergence was checked.
+        depth: length of the longest path of actions to a state.
+        complete: whether the whole scope was searched.
+        violation: the first broken promise; `path` has the actions that lead to it.
     """
 
     states: int
@@ -294,7 +301,7 @@ class Found:
 
 
 class SmallWorld(World):
-    """A world without a clock of its own, and with few faults altogether."""
+    """A world in which actions take no time and few faults happen."""
 
     def __init__(self, scope: Scope, watcher: Monitor) -> None:
         plan = Plan(
@@ -308,7 +315,7 @@ class SmallWorld(World):
         self.may_fail(scope.faults)
 
     def may_fail(self, faults: int) -> None:
-        """So many faults may still happen, of whatever kinds."""
+        """Allow this many more faults, of any kinds."""
         self.faults_left = dict.fromkeys(KINDS, faults)
 
     def _wall_ms(self) -> int:
@@ -320,9 +327,9 @@ class SmallWorld(World):
             self.may_fail(self.faults_left[action.do])
 
     def choices(self) -> list[Action]:
-        """All that can happen, in a fixed order."""
+        """Return all actions to try, in a fixed order."""
         actions = self.enabled()
-        # What a member was sent it takes in first: what it gets later comes behind it anyhow.
+        # A member handles what it received first: later items come behind it anyway.
         first = next((action.who for action in actions if action.do is Do.RECEIVE), None)
         if first is not None:
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
@@ -344,7 +351,7 @@ class _Node:
 
 
 def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> Found:
-    """Breadth-first from where the scope begins; stops at the first violation."""
+    """Search breadth-first from the scope's first state; stop at the first violation."""
     started = time.monotonic()
     canon = Canon()
     monitor = Monitor()
@@ -382,7 +389,7 @@ def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf"
 
 
 def _begin(world: SmallWorld, scope: Scope) -> None:
-    """The first members join, one after the other, and come to rest."""
+    """Let the first members join one after the other, and settle."""
     world.may_fail(0)
     for who in range(scope.settled):
         world.act(Action(Do.JOIN, who))
@@ -400,7 +407,9 @@ def _after(node: _Node, action: Action) -> _Node:
 
 
 def _must_converge(node: _Node) -> None:
-    """Left alone, with everybody awake, the group comes to rest as it should (I12)."""
+    """Check that the group settles as it should when all members run and no more fault happens
+    (I12).
+    """
     copy = _after(node, Action(Do.TIME))
     world, monitor = copy.world, copy.monitor
     world.may_fail(0)

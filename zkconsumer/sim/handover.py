@@ -1,13 +1,13 @@
 """All interleavings of a user's thread and other threads within one stream.
 
-`explore` runs the production modules `gate`, `partitions`, `feed` and `stream` of the consumer.
-`Code` compiles them from their sources with a call before each read and each write of an attribute
-that threads share, so production code has no hooks. At each of these calls the scheduler may let
-another thread continue. The threads are real threads; one runs at a time.
+`explore` runs the production modules `stream_partitions`, `stream_fetcher` and `stream`. `Code`
+compiles them from their sources with a call before each read and write of an attribute that threads
+share, so the production code has no hooks. At each of these calls the scheduler may let another
+thread continue. The threads are real threads; one runs at a time.
 
 The search is stateless: it replays a list of choices and continues from there. It cuts a schedule
-at a state that an earlier schedule has reached. A state is the shared data, what the judge
-remembers, and what each thread has read since its operation began. The local variables of a thread
+at a state that an earlier schedule has reached. A state consists of the shared data, what the judge
+remembers, and what each thread has read since its operation began. A thread's local variables
 follow from what it has read, so two schedules that reach one state continue alike.
 """
 
@@ -53,15 +53,20 @@ SHARED: Final = (
     - _CONSTANT
 )
 """Attributes that one thread writes and another reads. Locks and events are not among them: `Code`
-replaces them with the scheduler's, which switch threads themselves."""
+replaces them by the scheduler's, which switch threads themselves.
+"""
 
 TOPIC: Final = "t"
 
 WRITTEN_BY_THE_USER: Final = frozenset({"unfinished", "last", "start"})
-"""Of a `PartitionState` that other threads can see; `StreamPartitions` writes them before that."""
+"""Attributes of a `PartitionState` that only the user's thread writes once others can see the
+object.
+"""
 
 MAX_POINTS: Final = 20_000
-"""Points of one schedule. A schedule with more is reported as one that does not end."""
+"""Upper bound of the points of one schedule. A schedule with more is reported as one that does not
+end.
+"""
 
 Edit = tuple[str, str]
 """A text of a production module and its replacement: a mutant."""
@@ -72,7 +77,7 @@ class HandOverViolation(AssertionError):
 
 
 class _Cut(BaseException):
-    """Unwinds the threads of a schedule that is over."""
+    """Unwinds the threads of a schedule that has ended."""
 
 
 # ---- the production code, with points -----------------------------------------------------------
@@ -91,7 +96,7 @@ class _Points(ast.NodeTransformer):
 
 
 class Code:
-    """The instrumented modules. `edits` plants a mutant.
+    """The instrumented modules; `edits` plants a mutant.
 
     Raises ValueError for an edit whose text does not occur exactly once.
     """
@@ -104,7 +109,7 @@ class Code:
         before = {name: sys.modules.get(name) for name in names}
         modules: dict[str, Any] = {}
         try:
-            # The instrumented modules import each other, so they are in sys.modules meanwhile.
+            # The instrumented modules import each other, so put them into sys.modules meanwhile.
             for name in names:
                 modules[name] = sys.modules[name] = self._compiled(name, todo)
         finally:
@@ -154,10 +159,11 @@ class Code:
             return subject
         is_user = scheduler.current is scheduler.threads[0]
         if name in WRITTEN_BY_THE_USER:
-            # Nobody else writes them, so only the user's writes and others' reads can meet.
+            # Only the user's thread writes them, so only its writes and others' reads can conflict.
             meets = is_user is not is_read
         else:
-            # What others write they write under the lock, so their reads under it meet no write.
+            # Other threads write under the lock, so their reads under the lock conflict with no
+            # write.
             meets = is_user or not is_read or not self.holds_lock(scheduler.current)
         if meets:
             scheduler.point()
@@ -170,7 +176,7 @@ class Code:
 
 
 class _Lock:
-    """A reentrant lock; also stands in for a plain lock, which no thread here takes twice."""
+    """A reentrant lock; it also replaces a plain lock, which no thread here takes twice."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -214,8 +220,8 @@ class _Lock:
 
 
 class _Event:
-    """An event. A wait of at most `TURN_S` may time out as soon as another thread has continued;
-    a longer wait never times out, so a wake-up that is lost leaves the thread asleep.
+    """An event. A wait of at most `TURN_S` may time out once another thread has continued. A longer
+    wait never times out, so a lost wake-up leaves the thread asleep.
     """
 
     def __init__(self, code: Code) -> None:
@@ -267,11 +273,13 @@ class _Thread:
 
 
 Choose = Callable[[list["_Thread"]], "_Thread | None"]
-"""Picks the thread that continues; the first of the list is the one that has run. None: cut."""
+"""Picks the thread that continues; the first of the list is the one that ran last. None cuts the
+schedule.
+"""
 
 
 class Scheduler:
-    """Runs one schedule. Everything but `run` is called by the thread whose turn it is."""
+    """Runs one schedule; only the running thread calls its methods, except `run`."""
 
     def __init__(self, choose: Choose) -> None:
         self.made: list[Any] = []  # every PartitionState of this schedule
@@ -294,7 +302,7 @@ class Scheduler:
         return self._threads
 
     def run(self, bodies: dict[str, Callable[[], None]]) -> None:
-        """Run all to their ends, until none can continue, or until `choose` cuts the schedule."""
+        """Run the threads until each has ended, none can continue, or `choose` cuts them off."""
         self._threads = [_Thread(name, body) for name, body in bodies.items()]
         workers = [
             threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._threads
@@ -336,19 +344,19 @@ class Scheduler:
             self._end.release()
 
     def point(self) -> None:
-        """Another thread may continue here."""
+        """Let another thread continue here."""
         if self.over:
             raise _Cut
         me = self.current
         self.points += 1
         me.steps += 1
-        self.observed(None)  # also a write brings the thread further
+        self.observed(None)  # a write also counts as progress of the thread
         if self.points > MAX_POINTS:
             raise HandOverViolation("the schedule does not end")
         self._go_on(me)
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Continue when `ready()`; if that never comes about, the schedule ends here."""
+        """Continue when `ready()`; if that never becomes true, the schedule ends here."""
         me = self.current
         while not ready():
             me.waits_for = ready
@@ -362,7 +370,7 @@ class Scheduler:
         me.seen = self._steps_of_others(me)
 
     def is_behind(self, thread: _Thread) -> bool:
-        """Has another thread continued since the last wait of this one?"""
+        """Tell whether another thread has continued since the last wait of this one."""
         return self._steps_of_others(thread) > thread.seen
 
     def _steps_of_others(self, me: _Thread) -> int:
@@ -373,7 +381,7 @@ class Scheduler:
         me.history = hash((me.history, self.described(value)))
 
     def described(self, value: Any) -> Hashable:
-        """A value that two schedules can compare."""
+        """Return a value that two schedules can compare."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, dict):
@@ -391,7 +399,9 @@ class Scheduler:
         raise TypeError(f"cannot compare {value!r}")
 
     def label(self, state: Any) -> Hashable:
-        """A name of a PartitionState: the how-manieth under its grant it is."""
+        """Return a name of a PartitionState: its grant, and its number among the states of that
+        grant.
+        """
         same = [one for one in self.made if (one.tp, one.epoch) == (state.tp, state.epoch)]
         return state.tp, state.epoch, next(n for n, one in enumerate(same) if one is state)
 
@@ -417,7 +427,7 @@ class Scheduler:
                 raise _Cut
 
 
-# ---- what is explored ---------------------------------------------------------------------------
+# ---- cases and the judge -------------------------------------------------------------------------
 
 Op = tuple[Any, ...]
 """A call and its arguments: a method of `_User` or of `_Other`."""
@@ -429,8 +439,8 @@ class Case:
 
     Attributes:
         user: the calls of the user's thread.
-        others: the calls of each other thread; the first is the coordinator.
-        messages: how many messages each partition holds.
+        others: the calls of each other thread; the first one is the coordinator.
+        messages: the number of messages of each partition.
         granted: the partitions that are granted, at offset `start`, before the threads begin.
     """
 
@@ -447,7 +457,7 @@ class Explored:
     """What a search has seen.
 
     Attributes:
-        outcomes: the hashes of the states in which schedules ended that were not cut.
+        outcomes: the hashes of the states in which uncut schedules ended.
         violation: the first broken promise; `path` names the threads that continued up to it.
     """
 
@@ -474,7 +484,7 @@ class _Done:
         self._judge = judge
 
     def __call__(self) -> None:
-        self._point()  # it puts an item into an inbox, which threads share
+        self._point()  # the callback posts to an inbox, which threads share
         if self.called:
             raise HandOverViolation(f"the release of {self.partitions} is answered twice")
         self.called = True
@@ -486,18 +496,18 @@ class _Done:
 
 @dataclass
 class _Judge:
-    """Remembers what happened and raises HandOverViolation at the call that breaks a promise.
+    """Remembers what happened, and raises HandOverViolation at the call that breaks a promise.
 
     Attributes:
-        hands: the offsets that the user has been given and has not finished.
-        next: the offset that must come next; `sought` is one that a seek lets come instead, and
-            whether the seek has returned.
-        finished: the offset below which the user has finished all that it was given.
-        answered: nothing of these may be handed out any more.
-        stopped: no call that begins from now on may hand out any of these; `barred` are those that
-            were stopped when the user's present call began.
-        read: the highest position that `positions` has returned, and of which kind.
-        claimed: positions of delivered messages that the user's present call must still return.
+        hands: the offsets that the user was given and has not finished.
+        next: the offset that must be delivered next.
+        sought: an offset that a seek allows instead, and whether the seek has returned.
+        finished: the offset below which the user has finished every message that it was given.
+        answered: partitions of answered releases; none of their messages may be delivered.
+        stopped: partitions that no call that begins from now on may deliver.
+        barred: the stopped partitions at the start of the user's current call.
+        read: the highest position that `positions` has returned, by kind.
+        claimed: positions of delivered messages that the user's current call must still return.
     """
 
     hands: dict[Key, list[int]] = field(default_factory=dict)
@@ -518,7 +528,7 @@ class _Judge:
     is_inside: bool = False
 
     def key(self) -> Hashable:
-        """All that it remembers, for comparison."""
+        """Return everything it remembers, for comparison."""
         return tuple(
             [
                 (
@@ -534,7 +544,7 @@ class _Judge:
             ]
         )
 
-    # ---- the user's calls ------------------------------------------------------------------------
+    # ---- called by the user's thread -------------------------------------------------------------
 
     def begins(self) -> None:
         """The user asks for messages, so it has finished those it was given."""
@@ -571,15 +581,17 @@ class _Judge:
                 raise HandOverViolation(f"the delivered position of {key} was {offset}, too high")
         self.claimed.clear()
 
-    # ---- the calls of others ---------------------------------------------------------------------
+    # ---- called by other threads -----------------------------------------------------------------
 
     def bounds(self) -> dict[Key, int]:
-        """The highest position that covers only finished messages."""
+        """Return the highest positions that cover only finished messages."""
         found = {key: min(self.hands.get(key) or [at]) for key, at in self.next.items()}
         return {key: max(at, self.sought.get(key, (0,))[0]) for key, at in found.items()}
 
     def positions(self, which: Coverage, told: dict[Key, int], found: dict[Key, int]) -> None:
-        """`told` are the seeks that were reported before the positions were asked for."""
+        """Check positions; `told` are the seeks that were reported before the positions were
+        requested.
+        """
         bounds = self.bounds()
         for key, offset in found.items():
             if which is Coverage.FINISHED:
@@ -598,12 +610,12 @@ class _Judge:
     # ---- the end ---------------------------------------------------------------------------------
 
     def ends(self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]) -> None:
-        """No thread can continue."""
+        """Check the end of a schedule, at which no thread can continue."""
         if not user_waits:
             self._settle_claims()
         for done in self.asked:
-            # A seek lets a finished message count as in hand until the user asks again: only then
-            # does the user's thread find the new PartitionState.
+            # After a seek, a finished message counts as unfinished until the user asks again,
+            # because the user's thread finds the new PartitionState only then.
             held = any(self.hands.get(key) or key in self.told for key in done.partitions)
             if not (done.called or (held and not user_waits)):
                 raise HandOverViolation(f"the release of {done.partitions} is not answered")
@@ -628,8 +640,9 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` begins the thread's history anew: what `StreamFetcher.fetch` and
-    `Stream._wait_for_messages` have read so far decides nothing that comes after it."""
+    """A fetcher whose `consume` restarts the thread's history: what `StreamFetcher.fetch` and
+    `Stream._wait_for_messages` have read so far decides nothing after it.
+    """
 
     def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
         super().__init__(log, lambda *_: scheduler.wait_for_others())
@@ -671,12 +684,12 @@ class _Play:
         )
         code.locks = [self.stream._partitions._writing]
         self._epoch = 100
-        self._held: Any = None  # the state of the message that the user was given last
+        self._held: Any = None  # the state of the last message that the user was given
         for number in case.granted:
             self.grant(number, case.start)
 
     def run(self) -> None:
-        """Raises HandOverViolation."""
+        """Run the schedule; raises HandOverViolation."""
         bodies: dict[str, Callable[[], None]] = {"user": partial(self._script, self.case.user)}
         for number, script in enumerate(self.case.others, 1):
             bodies[f"other {number}"] = partial(self._script, script)
@@ -700,7 +713,7 @@ class _Play:
             getattr(self, name)(*arguments)
 
     def state(self) -> Hashable:
-        """Equal for two schedules that continue alike."""
+        """Return a value that is equal for two schedules that continue alike."""
         scheduler, stream, gate = self.scheduler, self.stream, self.gate
         partitions, fetcher = stream._partitions, stream._fetcher
         described, label = scheduler.described, scheduler.label
@@ -745,10 +758,10 @@ class _Play:
             self.judge.key(),
         )
 
-    # ---- the user's calls ------------------------------------------------------------------------
+    # ---- called by the user's thread -------------------------------------------------------------
 
     def next(self) -> None:
-        """Ask for one message; wait until there is one, or the stream is closed."""
+        """Ask for one message; wait until there is one or the stream is closed."""
         self._ask(lambda: [next(self.stream)])
 
     def poll(self, most: int, timeout_s: float) -> None:
@@ -776,7 +789,7 @@ class _Play:
     # ---- the calls of other threads --------------------------------------------------------------
 
     def _keys(self, *numbers: int) -> set[Key]:
-        """The grants of these partitions that hold now."""
+        """Return the current grants of these partitions."""
         tps = {TopicPartition(TOPIC, number) for number in numbers}
         found = {key for key in self.judge.next if key[0] in tps}
         return {max(key for key in found if key[0] == tp) for tp in {key[0] for key in found}}
@@ -815,7 +828,7 @@ class _Play:
         self.grant(number, offset)
 
     def _forget(self, *remembered: Any) -> None:
-        """The rest of an operation depends on nothing else that it has read."""
+        """Declare that the rest of an operation depends only on `remembered`."""
         self.scheduler.current.history = 0
         self.scheduler.observed(remembered)
 
@@ -859,7 +872,7 @@ class _Play:
         self.stream.fail(FetchError("planted", where="", remedy=""))
 
     def end(self) -> None:
-        """The member ends by itself, with an error."""
+        """End the member with an error."""
         self.judge.failures += 1
         self.stream.end(FetchError("planted", where="", remedy=""))
         self.judge.is_closed = True
@@ -879,13 +892,13 @@ class _Play:
 
 
 def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float("inf")) -> Explored:
-    """Run a case until every thread has been let on from every state; stop at the first violation.
+    """Run a case until every thread has continued from every state; stop at the first violation.
 
-    Without `prune` all schedules are run to their ends, which only tiny cases allow.
+    Without `prune` all schedules run to their ends, which only tiny cases allow.
     """
     started = time.monotonic()
     open_: dict[Hashable, list[int]] = {}  # state -> threads that have not been let on from there
-    # From the first state with an open choice a schedule runs through many others.
+    # A schedule runs through many other states after the first one with an open choice.
     todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
     prefix: tuple[int, ...] = ()
     schedules = 0
@@ -973,4 +986,4 @@ CASES: Final = (
     Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
     Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
 )
-"""Together: each request of the coordinator and of a steering thread, against each kind of call."""
+"""Together: each request of the coordinator, and each pause and seek, against each kind of call."""

@@ -1,33 +1,33 @@
-"""A JVM member in a simulated world: its threads, its zkclient, and its user.
+"""A JVM member in a simulated world, and groups in which JVM members and zkconsumer's mix.
 
-zkclient hides ZooKeeper's troubles: a request is repeated until it is answered, in a new session,
-too; while ZooKeeper is away nobody is told, and messages are handed out as before.
+`Connector` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. Its steps are
+generators that yield one request at a time. The model follows, and tests compare with captured
+runs: the order of the real member's requests; claims one by one with a rollback; a rebalance that
+releases everything; deletes and commits that do not check the owner; offsets that are read before
+the claim; `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then no attempt
+until the next trigger; a new session that forgets what was consumed. The model omits wildcards,
+offsets in Kafka, the queues between fetchers and streams (a message is delivered as soon as the
+user asks), and the order of Scala's hash maps (partitions are sorted by number).
 
-What the JVM member does: a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1.
+`JvmMember` adds the member's threads, its zkclient and its user. zkclient hides ZooKeeper's
+failures: it repeats a request until it is answered, even in a new session. While ZooKeeper is
+unreachable, messages are delivered as before.
 
-Each step is a program that asks for one thing at a time. What is modelled, and checked against
-captured runs of the real one: the order of its writes and reads; claims one by one, with rollback;
-a rebalance releases everything; deletes and commits without a look at who owns; offsets read before
-the claim; `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then idle until
-the next trigger; a new session that forgets what was consumed.
+`MixedMonitor` checks a mixed group. A JVM member breaks these promises by design, so they are not
+checked of it:
 
-What is not: wildcards, offsets in Kafka, the queues between fetchers and streams (a message is
-handed out as soon as it is asked for), and the order of a Scala hash map (partitions go by number).
+- I2, I3: until it learns that its session has ended, it delivers partitions that other members own.
+- I7: its commits are unconditional, so they lower offsets and overwrite an operator's edit.
+- I8: its commits overwrite an owner's offset, and its releases delete other members' owner znodes.
+- I12: after four attempts it stays idle until the next change, although partitions are assigned to
+  it.
 
-Groups of our members and JVM members, and what is promised in them.
-
-The JVM members' own behaviour is theirs. What their zombies may do, and so is not checked of them:
-
-- I2, I3: one that has not heard of its session's end goes on delivering what others own by then;
-- I7: its commits are unconditional, so that it moves offsets back, and over an operator's edit;
-- I8: and over what an owner has stored; and it deletes owner znodes that are others' by then;
-- I12: after four attempts it is idle, with its share of the partitions, until the next change.
-
-What is checked of them: claims are ephemeral and their own (I1), nothing is skipped (I5), nothing
-is committed that was not handed out (I6), and delivery stops before a release (I9). Of our members
-everything is, but for partitions whose owner znode a JVM member has deleted under them (they stop
-when they are told), and for duplicates, since a JVM member reads offsets before it claims. And
-whatever the JVM members have done: when they are gone, ours serve everything again.
+Checked of JVM members: claims are ephemeral and their own (I1), no message is skipped (I5), only
+delivered messages are committed (I6), and delivery stops before a release (I9). zkconsumer's
+members are checked for every promise, with two exceptions: partitions whose owner znode a JVM
+member has deleted (they stop when they learn of it), and redeliveries, because a JVM member reads
+offsets before it claims. When the JVM members have ended, zkconsumer's members must serve every
+partition again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from zkconsumer.sim.random_search import Decisions, Result, choose, draw_plan, h
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
 
-# ---- jvmconnector --------------------------------------------------------------------------------
+# ---- the connector: a model of Kafka 1.1.1 -------------------------------------------------------
 
 
 NO_OFFSET = -1
@@ -69,7 +69,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Wait for the rebalance lock; it is held to the program's end."""
+    """Wait for the rebalance lock; the program holds it until its end."""
 
 
 Request = rq.Request | Write
@@ -78,17 +78,20 @@ Program = Generator[Asked, Any, None]
 
 
 class _AttemptFailed(Exception):
-    """What ends an attempt in the JVM: any exception, or a refused claim."""
+    """Ends a rebalance attempt, like any exception or a refused claim in the JVM."""
 
 
 class Connector:
     """The connector's state, and its programs.
 
     Attributes:
-        feeds: what is fetched, and handed out.
-        registry: what it believes to own, with positions: behind the last message handed out.
-        wanted: something has changed, so that the watcher's thread is to rebalance.
-        attempts, failed_attempts: of rebalances, so far; `gave_up`: the last one failed for good.
+        feeds: the partitions that are fetched and delivered.
+        registry: the partitions that it believes to own, each with the offset after the last
+            delivered message.
+        wanted: a change was seen, so the watcher's thread must rebalance.
+        attempts: number of rebalance attempts.
+        failed_attempts: number of failed ones.
+        gave_up: whether the last rebalance failed for good.
     """
 
     def __init__(self, settings: Settings, enter: Callable[[str, str], None]) -> None:
@@ -102,7 +105,7 @@ class Connector:
         self._enter = enter
         self._cache: dict[TopicPartition, int] = {}
         self._knows_root = False
-        self._watched: dict[str, Any] = {}  # what was last read of what is watched
+        self._watched: dict[str, Any] = {}  # path -> the value that was last read with a watch
 
     @property
     def topics(self) -> list[str]:
@@ -117,7 +120,7 @@ class Connector:
         self.wanted = True
 
     def topic_changed(self, topic: str) -> Program:
-        """Data changed, or the topic appeared; one that is gone is left to a warning."""
+        """The topic was changed or created; a deleted topic causes no rebalance."""
         path = paths.topic(topic)
         seen: Reply = yield rq.Exists(path, watch=True)
         if seen.value is not None:
@@ -129,7 +132,7 @@ class Connector:
         self.wanted = True
 
     def arm_again(self) -> Program:
-        """The same session on another connection: the server tells of what was missed."""
+        """The same session has a new connection: the server reports the missed changes."""
         ids = paths.ids(self.settings.group)
         before = dict(self._watched)
         yield from self._children(ids)
@@ -144,25 +147,27 @@ class Connector:
     # ---- programs: start, new session, shutdown --------------------------------------------------
 
     def start(self) -> Program:
-        """`createMessageStreams`: register, subscribe, rebalance."""
+        """`createMessageStreams`: register, set watches, rebalance."""
         yield from self._register()
         ids = paths.ids(self.settings.group)
         yield rq.Exists(ids, watch=True)
         yield from self._children(ids)
         for topic in self.topics:
             yield rq.Exists(paths.topic(topic), watch=True)
-        self.started = True  # the scheduler's clock runs from here
+        self.started = True  # the scheduler's interval begins here
         yield from self.rebalance()
 
     def new_session(self) -> Program:
-        """Nothing is committed, nothing released: the registry is forgotten."""
+        """Forget the registry without a commit or a release."""
         self._enter("expired", "its session is over: forgets what it owns, registers again")
         self.registry = {}
         yield from self._register()
         yield from self.rebalance()
 
     def shutdown(self) -> Program:
-        """It waits for the rebalance lock; owner and id znodes go with the session."""
+        """Wait for the rebalance lock, commit, and end the session; the znodes end with the
+        session.
+        """
         yield Lock()
         self.feeds = {}
         if self.settings.auto_commit_s is not None:
@@ -171,7 +176,7 @@ class Connector:
         self._enter("closed", "ends its session")
 
     def _register(self) -> Program:
-        """As 0.9 and later: another session's id znode is an error, and nothing waits for it."""
+        """Register as 0.9 and later do: another session's id znode is an error, without a wait."""
         group, path = self.settings.group, paths.member(self.settings.group, self.settings.consumer)
         self._enter("registering", "")
         for parent in (paths.CONSUMERS, parent_of(paths.ids(group)), paths.ids(group)):
@@ -186,7 +191,9 @@ class Connector:
     # ---- programs: the rebalance -----------------------------------------------------------------
 
     def rebalance(self) -> Program:
-        """`syncedRebalance`: so many attempts, and a sleep after each that fails, the last, too."""
+        """`syncedRebalance`: up to `rebalance.max.retries` attempts, with a sleep after each failed
+        one.
+        """
         yield Lock()
         self.gave_up = False
         for number in range(self.settings.retries):
@@ -236,7 +243,7 @@ class Connector:
         self.registry = dict(offsets)
         self._cache.update(offsets)
         yield from self._brokers()  # the leader finder
-        # What has no stored offset starts where auto.offset.reset (here: smallest) says.
+        # A partition without a stored offset starts where auto.offset.reset (here: smallest) says.
         starts = {tp: max(at, 0) for tp, at in offsets.items()}
         self.registry = dict(starts)
         self.feeds = {tp: Feed(0, at) for tp, at in starts.items()}
@@ -256,13 +263,13 @@ class Connector:
         return dict(sorted(mine.items()))
 
     def _release_all(self) -> Program:
-        """Whoever's they are by now."""
+        """Delete the owner znodes, whoever owns them."""
         for tp in sorted(self.registry):
             yield rq.Delete(paths.owner(self.settings.group, tp))
         self.registry = {}
 
     def _claim_all(self, mine: dict[TopicPartition, ThreadId]) -> Program:
-        """All are tried, whatever happens; then what was got is given back if one was refused."""
+        """Try all claims; if one is refused, delete the znodes that were created."""
         if not self._knows_root:
             self._knows_root = True
             yield rq.Exists("/")
@@ -283,7 +290,7 @@ class Connector:
             raise _AttemptFailed(f"waiting for the partition ownership to be deleted: {shown}")
 
     def _create(self, path: str, data: bytes) -> Generator[Asked, Any, Reply]:
-        """An ephemeral znode, and its parents if they are missing."""
+        """Create an ephemeral znode, and its parents if they are missing."""
         create = rq.Create(path, data, ephemeral=True)
         reply: Reply = yield create
         if reply.code is Code.NO_NODE:
@@ -301,7 +308,7 @@ class Connector:
     # ---- programs: offsets and reads -------------------------------------------------------------
 
     def commit(self) -> Program:
-        """Changed positions; over whatever stands there."""
+        """Write changed positions without a check of the version."""
         for tp, position in sorted(self.registry.items()):
             if position == self._cache.get(tp, 0):
                 continue
@@ -353,14 +360,14 @@ class Connector:
         return names
 
 
-# ---- jvm -----------------------------------------------------------------------------------------
+# ---- the member: threads, zkclient, user ---------------------------------------------------------
 
 
 NEVER = float("inf")
 
 
 class Thread(Enum):
-    """The connector's threads that talk to ZooKeeper; each has one request under way."""
+    """The connector's threads that talk to ZooKeeper; each has at most one request in progress."""
 
     EVENT = "ZkClient-EventThread"
     WATCHER = "watcher_executor"
@@ -379,13 +386,13 @@ class _Running:
 
 
 class JvmMember:
-    """One member; the same to a world as a `SimMember`, but that it cannot be copied."""
+    """One JVM member; a world uses it like a `SimMember`, but it cannot be copied."""
 
     gate = 0.0
-    """It has no lease: it may hand out messages at any time, and promises nothing by that."""
+    """It has no lease, so it may deliver messages at any time."""
 
     changes, unread, may_overtake = 0, False, False
-    """What arrives late, or is lost, with a connection is not explored for JVM members."""
+    """Late and lost callbacks are not explored for JVM members."""
 
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
         self.settings = settings
@@ -414,7 +421,7 @@ class JvmMember:
 
     @property
     def settled(self) -> bool:
-        """Is nothing under way? It may own nothing, having given up."""
+        """Tell whether nothing is in progress; the member may own nothing because it gave up."""
         return not (self._threads or self._events or self.connector.wanted)
 
     @property
@@ -424,10 +431,10 @@ class JvmMember:
         wakes = [it.wakes_at for it in self._threads.values()]
         return min([self._commits_at or NEVER, *wakes])
 
-    # ---- what the world does ---------------------------------------------------------------------
+    # ---- called by the world ---------------------------------------------------------------------
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
-        """Requests that were not answered are sent again, whatever session this is."""
+        """zkclient sends unanswered requests again, in whichever session."""
         self._now, self._connected = now, True
         before, self._session = self._session, session
         connector = self.connector
@@ -440,7 +447,7 @@ class JvmMember:
         elif before.id == session.id:
             self._events.append(connector.arm_again)
         else:
-            # After the new session's listeners, zkclient calls all others, to be safe.
+            # After the listeners for a new session, zkclient calls all other listeners.
             self._events += [connector.new_session, connector.ids_changed]
             self._events += [partial(connector.topic_changed, one) for one in connector.topics]
         self._pump()
@@ -452,10 +459,10 @@ class JvmMember:
         self.inbox.append(fired)
 
     def overtake(self, now: float) -> None:
-        """Nothing overtakes here."""
+        """Does nothing: no item overtakes here."""
 
     def disconnect(self, now: float) -> None:
-        """Nobody is told: fetching and delivering go on."""
+        """Fetching and delivery continue: zkclient hides the broken connection."""
         self._now, self._connected = now, False
         self.wire.clear()
         self.inbox.clear()
@@ -481,24 +488,24 @@ class JvmMember:
         self._pump()
 
     def commit(self, now: float) -> None:
-        """`commitOffsets()`; one that is under way does for both."""
+        """`commitOffsets()`; a running commit serves both callers."""
         self._now = now
         if Thread.SCHEDULER not in self._threads:
             self._run(Thread.SCHEDULER, self.connector.commit())
         self._pump()
 
     def leave(self, now: float) -> None:
-        """The user's shutdown."""
+        """Shut down by the user."""
         self._now = now
         if not self.connector.leaving:
             self.connector.leaving = True
             self._events.append(self.connector.shutdown)
             self._pump()
 
-    # ---- its user --------------------------------------------------------------------------------
+    # ---- called by the user ----------------------------------------------------------------------
 
     def may_ask(self, now: float) -> bool:
-        """Connected or not, owner or not."""
+        """The user may ask while the member is disconnected, and for partitions it has lost."""
         return not self.closed
 
     def finish_all(self, now: float) -> None:
@@ -511,7 +518,7 @@ class JvmMember:
         return feed is not None and (feed.delivered or 0) < log_end and self.may_ask(now)
 
     def deliver(self, tp: TopicPartition) -> tuple[int, int]:
-        """Hand out the next message: from now on the position is behind it, worked on or not."""
+        """Deliver the next message; its position is then after the message, finished or not."""
         feed = self.feeds[tp]
         offset = feed.delivered or 0
         self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
@@ -531,7 +538,7 @@ class JvmMember:
                 self._events.append(self.connector.brokers_changed)
 
     def _pump(self) -> None:
-        """Start what can start: listeners in their order, and a rebalance that is wanted."""
+        """Start all threads that can start: listeners in their order, and a rebalance."""
         while not self.closed and (self._start_event() or self._start_watcher() or self._locked()):
             pass
         if self.connector.started and self._commits_at is None:
@@ -552,7 +559,7 @@ class JvmMember:
         return True
 
     def _locked(self) -> bool:
-        """Give the rebalance lock to who has waited for it, if it is free."""
+        """Give the free rebalance lock to the thread that has waited longest."""
         waiting = [thread for thread, it in self._threads.items() if it.wants_lock]
         if self._lock is not None or not waiting:
             return False
@@ -568,7 +575,7 @@ class JvmMember:
     def _resume(self, thread: Thread, reply: Reply | None) -> None:
         running = self._threads.get(thread)
         if running is None or (reply is not None and reply.code is Code.BROKEN):
-            return  # a broken request is sent again when there is a connection
+            return  # a broken request is sent again with the next connection
         running.request = None
         try:
             asked = running.program.send(reply)
@@ -588,12 +595,13 @@ class JvmMember:
                     self.wire.append((thread, asked))
 
 
-# ---- mixed ---------------------------------------------------------------------------------------
+# ---- mixed groups --------------------------------------------------------------------------------
 
 
 SLOWNESS = 6
-"""A JVM member takes so many times the requests of ours for a rebalance, one after the other: runs
-are longer, and faults rarer, by as much."""
+"""A JVM member needs this many times the requests of zkconsumer's for a rebalance, one after the
+other. Runs are longer, and faults rarer, by this factor.
+"""
 
 
 class MixedWorld(World):
@@ -604,11 +612,11 @@ class MixedWorld(World):
         self.jvm = jvm
         for who in jvm:
             settings = self.members[who].settings
-            # The model of the JVM member knows topics by their names.
+            # The model of the JVM member subscribes to topics by name only.
             streams = max(settings.subscription.values())
             static = replace(settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC)
             member = JvmMember(static, self._entered)
-            # To a world the two are the same; what only ours have, only our monitors look at.
+            # A world uses both alike. Only the monitors read what `SimMember` has in addition.
             self.members[who] = cast(SimMember, member)
 
     def _entered(self, member: JvmMember, phase: str, text: str) -> None:
@@ -623,10 +631,10 @@ class MixedWorld(World):
 
 
 class MixedMonitor(Monitor):
-    """Checks what is promised in a mixed group; see the module."""
+    """Checks the promises of a mixed group; the module lists them."""
 
     JUDGES_COMMITS = False
-    """A JVM member releases a partition without a commit when its session has ended."""
+    """False: a JVM member whose session has ended releases partitions without a commit."""
 
     def __init__(self, jvm: frozenset[int]) -> None:
         super().__init__(harmed=True)
@@ -642,7 +650,7 @@ class MixedMonitor(Monitor):
         self.deliveries += 1
         self.duplicates += message.offset < prefix
         self.prefix[tp] = max(prefix, message.offset + 1)
-        self.edited.pop(tp, None)  # it may read on from an edit, and may not: nobody promises
+        self.edited.pop(tp, None)  # a JVM member may or may not continue from an edit
 
     def served(self, world: World, who: int, request: rq.Request, reply: rq.Reply | None) -> None:
         if who not in self._jvm:
@@ -670,12 +678,12 @@ class MixedMonitor(Monitor):
             return
         if int(data or 0) > self.prefix.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
-        self.edited.pop(tp, None)  # its next commit writes over an operator's edit
+        self.edited.pop(tp, None)  # its commit overwrites an operator's edit
         super()._offset_written(world, -1, tp, data)
 
 
 def run(decide: Decisions) -> Result:
-    """A swarm run of a mixed group: safety; then the JVM members go, and ours must converge."""
+    """Run a mixed group: check safety, end the JVM members, then require the others to converge."""
     plan, length, rarity = draw_plan(decide)
     length, rarity = length * SLOWNESS, rarity * SLOWNESS
     ours = 1 + decide(plan.members)

@@ -1,6 +1,6 @@
-"""What the old design was replaced for, in numbers that the simulator counts.
+"""Why the old design was replaced: two effects, counted by the simulator.
 
-Both lessons run a group of JVM members and a group of ours through the same events.
+Both lessons run a group of JVM members and a group of zkconsumer's members through the same events.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PER_MEMBER = 2
 """Partitions for each member."""
 
 TURN_S = 1e-6
-"""How far the clock of a crowd moves with each request: time is not what is counted."""
+"""Seconds by which the clock advances with each request in a crowd, where time is not measured."""
 
 
 @dataclass
 class Lesson:
-    """A table, and what it says in words."""
+    """A table, and sentences that explain it."""
 
     title: str
     head: tuple[str, ...]
@@ -39,7 +39,7 @@ class Lesson:
     words: list[str] = field(default_factory=list)
 
 
-KINDS = ("JVM", "ours")
+KINDS = ("JVM", "zkconsumer")
 
 
 # ---- the herd -----------------------------------------------------------------------------------
@@ -63,10 +63,10 @@ class Counter(Watcher):
 
 
 class Crowd(MixedWorld):
-    """A large group, run without asking at each step what else could happen."""
+    """A large group that runs without listing all possible actions at each step."""
 
     def run(self) -> None:
-        """Everybody's requests and replies, in turn; time passes when nobody has any."""
+        """Execute the members' requests and replies in turn; time advances when none are left."""
         joined = [who for who, link in enumerate(self.links) if link.joined]
         while True:
             while busy := [who for who in joined if self._has_news(who)]:
@@ -89,7 +89,7 @@ class Crowd(MixedWorld):
                 self._do_receive(who)
 
     def distribute(self) -> None:
-        """As in any world, but only where there is something to bring."""
+        """As in any world, but only for connections with events."""
         waiting = [session for session, it in self.zookeeper._connections.items() if it.events]
         for session in waiting:
             who = next((n for n, link in enumerate(self.links) if link.session == session), None)
@@ -100,7 +100,7 @@ class Crowd(MixedWorld):
 
 
 def herd(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
-    """What one member that joins costs, as the group grows."""
+    """Count what one joining member costs, for growing groups."""
     lesson = Lesson(
         "herd: what one more member costs",
         ("members", *(f"{kind} {what}" for kind in KINDS for what in _WHAT)),
@@ -116,9 +116,12 @@ def herd(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
         )
         lesson.words.append(f"{name} grow as members^{power:.2f}")
     lesson.words.append(
-        "Each change wakes every member, and each of them reads all registrations: the square of "
-        "the group, of either kind. Since Kafka 0.9 a broker coordinates the group, and each "
-        "member asks it alone. A JVM member releases and claims everything; ours, what moves."
+        "Each change wakes every member, and each member reads all registrations, so the cost "
+        "grows "
+        "with the square of the group, for both kinds. Since Kafka 0.9 a broker coordinates the "
+        "group, "
+        "and each member asks only the broker. A JVM member releases and claims all its "
+        "partitions; zkconsumer's members only those that move."
     )
     yield lesson
 
@@ -148,15 +151,15 @@ def _cost(size: int, kind: str) -> Counter:
 # ---- split brain --------------------------------------------------------------------------------
 
 SPLIT_S = 20.0
-"""Seconds for which a part of the members sees another ZooKeeper than the rest."""
+"""Seconds for which some members are connected to a server that has lost its leader."""
 LOOK_S = 0.1
 
 
 @dataclass
 class Witness(Watcher):
-    """Sees who is given what, and whose it is by then."""
+    """Counts deliveries by members that have lost the partition, and other effects of two views."""
 
-    doubles: int = 0  # handed out by who does not own it, after another has been given some of it
+    doubles: int = 0  # deliveries by a member that does not own the partition, after its owner's
     moved_back: int = 0
     refused: int = 0
     handed: int = 0
@@ -196,7 +199,7 @@ class Witness(Watcher):
 
 
 def split_brain() -> Iterator[Lesson]:
-    """Members that act on different views: behind a cut-off server, and behind a hung owner."""
+    """Run members that act on different views: behind a cut-off server, and behind a hung owner."""
     lesson = Lesson(
         "split brain: two views of one group",
         (
@@ -204,9 +207,9 @@ def split_brain() -> Iterator[Lesson]:
             "claims refused",
             "partition-seconds unowned",
             "unowned at the end",
-            "handed out by who had lost it",
+            "delivered after losing ownership",
             "offsets moved back",
-            "handed out again",
+            "redelivered",
         ),
     )
     for kind in KINDS:
@@ -215,9 +218,11 @@ def split_brain() -> Iterator[Lesson]:
     lesson.words = [
         "cut-off server: two of four members stay connected to a server that has lost its leader, "
         f"for {SPLIT_S:g} s. The leader ends their sessions and the others take over. A JVM member "
-        "notices nothing and goes on handing out; one of ours finds that its lease has ended.",
-        "hung owner: a member joins while an owner hangs with its session alive, for 12 s. The JVM "
-        "joiner fails its four attempts and is idle for good; ours claims when the znodes go.",
+        "notices nothing and continues to deliver; the lease of a zkconsumer member ends.",
+        "hung owner: a member joins while an owner hangs for 12 s and its session stays alive. "
+        "The JVM "
+        "member that joins fails four attempts and stays idle; zkconsumer's claims when the owner "
+        "znodes are deleted.",
     ]
     yield lesson
 
@@ -270,7 +275,7 @@ def _hung(kind: str) -> tuple[object, ...]:
 def _row(
     name: str, on: Stage, witness: Witness, events: Callable[[], Iterator[float]]
 ) -> tuple[object, ...]:
-    """Let it happen, and look every tenth of a second at what nobody owns."""
+    """Perform the events, and sample every 0.1 s how many partitions nobody owns."""
     unowned = 0.0
     witness.refused = 0
     for seconds in events():

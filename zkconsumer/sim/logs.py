@@ -1,7 +1,7 @@
-"""Topic logs in memory and a fetcher over them: the brokers of a simulated world.
+"""In-memory topic logs and a fetcher that reads them: the brokers of a simulated world.
 
-`MemoryFetcher` implements `kafka.fetcher.Fetcher` without threads, clocks and sockets. The contract
-suite in tests/kafka/test_fetcher.py runs on it and on `KafkaFetcher` against a real broker.
+`MemoryFetcher` implements `kafka.fetcher.Fetcher` without threads, clocks or sockets. The contract
+suite in tests/kafka/test_fetcher.py runs on it, and on `KafkaFetcher` with a real broker.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Reset
 from zkconsumer.protocol.model import TopicPartition
 
 ROUND: Final = 50
-"""Messages of one partition in a row, at most: a broker client alternates between partitions."""
+"""Upper bound of consecutive messages of one partition: a broker client alternates between
+partitions.
+"""
 
 Wait = Callable[[Callable[[], bool], float], object]
-"""Waits until the predicate is true, at most so many seconds."""
+"""Waits until the predicate is true, at most the given number of seconds."""
 
 
 def no_wait(ready: Callable[[], bool], timeout_s: float) -> None:
@@ -32,25 +34,27 @@ class Log(Protocol):
     """What a fetcher reads: the offsets of each partition, and the message at an offset."""
 
     def start(self, tp: TopicPartition) -> int:
-        """The first offset that retention has kept."""
+        """Return the first offset that retention has kept."""
 
     def end(self, tp: TopicPartition) -> int:
-        """The offset of the next message to be appended."""
+        """Return the offset of the next message to be appended."""
 
     def message(self, tp: TopicPartition, offset: int) -> Message:
-        """The message at an offset from `start` to `end - 1`."""
+        """Return the message at an offset from `start` to `end - 1`."""
 
 
 @lru_cache(maxsize=4096)
 def empty_message(tp: TopicPartition, offset: int) -> Message:
-    """A message without key and value; equal calls return one object, since nobody changes it."""
+    """Return a message without key and value; equal calls return one object, since no code changes
+    it.
+    """
     return Message(topic=tp.topic, partition=tp.partition, offset=offset)
 
 
 class CountedLog:
     """A log without contents: each partition is two offsets, which the world may change.
 
-    A partition that is missing in `first` begins at offset 0.
+    A partition that is missing in `first` starts at offset 0.
     """
 
     def __init__(
@@ -69,10 +73,10 @@ class CountedLog:
 
 
 class MemoryFetcher:
-    """The `Fetcher` of a log in memory; `copy` returns a fetcher in the same state.
+    """The `Fetcher` of an in-memory log; `copy` returns a fetcher in the same state.
 
-    `consume` calls `wait` when there is nothing to return. With `no_wait` it returns at once,
-    whatever time-out it is given.
+    `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once, whatever
+    its time-out.
     """
 
     wait_s = 0.0
@@ -111,7 +115,7 @@ class MemoryFetcher:
         return found
 
     def _ready(self) -> bool:
-        """Is there a message or a fault to return?"""
+        """Tell whether there is a message or a fault to return."""
         return bool(self.faults) or any(
             offset < self._log.end(tp) or self._is_out_of_range(tp, offset)
             for tp, offset in self.positions.items()

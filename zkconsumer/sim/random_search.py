@@ -1,9 +1,7 @@
-"""Swarm runs: each seed draws its own world, faults and order; any run replays from decisions.
+"""Random runs: each seed draws a world, faults and an order of actions; decisions replay any run.
 
-A run in writing: the decisions that replay it, and what they led to as a story in lanes.
-
-A run that breaks a promise is shrunk and saved; whoever reads the file sees what went wrong, and
-whoever replays it (`load`, then `swarm.run`) has the same run again, step for step.
+A run that breaks a promise is shrunk and saved as a file: the decisions that replay it (`load`,
+then `run`), and the story of what happened in columns, one for each member.
 """
 
 from __future__ import annotations
@@ -28,31 +26,37 @@ from zkconsumer.sim.world import World, mends, possible
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
-"""A healed world that is not at rest after so many actions will never be."""
+"""Upper bound of actions after the faults have ended; a world that has not settled by then never
+will.
+"""
 
 CONVERGENCE_S = 60.0
-"""Virtual seconds from the healing to rest: session timeouts, back-offs and graces included."""
+"""Virtual seconds from the end of the faults until the world is settled: session timeouts,
+back-offs and graces included.
+"""
 
 QUIET_S = 9.0
-"""Virtual seconds of rest that are watched: more than a session timeout, a back-off, and the time
-after which a member looks for idle peers."""
+"""Virtual seconds for which the settled world is observed: longer than a session timeout, a
+back-off, and the time after which a member looks for idle peers.
+"""
 
 NO_BACKOFF_S = 1_000.0
-"""With it nothing is tried again by the clock within a run: watches must bring everything."""
+"""A back-off, in seconds, that never ends within a run, so that watches must report every change.
+"""
 
 NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.MANGLE})
-"""What ZooKeeper does not tell the end of: rights that are given back, a mended offset."""
+"""Faults whose end no watch reports: restored rights, and a repaired offset."""
 
 SILENCE = frozenset({Do.FREEZE, Do.MUTE, Do.ISOLATE, Do.LAG})
-"""Faults in which nobody is told anything."""
+"""Faults that no member notices by an event."""
 
 Decide = Callable[[int], int]
-"""Gives an index below its argument: the one stream of decisions."""
+"""Returns an index below its argument: the single source of decisions."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: the decisions it took, and what it counted."""
+    """How a run ended: its decisions, its counts and its violation."""
 
     decisions: tuple[int, ...]
     actions: int
@@ -63,7 +67,7 @@ class Result:
 
 
 class Decisions:
-    """Records every decision: from a seed's generator, a list (0 when it runs out), or a caller."""
+    """Records every decision; they come from a random generator, a list (then 0), or a function."""
 
     def __init__(self, source: random.Random | Sequence[int] | Decide) -> None:
         self.taken: list[int] = []
@@ -88,18 +92,18 @@ OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 """Faults that happen in large worlds only."""
 
 LARGE_RARITY = 8
-"""One in so many worlds is large: small worlds run faster, and shrink to less."""
+"""One in so many worlds is large; small worlds run faster and shrink to less."""
 
 Drawn = tuple[Plan, int, int]
 
 
 def draw_world(decide: Decide) -> Drawn:
-    """A small world, or rarely a large one."""
+    """Draw a small world, or rarely a large one."""
     return draw_large(decide) if decide(LARGE_RARITY) == LARGE_RARITY - 1 else draw_plan(decide)
 
 
 def draw_plan(decide: Decide) -> Drawn:
-    """A small world, how many actions until it is healed, and how rare faults are."""
+    """Draw a small world, the number of actions before the faults end, and how rare faults are."""
     possible = draw_faults(decide)
     plan = Plan(
         members=2 + decide(3),
@@ -115,7 +119,7 @@ def draw_plan(decide: Decide) -> Drawn:
 
 
 def draw_large(decide: Decide) -> Drawn:
-    """A large world: up to 8 members, up to 3 topics, an operator, members that start again.
+    """Draw a large world: up to 8 members and 3 topics, an operator, and members that start again.
 
     The members' subscriptions, session timeouts, modes and graces differ.
     """
@@ -135,7 +139,7 @@ def draw_large(decide: Decide) -> Drawn:
     )
     storage = (Storage.ZOOKEEPER, Storage.ZOOKEEPER, Storage.DUAL, Storage.KAFKA)[decide(4)]
     if storage is not Storage.ZOOKEEPER:
-        # An operator has to change both stores, which these resets do not.
+        # An operator would have to change both stores, which these resets do not.
         left = {do: n for do, n in plan.faults.items() if do not in {Do.EDIT, *OF_AN_OPERATOR}}
         plan = replace(plan, faults=left, has_tool=False, stored=0)
     listener_s = 5.0 if decide(3) == 0 else None
@@ -165,13 +169,13 @@ def draw_large(decide: Decide) -> Drawn:
 
 
 def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], bool, bool]:
-    """Topics, whether the member is eager, and whether it has no grace."""
+    """Draw a member's topics, whether it is eager, and whether it has no grace."""
     topics = tuple(topic for topic in (World.TOPIC, *more) if decide(3))
     return topics or (World.TOPIC,), decide(3) == 0, decide(3) == 0
 
 
 def draw_faults(decide: Decide) -> dict[Do, int]:
-    """None, silence only (where leases matter), or any mixture."""
+    """Draw no faults, only faults that no member notices (where leases matter), or any mixture."""
     kinds = sorted((FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS, key=lambda do: do.value)
     match decide(6):
         case 0:
@@ -191,11 +195,11 @@ PATTERNS = (
     (Pattern.WHITE_LIST, "t.*"),
     (Pattern.BLACK_LIST, "x|y"),
 )
-"""What every other member may subscribe by; all of them mean the one topic."""
+"""What every other member may subscribe to; each pattern matches the one topic."""
 
 
 def draw_settings(decide: Decide, possible: dict[Do, int]) -> Callable[[Settings], Settings]:
-    """All members have the same, as they must; but some may subscribe by a pattern."""
+    """Draw the settings of all members; only some may subscribe by a pattern."""
     eager, roundrobin, threads = decide(4) == 0, decide(4) == 0, 1 + (decide(4) == 0)
     commit_s = (5.0, 0.5)[decide(2)]
     pattern, regex = PATTERNS[decide(len(PATTERNS))]
@@ -223,7 +227,7 @@ Draw = Callable[[Decide], Drawn]
 
 
 def run(decide: Decisions, *, make: Make = World, draw: Draw = draw_world) -> Result:
-    """One run: a phase with faults in which safety is checked, then healing and convergence."""
+    """Run a world: first with faults, checking safety; then without, checking convergence."""
     plan, length, rarity = draw(decide)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
@@ -231,7 +235,7 @@ def run(decide: Decisions, *, make: Make = World, draw: Draw = draw_world) -> Re
 def run_plan(
     plan: Plan, decide: Decisions, *, length: int, rarity: int, make: Make = World
 ) -> Result:
-    """As `run`, in a world that the caller has planned."""
+    """Run a world as `run` does, with a given plan."""
     monitor = Monitor()
     world = make(plan, monitor)
     actions = 0
@@ -259,11 +263,10 @@ def run_plan(
 
 
 def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> Action:
-    """The next action: rarely a fault or its end, else one of `actions`, the ordinary ones.
+    """Return the next action: rarely a fault or its end, otherwise one of the ordinary `actions`.
 
-    Time passes rarely while there is work.
-    Members join rarely, too, once there is one: else all would be there before the first message,
-    and nobody would hand over what has been read.
+    Time rarely advances while there is work. After the first member, members rarely join: otherwise
+    all would join before the first message, and no member would hand over what it has read.
     """
     if rarity and decide(rarity) == 0:
         ends = mends(world) if decide(world.plan.mending) == 0 else []
@@ -279,7 +282,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
 
 
 def heal(world: World, decide: Decide) -> None:
-    """No more faults; a random part of the members, never all, is gone or frozen for ever."""
+    """End all faults; a random part of the members, never all, stays dead or frozen."""
     world.faults_left, world.flow = {}, 0
     if world.tool is not None:
         world.tool.retire()
@@ -292,7 +295,7 @@ def heal(world: World, decide: Decide) -> None:
 
 
 def settle(world: World, monitor: Monitor, decide: Decide) -> int:
-    """Run to rest; then demand that it stays at rest (I12)."""
+    """Run until the world is settled; then check that it stays settled (I12)."""
     deadline = world.now + CONVERGENCE_S
     actions = 0
     why = ""
@@ -313,14 +316,14 @@ def settle(world: World, monitor: Monitor, decide: Decide) -> int:
 
 
 def _busy(actions: list[Action], decide: Decide) -> Action:
-    """What can be done before time passes."""
+    """Choose an action other than the advance of time, if there is one."""
     if len(actions) > 1 and actions[-1].do is Do.TIME:
         actions.pop()
     return actions[decide(len(actions))]
 
 
 def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
-    """A shorter list of decisions that still fails: drop pieces, then lower what is left."""
+    """Return a shorter list of decisions that still fails; drop pieces, then set some to 0."""
     current = list(decisions)
     size = len(current) // 2
     while size:
@@ -338,14 +341,14 @@ def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> 
     return tuple(current)
 
 
-# ---- failing -------------------------------------------------------------------------------------
+# ---- files of failing runs -----------------------------------------------------------------------
 
 
 MARK = "decisions:"
 
 
 def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
-    """A run, its trace entry for entry, and the world as it was at the end."""
+    """Run, and return the result, the entries of the trace and the world at its end."""
     entries: list[dict[str, Any]] = []
     worlds: list[World] = []
 
@@ -357,7 +360,7 @@ def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
 
 
 SHRINK_S = 60.0
-"""Seconds of the wall clock after which shrinking ends with what it has."""
+"""Seconds of the wall clock after which shrinking stops."""
 
 
 def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int, ...]:
@@ -379,7 +382,7 @@ def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int,
 
 
 def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
-    """Write the run of these decisions, under the name of its bug."""
+    """Write the file of the run with these decisions; `name` names its bug."""
     result, text = _told(name, decisions)
     path.write_text(text, encoding="utf-8")
     return result
@@ -408,6 +411,6 @@ def _told(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
 
 
 def load(path: Path) -> tuple[int, ...]:
-    """The decisions of a saved run."""
+    """Return the decisions of a saved run."""
     _, _, rest = path.read_text(encoding="utf-8").partition(f"\n{MARK}\n")
     return tuple(int(word) for word in rest.partition("\n\n")[0].split())

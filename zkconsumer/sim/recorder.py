@@ -1,7 +1,7 @@
-"""Writes down what happens in a simulated world, in the entries of a trace.
+"""Records a simulated world as the entries of a trace.
 
-The steps of our members are the lines of a production trace, and `zkconsumer trace check` replays
-them. What happens around them has entries of its own: `scene` and `note` (of the narrator),
+The steps of zkconsumer's members are the lines of a production trace; `zkconsumer trace check`
+replays them. Other entries record what happens around them: `scene` and `note` (of the narrator),
 `writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member), `gone`.
 """
 
@@ -28,16 +28,16 @@ Emit = Callable[[dict[str, Any]], None]
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
 _SHOWN = 40
-"""Characters of a znode's payload in an entry: a registration is longer, and says nothing new."""
+"""Upper bound of a znode's payload in an entry, in characters; longer ones are registrations."""
 
 
 def root_of(world: World) -> str:
-    """What all paths of the group begin with: stories leave it out."""
+    """Return the prefix of the group's paths, which stories omit."""
     return paths.ids(world.GROUP).removesuffix("ids")
 
 
 class Recorder(Watcher):
-    """Hands every entry to `emit`."""
+    """Passes every entry to `emit`."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -47,16 +47,16 @@ class Recorder(Watcher):
         self._gone: set[int] = set()
 
     def begin(self, world: World) -> None:
-        """What there is now is the scenery; the story begins after it."""
+        """Skip the changes up to now: the story begins after them."""
         self._seen = len(world.zookeeper.history)
 
     def note(self, world: World, text: str) -> None:
-        """Something that a member cannot know."""
+        """Record something that a member cannot know."""
         self._written(world)
         self._put(world, note=text)
 
     def scene(self, world: World, text: str) -> None:
-        """How things stand when the story begins; how they came to be so need not be told."""
+        """Record the situation at the start of the story, without how it came about."""
         self._written(world)
         self._put(world, scene=text)
 
@@ -84,7 +84,7 @@ class Recorder(Watcher):
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         self._written(world)
-        # Parents that are there already are no news, nor offsets that are not there yet.
+        # Existing parents and missing offset znodes are usual and not recorded.
         is_usual = isinstance(request, rq.Create) and not request.ephemeral
         is_usual |= reply is not None and reply.code is Code.NO_NODE
         is_write = isinstance(request, rq.Multi | rq.Create | rq.SetData | rq.Delete)
@@ -109,7 +109,7 @@ class Recorder(Watcher):
                 self._put(world, member=world.members[who].name, gone=True)
 
     def _written(self, world: World) -> None:
-        """Writes that have come since the last look, a transaction at a time."""
+        """Record the writes since the last call, one transaction at a time."""
         for link, member in zip(world.links, world.members, strict=True):
             if link.session:
                 self._sessions[link.session] = member.name
@@ -140,7 +140,7 @@ def _shown(change: Change) -> list[str]:
 
 
 class Watchers(Watcher):
-    """Tells several watchers of everything, in their order."""
+    """Passes everything to several watchers, in their order."""
 
     def __init__(self, *watchers: Watcher) -> None:
         self._watchers = watchers

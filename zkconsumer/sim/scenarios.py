@@ -1,9 +1,10 @@
-"""The stories: what happens when a consumer joins, dies, freezes, … as scripts for a stage.
+"""The stories of `zkconsumer simulate`: scripts for a stage, and narrated random runs.
 
-The titles are those of the table "What happens when…" in docs/behaviour.md. Each story names the
-function that decides in it. Golden traces of the stories are in tests/traces/.
+Each story shows what happens when a consumer joins, dies, freezes and so on, under a title of the
+table "What happens when…" in docs/behaviour.md, and names the function that decides in it.
+tests/traces/ holds the golden traces of the stories.
 
-Runs of a group of any size and kind, with faults drawn from a seed, told as they happen.
+A narrated run is a group of any size and kind, with faults drawn from a seed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Script = Callable[[Stage], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A story: its title, what it shows in a sentence, who decides in it, and how it goes."""
+    """A story: its title, what it shows, the function that decides in it, and its script."""
 
     title: str
     lesson: str
@@ -40,7 +41,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """The title as a file's name."""
+        """The title as a file name."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
@@ -434,29 +435,31 @@ def _foreign_offset(stage: Stage) -> None:
     stage.rest()
 
 
-# ---- telling -------------------------------------------------------------------------------------
+# ---- narrated runs -------------------------------------------------------------------------------
 
 
 DEFAULT_FAULTS = (Do.KILL, Do.FREEZE, Do.EXPIRE, Do.CUT, Do.GROW)
 NAMES = {do.value.replace("_", "-"): do for do in sorted(FAULTS, key=lambda do: do.value)}
-"""What `--fault` takes."""
+"""The values of `--fault`."""
 
 ACTIONS = 1000
-"""How long faults may happen: every member has joined and rebalanced several times by then."""
+"""Number of actions during which faults may happen; every member joins and rebalances several
+times.
+"""
 
 RARITY = 40
-"""One action of so many is a fault or its end, while there are any left."""
+"""One in so many actions is a fault or the end of one, while any are left."""
 
 
 class Peers(Enum):
-    """Who is in the group."""
+    """Which kinds of members are in the group."""
 
     OURS = "ours"
     JVM = "jvm"
-    MIXED = "mixed"  # every second one is a JVM member
+    MIXED = "mixed"  # every second member is a JVM member
 
     def jvm(self, members: int) -> frozenset[int]:
-        """The numbers of the JVM members."""
+        """Return the numbers of the JVM members."""
         match self:
             case Peers.JVM:
                 return frozenset(range(members))
@@ -467,9 +470,13 @@ class Peers(Enum):
 
 @dataclass(frozen=True)
 class Told:
-    """How a run ended; `violation` names a promise that was broken, `rest` what kept it from rest.
+    """How a narrated run ended.
 
-    A group with JVM members may come to rest with partitions that nobody owns: `unowned`.
+    Attributes:
+        unowned: partitions without an owner at the end; groups with JVM members may settle with
+            some.
+        violation: the promise that was broken, if any.
+        rest: why the world did not settle, if it did not.
     """
 
     seconds: float
@@ -481,7 +488,7 @@ class Told:
 
 
 def names_of(members: int) -> list[str]:
-    """The consumer ids in a simulated world, in the order of their numbers."""
+    """Return the consumer ids in a simulated world, in the order of their numbers."""
     return [f"g_{number}" for number in range(members)]
 
 
@@ -495,7 +502,9 @@ def tell_seed(
     kinds: Sequence[Do],
     emit: Emit,
 ) -> Told:
-    """Members join and faults happen as the seed draws them; then all is mended, and they rest."""
+    """Let members join and faults happen as the seed draws them; then end the faults and let all
+    settle.
+    """
 
     def settings(one: Settings) -> Settings:
         return replace(one, strategy=strategy)
@@ -535,7 +544,7 @@ def tell_seed(
 
 
 def _choose(world: World, decide: Decisions) -> Action:
-    """Now and then a fault or the end of one; time passes rarely while there is work."""
+    """Choose rarely a fault or its end, and otherwise an ordinary action; time rarely advances."""
     if decide(RARITY) == 0:
         wrong = [*possible(world), *mends(world)]
         if wrong:
@@ -547,7 +556,7 @@ def _choose(world: World, decide: Decisions) -> Action:
 
 
 def tell(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> Told:
-    """A story; with `jvm`, these members of it are JVM members."""
+    """Run a story; the members in `jvm` are JVM members."""
     jvm = scenario.jvm if jvm is None else jvm
     monitor = monitor_for(jvm)
     on = stage(scenario.plan, Recorder(emit), monitor, jvm=jvm)

@@ -1,17 +1,17 @@
 """A simulated ZooKeeper session: what kazoo's threads may do to the coordinator's inbox.
 
-kazoo calls back on two threads. Its connection thread reports changes of the connection, and puts
-them into the inbox at once. Its completion thread hands over replies and watches one by one, and
-may be late: a change of the connection can overtake replies and watches that arrived before it.
-So for the coordinator:
+kazoo calls back on two threads. Its connection thread puts changes of the connection into the inbox
+at once. Its completion thread delivers replies and watches one by one and may be late, so a change
+of the connection can overtake replies and watches that arrived before it. For the coordinator this
+means:
 
 - "suspended" may come before or after replies that arrived before the connection broke;
 - "connected" may come while such replies are still queued;
-- the session may have been replaced (`is_over`) before the coordinator hears of any change;
+- the session may have been replaced (`is_over`) before the coordinator learns of any change;
 - "lost" comes after an expiry, or not at all.
 
-Replies of one batch arrive together, in place of the last of them. When the connection breaks, a
-batch whose last reply has not been read is answered with BROKEN, and unread watches are lost.
+The replies of one batch arrive together, when the last of them arrives. When the connection breaks,
+a batch whose last reply has not been read is answered with BROKEN, and unread watches are lost.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ CALLBACKS = (Resume, WatchFired)
 
 
 class SimSession:
-    """One member's client of ZooKeeper, with the inbox that it posts to.
+    """One member's ZooKeeper client, and the inbox that it posts to.
 
     Attributes:
-        session_id: the client's session; 0 before the first.
-        wire: (ticket, request) for each request that the server has not executed, in order.
-        partial: the replies so far of each batch that is not complete, by ticket.
-        missing: how many replies each of these batches lacks, by ticket.
-        read: how many callbacks at the front of the inbox the client has surely read; the
-            connection's end loses the others.
-        changes: how many changes of the connection are in the inbox.
+        session_id: the client's session; 0 before the first one.
+        wire: (ticket, request) of each request that no server has executed, in order.
+        partial: ticket -> the replies received so far of an incomplete batch.
+        missing: ticket -> the number of replies that the batch still lacks.
+        read: number of callbacks at the front of the inbox that the client has certainly read; the
+            end of the connection loses the others.
+        changes: number of connection changes in the inbox.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class SimSession:
     )
 
     def __init__(self, overtakes: Callable[[Any], bool]) -> None:
-        """`overtakes` picks the items that the inbox hands out before all others."""
+        """`overtakes` selects the items that the inbox hands out before all others."""
         self._overtakes = overtakes
         self.session_id = 0
         self.wire: deque[tuple[int, Request | OffsetRequest]] = deque()
@@ -72,14 +72,14 @@ class SimSession:
         twin.read, twin.changes = self.read, self.changes
         return twin
 
-    # ---- the executor's side: `zk.executor.Session` and `AskKafka` -------------------------------
+    # ---- called by the executor (`consumer.executor.Session`, `AskKafka`) ------------------------
 
     def is_over(self, session_id: int) -> bool:
-        """Has another session taken this one's place?"""
+        """Tell whether another session has replaced this one."""
         return self.session_id != session_id
 
     def submit(self, batch: Batch, done: Done) -> None:
-        """Queue a batch; without a connection it waits for the next one of this session."""
+        """Queue a batch; without a connection it waits for the next connection of this session."""
         ticket = done.ticket
         if not batch:
             self.post(Resume(ticket, ()))
@@ -91,13 +91,13 @@ class SimSession:
         self.partial[done.ticket], self.missing[done.ticket] = (), 1
         self.wire.append((done.ticket, request))
 
-    # ---- the coordinator's side ------------------------------------------------------------------
+    # ---- called by the coordinator ---------------------------------------------------------------
 
     def post(self, item: Any) -> None:
         """Put an item into the inbox."""
         if self._overtakes(item):
             self.inbox.appendleft(item)
-            self.read += self.read > 0  # it stands before replies that have been read
+            self.read += self.read > 0  # it goes before replies that have been read
         else:
             self.inbox.append(item)
 
@@ -111,7 +111,7 @@ class SimSession:
         return item
 
     def may_overtake(self) -> bool:
-        """Can an item come before replies or watches because of a change of the connection?"""
+        """Tell whether a connection change lets an item come before replies or watches."""
         return self.changes > 0 and isinstance(self.inbox[0], CALLBACKS)
 
     def overtake(self) -> Any:
@@ -123,10 +123,10 @@ class SimSession:
         self.changes -= isinstance(item, SessionChanged)
         return item
 
-    # ---- the network's side ----------------------------------------------------------------------
+    # ---- called by the network -------------------------------------------------------------------
 
     def replied(self, ticket: int, reply: Reply) -> None:
-        """The server's reply to the next request of a batch arrives."""
+        """Receive the server's reply to the next request of a batch."""
         replies = (*self.partial[ticket], reply)
         self.missing[ticket] -= 1
         if self.missing[ticket]:
@@ -139,18 +139,18 @@ class SimSession:
         self.post(Resume(ticket, replies))
 
     def unread(self) -> bool:
-        """Is there a reply or a watch that a broken connection loses?"""
+        """Tell whether a broken connection would lose a reply or a watch."""
         return sum(isinstance(item, CALLBACKS) for item in self.inbox) > self.read
 
     def broke(self) -> None:
-        """The client finds its connection gone: what it has not read is lost."""
+        """The client finds its connection broken, and loses what it has not read."""
         kept: deque[Any] = deque()
         left = self.read
         for item in self.inbox:
             if isinstance(item, CALLBACKS):
                 left -= 1
                 if left < 0:
-                    if isinstance(item, Resume):  # an empty batch has not been sent
+                    if isinstance(item, Resume):  # an empty batch was never sent
                         kept.append(Resume(item.ticket, item.replies and (BROKEN,)))
                     continue
             kept.append(item)
@@ -161,10 +161,10 @@ class SimSession:
         self._changed(None)
 
     def connected(self, session: Session) -> None:
-        """The client is connected, in its old session or in a new one."""
+        """The client is connected, in its old session or a new one."""
         if self.session_id not in (0, session.id):
-            # kazoo answers what was queued for the expired session, and reports "lost". The
-            # coordinator must not depend on "lost": every other session replaces the old one
+            # kazoo answers requests that were queued for the expired session, and reports "lost".
+            # The coordinator must not depend on "lost", so every other session replaces the old one
             # without it.
             self._break_batches()
             self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)
@@ -174,7 +174,7 @@ class SimSession:
         self._changed(session)
 
     def _break_batches(self) -> None:
-        """Answer every batch under way to ZooKeeper with BROKEN. Kafka's replies still come."""
+        """Answer every ZooKeeper batch in progress with BROKEN; Kafka's replies still come."""
         kafka = {ticket for ticket, request in self.wire if isinstance(request, OffsetRequest)}
         self.wire = deque(one for one in self.wire if one[0] in kafka)
         for ticket in [one for one in self.partial if one not in kafka]:

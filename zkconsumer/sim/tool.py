@@ -1,11 +1,11 @@
-"""An operator who applies plans beside live members: the production `admin.apply` and `undo`.
+"""An operator who applies plans while members run: the production `admin.apply` and its undo.
 
-Every request of the tool is one step of the world, so members join, commit and die between any two
-of them. A reply may be lost, and the tool may be killed between two transactions; its plan is then
-applied again, or undone from the backup.
+Every request of the tool is one action of the world, so members join, commit and die between any
+two of them. A reply may be lost, and the tool may be killed between two transactions. Its plan is
+then applied again, or undone from the backup.
 
-The production functions wait for replies, and a world has no threads. So each step runs the
-function anew: with the replies so far, up to the first request that has none.
+The production functions wait for replies, and a world has no threads. Each action therefore runs
+the function again, with the replies so far, up to the first request without a reply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.client import ZooKeeperClient
 
 MAX_WRITES = 1
-"""Changes in a transaction: a plan of two partitions is already made in two."""
+"""Changes in one transaction, so that a plan for two partitions takes two transactions."""
 
 FOREVER_S = 1e9
 
@@ -51,7 +51,7 @@ class _Pending(BaseException):
 
 
 class _Connection(ZooKeeperClient):
-    """A connection that knows the replies so far, and stops its caller where there is none."""
+    """A connection that replays the replies so far, then raises `_Pending`."""
 
     def __init__(self, replies: Sequence[Sequence[Reply]]) -> None:
         self.config = ConsumerConfig(zookeeper_connect="simulated:2181", group_id="tool")
@@ -69,7 +69,7 @@ Task = Callable[[ZooKeeperClient], None]
 
 
 class ToolWorld(Protocol):
-    """The part of a `World` that a tool sees."""
+    """The part of a `World` that a tool uses."""
 
     GROUP: str
     plan: WorldPlan
@@ -83,8 +83,9 @@ class Tool:
 
     Attributes:
         pending: the requests that the tool has sent; None while it does not run.
-        plan: the last plan; `is_over`: it was applied, undone or refused for good.
-        written: how often each znode of the plan was written for it.
+        plan: the last plan.
+        is_over: whether that plan was applied, undone or refused for good.
+        written: path -> how many times the znode was written for the plan.
     """
 
     def __init__(self, world: ToolWorld) -> None:
@@ -94,7 +95,7 @@ class Tool:
         self._replies: list[Sequence[Reply]] = []
         self._task: Task | None = None
         self._live = Live.REFUSE
-        self._done: Plan | None = None  # what an undo takes back
+        self._done: Plan | None = None  # the plan that an undo reverts
         self._backup: Path | None = None
         self._run: Counter[str] = Counter()
         self.pending: Sequence[rq.Request] | None = None
@@ -102,15 +103,15 @@ class Tool:
         self.is_over = True
         self.written: Counter[str] = Counter()
 
-    # ---- what an operator does -------------------------------------------------------------------
+    # ---- actions of the operator -----------------------------------------------------------------
 
     def begin(self, live: Live) -> None:
-        """Plan to set every stored offset back to 0, or to half of it, and apply the plan."""
+        """Plan to set every stored offset to 0 or to half of its value, and apply the plan."""
         self._take_up(Plan.of("offsets reset", "", self._changes()), live)
 
     @property
     def has_work(self) -> bool:
-        """Whether any offset is stored that a plan could set back."""
+        """Whether any offset is stored that a plan could lower."""
         return not Plan.of("offsets reset", "", self._changes()).is_empty
 
     def _changes(self) -> list[Change]:
@@ -134,7 +135,7 @@ class Tool:
             self.again()
 
     def again(self) -> None:
-        """Apply the plan, or the rest of it."""
+        """Apply the plan, or what remains of it."""
         plan, live = self.plan, self._live
         assert plan is not None
 
@@ -152,12 +153,12 @@ class Tool:
 
     def _saved(self, path: Path) -> None:
         if self._backup is not None:
-            path.unlink()  # the function has run up to here before
+            path.unlink()  # an earlier run of the function has written the backup
         else:
             self._backup = path
 
     def undo(self) -> None:
-        """Plan the way back from the backup; it is applied as a plan of its own."""
+        """Plan the undo from the backup, and apply it as a plan."""
         done = plan_file.load_plan(self._backup) if self._backup is not None else self.plan
         assert done is not None
         made: list[Plan] = []
@@ -168,11 +169,11 @@ class Tool:
         self._start(task, then=lambda: self._take_up(made[0], self._live))
 
     def kill(self) -> None:
-        """The process is gone; what it sent has been executed, or is not."""
+        """End the tool's process; each request that it sent was executed or will never be."""
         self.pending = self._task = None
 
     def retire(self) -> None:
-        """No operator does anything more."""
+        """Let the operator do nothing more."""
         self.kill()
         self.is_over = True
         self._directory.cleanup()
@@ -196,7 +197,7 @@ class Tool:
             if self._run:
                 raise InvariantViolation("I16", f"refused after {[*self._run]}: {error}") from error
         except ZkConsumerError:
-            pass  # a part is done: the operator applies it again, or undoes it
+            pass  # the plan is partly applied; the operator applies it again or undoes it
         else:
             self._ended()
 
@@ -206,7 +207,7 @@ class Tool:
             return
         assert self.plan is not None
         self.is_over = True
-        # What another client wrote meanwhile counts as done if it is what was planned.
+        # A value that another client wrote meanwhile counts as done if it is the planned one.
         seen = {
             (change.path, change.new.data)
             for change in self._world.zookeeper.history
@@ -221,7 +222,7 @@ class Tool:
             raise InvariantViolation("I16", f"applied, and {missing} were never written")
 
     def step(self, *, is_lost: bool = False) -> None:
-        """Execute the requests that are under way; `is_lost`: their replies do not come."""
+        """Execute the pending requests; with `is_lost` their replies are lost."""
         assert self.pending is not None
         replies = [self._served(request) for request in self.pending]
         if is_lost:
@@ -231,7 +232,7 @@ class Tool:
 
     @property
     def writes(self) -> bool:
-        """Whether a transaction is under way."""
+        """Whether a transaction is pending."""
         return self.pending is not None and any(isinstance(r, rq.Multi) for r in self.pending)
 
     def _served(self, request: rq.Request) -> Reply:
@@ -258,7 +259,7 @@ class Tool:
     # ---- the promise (I16) -----------------------------------------------------------------------
 
     def _judge(self, request: rq.Multi, before: Mapping[str, Any]) -> None:
-        """What a transaction of the tool may do, that was executed just now."""
+        """Check the transaction of the tool that was just executed."""
         assert self.plan is not None
         planned = {one.path: one for one in self.plan.changes}
         wrote = [one.path for one in request.writes if one.path in planned]

@@ -1,7 +1,7 @@
-"""The tree of znodes of a simulated ZooKeeper: what a write does to it, or why it is refused.
+"""The tree of znodes of a simulated ZooKeeper: what a write changes, or why it is refused.
 
-The rules and their order are those of ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`); the
-contract suite and the comparison by random operations hold them against a real server.
+The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`). The contract
+suite and random operations compare them with a real server.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ READ, WRITE, CREATE, DELETE, ADMIN = "read", "write", "create", "delete", "admin
 ALL = frozenset({READ, WRITE, CREATE, DELETE, ADMIN})
 
 Acl = frozenset[tuple[str, frozenset[str]]]
-"""Who (an identity, or ANYONE) may do what (of ALL) with a znode."""
+"""Pairs of an identity (or ANYONE) and the permissions (of ALL) that it has on a znode."""
 ANYONE = "anyone"
 SUPER = "super"
-"""An identity that no list keeps out."""
+"""An identity that has all permissions."""
 OPEN: Acl = frozenset({(ANYONE, ALL)})
 
 NO_NODE = Reply(Code.NO_NODE, "NoNodeError")
@@ -35,7 +35,7 @@ BAD_ARGUMENTS = Reply(Code.OTHER, "BadArgumentsError")
 
 
 class End(Enum):
-    """Why a session's ephemeral znodes went."""
+    """Why a session's ephemeral znodes were deleted."""
 
     CLOSED = "closed"
     EXPIRED = "expired"
@@ -43,7 +43,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CreateWithAcl(rq.Create):
-    """A create with an access control list of its own."""
+    """A create with its own access control list."""
 
     acl: Acl = OPEN
 
@@ -61,10 +61,10 @@ _WITH_ACL = (SetAcl, CreateWithAcl)
 
 
 class Change(NamedTuple):
-    """One line of the log: what one write did to one znode, and whose it was.
+    """One entry of the log: what one write did to one znode, and in which session.
 
-    The changes of one transaction have the same `zxid`. The end of a session is a transaction, too:
-    a change per ephemeral znode, then one whose path is empty and whose `old` and `new` are None.
+    The changes of one transaction have the same `zxid`. The end of a session is a transaction too:
+    one change for each ephemeral znode, then one with an empty path whose `old` and `new` are None.
     """
 
     zxid: int
@@ -80,11 +80,11 @@ def parent_of(path: str) -> str:
 
 
 Acls = Mapping[str, Acl]
-"""The lists of those znodes that are not open to anyone; it is replaced, never changed."""
+"""The access control lists of the znodes that are not open to anyone; replaced, never changed."""
 
 
 def allows(acls: Acls, path: str, permission: str, auth: Collection[str]) -> bool:
-    """Whether somebody of these identities may do this with the znode."""
+    """Tell whether a client with these identities has this permission on the znode."""
     acl = acls.get(path, OPEN)
     return SUPER in auth or any(
         permission in granted and (who == ANYONE or who in auth) for who, granted in acl
@@ -92,7 +92,7 @@ def allows(acls: Acls, path: str, permission: str, auth: Collection[str]) -> boo
 
 
 def acls_after(acls: Acls, change: Change) -> Acls:
-    """The lists after a change."""
+    """Return the access control lists after a change."""
     path = change.path
     if isinstance(change.write, _WITH_ACL):
         return {**acls, path: change.write.acl}
@@ -102,7 +102,7 @@ def acls_after(acls: Acls, change: Change) -> Acls:
 
 
 class Tree:
-    """Znodes by path, the sorted names of the children of those that have any, and the rights."""
+    """Znodes by path, the sorted names of their children, and the access control lists."""
 
     __slots__ = ("acls", "names", "nodes")
 
@@ -113,7 +113,7 @@ class Tree:
 
     def copy(self) -> Tree:
         other = Tree.__new__(Tree)
-        # Every value is immutable, so that copies may share them.
+        # Every value is immutable, so copies may share them.
         other.nodes = self.nodes.copy()
         other.names = self.names.copy()
         other.acls = self.acls
@@ -125,7 +125,7 @@ class Tree:
     def plan(
         self, write: Write, *, zxid: int, session: int, auth: Collection[str]
     ) -> Change | Reply | None:
-        """What `write` would change, None for nothing (a check), or the refusal."""
+        """Return what `write` would change, None for nothing (a check), or the refusal."""
         match write:
             case rq.Create():
                 return self._create(write, zxid, session, auth)
@@ -196,7 +196,7 @@ class Tree:
         self.acls = acls_after(self.acls, change)
 
     def revert(self, changes: Sequence[Change], acls: Acls) -> None:
-        """Take back the last changes; `acls` is what there was before them."""
+        """Undo the last changes; `acls` are the lists before them."""
         for change in reversed(changes):
             self._put(change.path, change.new, change.old)
         self.acls = acls

@@ -1,16 +1,13 @@
-"""A ZooKeeper ensemble in memory: passive, deterministic, in somebody else's time.
+"""A ZooKeeper ensemble in memory: passive and deterministic, in the caller's time.
 
-Every call that needs the time is told it; nothing here waits, draws lots or starts a thread. What
-takes time on a wire, and what gets lost there, is up to the caller: it delivers replies and events
-when it likes, or never. A contract suite and random operations are run on this and on a real
-server; the real one decides.
+The caller passes the time to every call that needs it. Nothing here waits, draws random numbers or
+starts threads. The caller also decides when replies and events arrive, and which are lost. A
+contract suite and random operations compare it with a real server.
 
-Abstractions: one log, no elections (a write is committed or was never made: a write whose fate is
-open is one whose reply the caller throws away); a session's timeout is not negotiated; only
-successful transactions take a zxid, so that zxids compare as the real ones do but are other
-numbers; children are listed in the order of their names.
-
-How many bytes a request takes on the wire: a server refuses the largest.
+Simplifications: There is one log and no election. A write is committed or was never made; for a
+write with an unknown result the caller drops the reply. Session timeouts are not negotiated. Only
+successful transactions take a zxid, so zxids compare as real ones do but have other values.
+Children are listed in the order of their names.
 """
 
 from __future__ import annotations
@@ -35,11 +32,12 @@ from zkconsumer.sim.znodes import (
     Write,
 )
 
-# ---- sizes ---------------------------------------------------------------------------------------
+# ---- sizes of requests ---------------------------------------------------------------------------
 
 
 MAX_REQUEST_BYTES = 0xFFFFF
-"""jute.maxbuffer's default: a server drops a connection that sends more in one request."""
+"""The default of jute.maxbuffer, in bytes: a server drops a connection that sends a larger request.
+"""
 
 _HEADER_BYTES, _MULTI_HEADER_BYTES = 8, 9
 _BODY_BYTES: dict[type[Any], int] = {
@@ -51,14 +49,14 @@ _BODY_BYTES: dict[type[Any], int] = {
     SetAcl: 31,
     rq.SyncLeader: 4,
 }
-"""What a request takes on the wire beside its path and data."""
+"""Bytes of a request on the wire besides its path and data."""
 _WITH_DATA = (rq.Create, rq.SetData)
 
 
 def is_too_large(request: rq.Request | Write) -> bool:
-    """Whether the server drops the connection that this comes from."""
+    """Tell whether the server drops the connection that sends this request."""
     writes = request.writes if isinstance(request, rq.Multi) else (request,)
-    # A character takes four bytes at most: hardly any request needs the exact size.
+    # A character takes at most four bytes, so few requests need the exact size.
     about = 64
     for write in writes:
         about += 64 + 4 * len(write.path)
@@ -68,7 +66,7 @@ def is_too_large(request: rq.Request | Write) -> bool:
 
 
 def _size(request: rq.Request | Write) -> int:
-    """Bytes of a request on the wire."""
+    """Return the bytes of a request on the wire."""
     if isinstance(request, rq.Multi):
         parts = sum(_part(write) + _MULTI_HEADER_BYTES for write in request.writes)
         return _HEADER_BYTES + parts + _MULTI_HEADER_BYTES
@@ -80,7 +78,7 @@ def _part(request: Any) -> int:
     return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data)
 
 
-# ---- zookeeper -----------------------------------------------------------------------------------
+# ---- sessions and requests -----------------------------------------------------------------------
 
 
 Request = rq.Request | Write
@@ -90,15 +88,17 @@ TOO_LARGE = Reply(Code.TOO_LARGE)
 
 
 class NotConnected(Exception):
-    """A connection that does not come about; the client tries again, there or elsewhere."""
+    """A connection failed; the client tries again, at this server or another."""
 
 
 class ReplicaBehind(NotConnected):
-    """The replica has not seen what the client has: a real server closes such a connection."""
+    """The replica has not applied what the client has seen; a real server hangs up."""
 
 
 class Unreachable(NotConnected):
-    """The replica cannot ask the leader about the session: the client waits in vain."""
+    """The replica cannot ask the leader about the session, so the client's connection attempt times
+    out.
+    """
 
 
 @dataclass(slots=True)
@@ -111,36 +111,39 @@ class Session:
     """The zxid of the last reply that the client got."""
 
     def expires_at(self, tick_s: float) -> float:
-        """The first tick after the timeout, as the server's `ExpiryQueue` rounds."""
+        """Return the first tick after the time-out, as the server's `ExpiryQueue` rounds."""
         return (floor((self.heard_at + self.timeout_s) / tick_s) + 1) * tick_s
 
 
 class SimZooKeeper(Ensemble):
-    """See the module. A `session` is the number that `connect` returned; numbers count from 1."""
+    """The ensemble with its sessions; `connect` returns session numbers, which count from 1."""
 
     def __init__(self, *, replicas: int = 1, tick_s: float = 0.1) -> None:
-        """
+        """Create an ensemble.
+
         Args:
-            replicas: servers that clients connect to, numbered from 0; all of them follow a leader
-                that is none of them.
-            tick_s: sessions expire at multiples of it, in seconds.
+            replicas: number of servers that clients connect to, numbered from 0. All follow a
+                separate leader.
+            tick_s: sessions expire at multiples of this time, in seconds.
         """
         super().__init__(replicas=replicas)
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
         self._timers_start_anew = False
-        self._none_ends_before = 0.0  # timers only ever start anew, so an end is only put off
+        self._none_ends_before = 0.0  # timers only restart, so no expiry comes earlier
 
     # ---- sessions -------------------------------------------------------------------------------
 
     @property
     def sessions(self) -> tuple[int, ...]:
-        """The living sessions, as the leader knows them."""
+        """The live sessions, as the leader knows them."""
         return tuple(self._sessions)
 
     def zxid(self, session: int) -> int:
-        """The zxid in the last reply made to a session, 0 when it is over: see `connect`."""
+        """Return the zxid in the last reply to a session; 0 if the session has ended. See
+        `connect`.
+        """
         known = self._sessions.get(session)
         return known.seen if known else 0
 
@@ -154,14 +157,17 @@ class SimZooKeeper(Ensemble):
         auth: frozenset[str] = frozenset(),
         seen: int | None = None,
     ) -> int | None:
-        """Open a session (`session` 0), or connect a living one, at a replica.
+        """Open a session (`session` 0), or connect a live session, at a replica.
 
-        An older connection of the session is gone. `auth` are the identities of this connection.
-        `seen` is the zxid of the last reply that reached the client (`zxid` told it when the reply
-        was made); without it, all replies did.
+        It ends an older connection of the session.
+
+        Args:
+            auth: the identities of this connection.
+            seen: the zxid of the last reply that reached the client; `zxid` returned it when the
+                reply was made. None means that all replies arrived.
 
         Returns:
-            The session's number; None: that session has expired.
+            The session's number; None if that session has expired.
 
         Raises:
             ReplicaBehind: the replica lags behind what the client has seen.
@@ -192,12 +198,12 @@ class SimZooKeeper(Ensemble):
         return session
 
     def close(self, session: int, now: float) -> bool:
-        """End a session cleanly: its ephemeral znodes vanish.
+        """End a session cleanly, with its ephemeral znodes.
 
-        Without a connection, this is somebody else's take-over of the session, at the leader.
+        Without a connection, another client takes the session over at the leader and ends it.
 
         Returns:
-            Whether that came through; False leaves the session to its timeout.
+            Whether the session ended; if not, it ends by its time-out.
         """
         connection = self._connections.get(session)
         if connection is not None and not self._reaches_leader(connection):
@@ -211,7 +217,7 @@ class SimZooKeeper(Ensemble):
         return True
 
     def expire(self, session: int) -> None:
-        """The leader ends a session at once, as if its time were up; nothing without a quorum."""
+        """Let the leader expire a session now; without a quorum nothing happens."""
         if self._has_quorum:
             self._end(session, End.EXPIRED)
 
@@ -226,7 +232,7 @@ class SimZooKeeper(Ensemble):
         self._commit([*changes, Change(zxid, session, end, "", None, None)])
 
     def ping(self, session: int, now: float) -> bool:
-        """A sign of life. Whether it is answered, which a replica does without its leader."""
+        """Receive a ping; return whether the replica answers it, which needs no leader."""
         connection = self._connections.get(session)
         if connection is None or connection.is_stuck:
             return False
@@ -236,7 +242,7 @@ class SimZooKeeper(Ensemble):
         return True
 
     def tick(self, now: float) -> list[int]:
-        """The leader expires the sessions whose time is up, and returns them."""
+        """Let the leader expire the sessions whose time-out has passed; return them."""
         if not self._has_quorum:
             return []
         if self._timers_start_anew:
@@ -255,17 +261,17 @@ class SimZooKeeper(Ensemble):
         return over
 
     def regain_quorum(self) -> None:
-        """A leader is elected, who starts all sessions' timers anew (at the next `tick`)."""
+        """Elect a leader, which restarts all sessions' timers at the next `tick`."""
         self._timers_start_anew |= not self._has_quorum
         super().regain_quorum()
 
     def depose(self, replica: int, *, leads_until: float) -> None:
-        """As in `Ensemble`; the new leader starts all sessions' timers at the next `tick`."""
+        """As in `Ensemble`; the new leader restarts all sessions' timers at the next `tick`."""
         self._timers_start_anew = True
         super().depose(replica, leads_until=leads_until)
 
     def restart(self, now: float) -> None:
-        """All servers stop and start: no connections, all timers anew, no fault left, all data."""
+        """Stop and start all servers: connections and faults end, timers restart, data stay."""
         self._mend()
         self._start_timers(now)
 
@@ -277,14 +283,15 @@ class SimZooKeeper(Ensemble):
     # ---- requests -------------------------------------------------------------------------------
 
     def request(self, session: int, request: Request, now: float) -> Reply | None:
-        """Execute a request now, at the session's replica; writes and SyncLeader at the leader.
+        """Execute a request now at the session's replica; writes and SyncLeader at the leader.
 
-        Watch events that its reply must not overtake are in `take_events` when this returns.
+        Watch events that must precede the reply are in `take_events` when this returns.
 
         Returns:
-            The reply, its refusals with the names of kazoo's errors. None: no answer comes
-            (nothing was written, and every later request of this connection waits in vain, too).
-            `BROKEN`: the session is over, or the connection ended before or at this request.
+            The reply; a refusal has the name of kazoo's error. None if no answer comes: nothing was
+                written, and every later request of this connection waits without an answer too.
+                `BROKEN` if the session has ended, or the connection has ended before or at this
+                request.
         """
         connection = self._connections.get(session)
         if connection is None:
@@ -308,7 +315,7 @@ class SimZooKeeper(Ensemble):
         self, session: int, connection: Connection, request: Request, now: float
     ) -> Reply | None:
         if isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES:
-            return TOO_LARGE  # the client does not send it
+            return TOO_LARGE  # the client refuses to send it
         if is_too_large(request):
             self.disconnect(session)
             return BROKEN
@@ -319,7 +326,7 @@ class SimZooKeeper(Ensemble):
             connection.is_stuck = True
             return None
         reply = BROKEN
-        if session in self._sessions:  # else a replica that lags does not know of its end yet
+        if session in self._sessions:  # otherwise a lagging replica does not know yet that it ended
             reply = self._execute(session, connection.auth, request)
         self._catch_up(self._replicas[connection.replica])
         return reply
@@ -339,9 +346,9 @@ class SimZooKeeper(Ensemble):
     def _transact(
         self, session: int, auth: frozenset[str], writes: Sequence[Write]
     ) -> tuple[Reply | None, list[Any]]:
-        """All writes or none, each on what those before it left.
+        """Execute all writes or none, each on the result of those before it.
 
-        Returns the results; or the refusal, and the results of those before the refused one.
+        Returns the results; or the refusal, and the results of the writes before the refused one.
         """
         leader, zxid = self._leader, self._zxid + 1
         acls = leader.acls
@@ -361,16 +368,18 @@ class SimZooKeeper(Ensemble):
         return None, results
 
     def write(self, *writes: Write) -> Reply | None:
-        """One transaction of somebody with all rights, say a broker; answered like `Multi`."""
+        """Execute one transaction of a client with all rights, such as a broker; answered like
+        `Multi`.
+        """
         if not self._has_quorum:
             return None
         refusal, results = self._transact(0, frozenset({SUPER}), writes)
         return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
 
     def forbid(self, path: str, *permissions: str) -> None:
-        """Take these permissions (of `znodes.ALL`) from anyone, and give back all the others.
+        """Take these permissions (of `znodes.ALL`) from every client, and give back all others.
 
-        What single identities were granted stays.
+        Permissions of single identities stay.
         """
         others = {it for it in self._leader.acls.get(path, OPEN) if it[0] != ANYONE}
         self.write(SetAcl(path, frozenset({*others, (ANYONE, ALL - set(permissions))})))
@@ -386,13 +395,13 @@ class SimZooKeeper(Ensemble):
         return other
 
     def key(self, now: float | None = None, *, ranks: Mapping[int, int] | None = None) -> Hashable:
-        """All that matters for what comes, as a value; two ensembles with one key behave alike.
+        """Return all that affects the future, as a value; two ensembles with one key behave alike.
 
         Args:
-            now: with it, how much time each session has left is a part; without, sessions' timers
-                are none (for a search that decides itself when a session expires).
+            now: if given, the key contains how much time each session has left. None suits a search
+                that decides itself when a session expires.
             ranks: the rank of every zxid in `zxids()`. A caller that holds zxids of its own ranks
-                those together with these; without it, these alone are ranked.
+                both together. None ranks these alone.
         """
         if ranks is None:
             ranks = {zxid: rank for rank, zxid in enumerate(sorted(self.zxids()))}
@@ -402,7 +411,7 @@ class SimZooKeeper(Ensemble):
                 number,
                 it.timeout_s,
                 None if now is None else round(it.expires_at(self._tick_s) - now, 6),
-                # Only what lags now can ever be behind what a session has seen by now.
+                # Only a replica that lags now can be behind what a session has seen so far.
                 tuple(replica.number for replica in behind if it.seen > replica.zxid),
             )
             for number, it in self._sessions.items()
@@ -415,7 +424,7 @@ _UPDATES = (rq.SetData, SetAcl)
 
 
 def _result(write: Write, change: Change | None) -> str | Stat | bool:
-    """What kazoo returns for an element of a transaction that succeeded."""
+    """Return what kazoo returns for an element of a successful transaction."""
     if isinstance(write, rq.Create):
         return write.path
     if isinstance(write, _UPDATES) and change and change.new:
