@@ -240,7 +240,7 @@ def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
 
 def test_a_member_cannot_leave_out_commits() -> None:
     """`auto.commit.enable=false` is refused in group mode with the reason; elsewhere it is idle."""
-    with pytest.raises(ConfigError, match="commits what it has finished") as caught:
+    with pytest.raises(ConfigError, match="must commit finished batches") as caught:
         SourceOptions.parse({**MEMBER, "auto.commit.enable": "false"}).for_stream()
     assert caught.value.where == "auto.commit.enable=false"
     SourceOptions.parse({**MEMBER, "auto.commit.enable": "true"}).for_stream()

@@ -1,8 +1,9 @@
-"""The options of `format("zkconsumer")`: strict, and as an immutable value.
+"""The options of `format("zkconsumer")`, checked strictly and kept as an immutable value.
 
-Names and rules are those of Spark's Kafka connector (`KafkaSourceProvider`, Spark 4.3), with
-`zookeeper`, `mode`, `streams`, `mirrorOffsets` and `pushFilters` added, and every property name of
-the old consumer (`ConsumerConfig`). Case does not matter: Spark hands all names over in lower case.
+Names and rules are those of Spark's Kafka connector (`KafkaSourceProvider`, Spark 4.3). In addition
+there are `zookeeper`, `mode`, `streams`, `mirrorOffsets` and `pushFilters`, and every property of
+the old consumer (`ConsumerConfig`). The case of names does not matter, because Spark passes all
+names in lower case.
 """
 
 from __future__ import annotations
@@ -34,19 +35,25 @@ from zkconsumer.spark.option_parsing import (
 )
 
 NO_GROUP: Final = "zkconsumer-spark"
-"""The name by which the brokers know a client without `group.id`; nothing is stored under it."""
+"""The client's group name towards the brokers if `group.id` is not set. Nothing is stored under
+this name.
+"""
 
 REVOKE_GRACE_MS: Final = 4000
-"""Default of `revoke.grace.ms`. JVM members try for 8 seconds to claim what they are due
-(`rebalance.max.retries` x `rebalance.backoff.ms`, 0.8 to 1.1) and then own nothing: so it should
-stay well under that, and a batch under it."""
+"""Default of `revoke.grace.ms`.
+
+JVM members try for 8 s to claim their partitions (`rebalance.max.retries` x `rebalance.backoff.ms`,
+0.8 to 1.1), and own nothing if they fail. So this should be well under 8 s, and a batch should take
+less time than this.
+"""
 
 PATIENCE_SESSIONS: Final = 10
 """Default of `zookeeper.patience.ms`, in session timeouts."""
 
 POLL_TIMEOUT_MS: Final = 120_000
-"""Default of `kafkaConsumer.pollTimeoutMs`, that of Spark's connector (`spark.network.timeout`): a
-broker is restarted, or a leader found, in less."""
+"""Default of `kafkaConsumer.pollTimeoutMs`, the same as in Spark's connector
+(`spark.network.timeout`). A broker's restart and a leader election take less time.
+"""
 
 OnRestart = Literal["max", "zookeeper", "checkpoint"]
 
@@ -55,22 +62,22 @@ _MAX_LONG: Final = 2**63 - 1
 
 
 class Mode(Enum):
-    """How the query stands to the group."""
+    """How the query relates to the group."""
 
-    GROUP = "group"  # a member: it reads what it owns (KafkaInputDStream)
-    DIRECT = "direct"  # all partitions, as the checkpoint says (DirectKafkaInputDStream)
+    GROUP = "group"  # a member that reads the partitions it owns (KafkaInputDStream)
+    DIRECT = "direct"  # all partitions, from the checkpoint's offsets (DirectKafkaInputDStream)
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """These topics by name; in group mode with the number of threads of each."""
+    """Topics by name, each with its number of threads, which only group mode uses."""
 
     threads: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """All topics that a regex matches; in group mode with that number of threads."""
+    """All topics that a regex matches, with a number of threads, which only group mode uses."""
 
     filter: TopicFilter
     threads: int
@@ -78,7 +85,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These partitions and no others."""
+    """Exactly these partitions."""
 
     partitions: Mapping[str, tuple[int, ...]]
 
@@ -88,28 +95,31 @@ Subscription = Topics | Matching | Assigned
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a query asks for; picklable, and its repr shows no credential.
+    """The options of a query. They can be pickled, and their repr shows no credentials.
 
-    Made by `parse`, and then checked and completed by `for_stream` or `for_batch`.
+    `parse` creates them; `for_stream` or `for_batch` then checks and completes them.
 
     Attributes:
-        config: the old consumer's settings; `group_id` is NO_GROUP where there is no `group`.
-        group: `group.id`, if one is given.
-        starting: where partitions begin that no checkpoint knows; None until completed.
+        config: the old consumer's settings; `group_id` is NO_GROUP if `group` is None.
+        group: `group.id`, or None.
+        starting: where partitions start that the checkpoint does not contain; None until completed.
         ending: where a batch read ends; None in a stream.
-        without_match: what becomes of a starting time that no message has reached.
-        max_per_trigger: messages of one batch at most.
-        min_partitions: tasks of one batch at least.
-        fail_on_data_loss: messages that are gone end the query; else it goes on, and says so.
-        mirror_offsets: direct mode writes finished batches into the group's offset znodes.
-        push_filters: a batch read takes Spark's filters over.
-        revoke_grace_s: how long a release waits for the batch in flight, in group mode.
-        on_restart: group mode: which counts of the checkpoint's offset and the group's.
-        patience_s: group mode: how long ZooKeeper may be away before the query fails.
-        fail_on_missing_share: group mode with `Trigger.AvailableNow`: a query that owns less than
-            its share when the run begins fails; else it reads what it owns, and warns.
-        poll_timeout_s: how long a task waits for brokers from which nothing comes.
-        given: the names of the options that were given, as they are written in the documentation.
+        without_match: what happens if no message has the starting time or a later one.
+        max_per_trigger: maximum number of messages in a batch.
+        min_partitions: minimum number of tasks in a batch.
+        fail_on_data_loss: whether the query fails if messages are no longer in the log. Otherwise
+            it logs a warning and continues.
+        mirror_offsets: whether direct mode writes the offsets of finished batches to the group's
+            offset znodes.
+        push_filters: whether a batch read applies Spark's filters itself.
+        revoke_grace_s: group mode: seconds that a release waits for the batch in flight.
+        on_restart: group mode: which offset a restarted query uses, the checkpoint's or the
+            group's.
+        patience_s: group mode: seconds that ZooKeeper may be unreachable before the query fails.
+        fail_on_missing_share: group mode with `Trigger.AvailableNow`: whether a query fails if it
+            owns less than its share when the run starts. Otherwise it warns and reads what it owns.
+        poll_timeout_s: seconds that a task waits for a message from the brokers.
+        given: the documented names of the options that the user set.
     """
 
     config: ConsumerConfig
@@ -133,7 +143,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """From what was given to `option`; raises one ConfigError for all names that are wrong."""
+        """Parse the options of `option` calls. Raises one ConfigError for all unknown names."""
         given = _named(options)
         mode = choice(given, "mode", {mode.value: mode for mode in Mode}, Mode.DIRECT)
         _check_together(given, mode)
@@ -177,22 +187,30 @@ class SourceOptions:
         )
 
     def for_stream(self) -> Self:
-        """Complete for `readStream`. Raises ConfigError for what makes sense in batches only."""
-        self._refuse("readStream", _BATCH_ONLY, "a stream has no end; a batch read (`read`) has")
+        """Complete the options for `readStream`. Raises ConfigError for options that apply to
+        batches only.
+        """
+        self._refuse(
+            "readStream",
+            _BATCH_ONLY,
+            "remove it: a stream has no end; only a batch read (`read`) has one",
+        )
         if self.starting is not None:
             return self._checked()
         default = Place.LATEST if self.group is None else Place.ZOOKEEPER
         return replace(self, starting=default)._checked()
 
     def for_batch(self) -> Self:
-        """Complete for `read`. Raises ConfigError for what makes sense in streams only."""
+        """Complete the options for `read`. Raises ConfigError for options that apply to streams
+        only.
+        """
         if self.mode is Mode.GROUP:
             raise ConfigError(
-                "a batch read is no member of a group",
+                "a batch read cannot be a member of a group",
                 where="mode=group",
-                remedy="leave mode out; startingOffsets=zookeeper begins where the group stands",
+                remedy="remove mode; startingOffsets=zookeeper starts at the stored offsets",
             )
-        self._refuse("read", _STREAM_ONLY, "it is for streams (`readStream`)")
+        self._refuse("read", _STREAM_ONLY, "remove it: it applies to streams (`readStream`)")
         done = replace(
             self, starting=self.starting or Place.EARLIEST, ending=self.ending or Place.LATEST
         )
@@ -202,26 +220,28 @@ class SourceOptions:
 
     def _refuse(self, use: str, names: frozenset[str], remedy: str) -> None:
         if wrong := sorted(self.given & names):
-            raise ConfigError(f"no option of {use}", where=", ".join(wrong), remedy=remedy)
+            raise ConfigError(
+                f"the option does not apply to {use}", where=", ".join(wrong), remedy=remedy
+            )
 
     def _checked(self) -> Self:
         if self.group is None and Place.ZOOKEEPER in (self.starting, self.ending):
             raise ConfigError(
-                "zookeeper as an offset means what a group has stored, and no group is named",
+                "the offset `zookeeper` means a group's stored offset, and no group is set",
                 where="startingOffsets, endingOffsets",
-                remedy="set group.id, or say earliest",
+                remedy="set group.id, or use earliest",
             )
         if self.mode is Mode.GROUP and not self.config.auto_commit_enable:
             raise ConfigError(
-                "a query in a group commits what it has finished: nobody else knows that, and"
-                " whoever owns a partition next would read it again from the last commit",
+                "a query with mode=group must commit finished batches: without a commit the next"
+                " owner of a partition would read them again",
                 where="auto.commit.enable=false",
-                remedy="leave it out; mode=direct without mirrorOffsets commits nothing",
+                remedy="remove it; mode=direct without mirrorOffsets commits nothing",
             )
         return self
 
 
-# ---- names --------------------------------------------------------------------------------------
+# ---- Names ---------------------------------------------------------------------------------------
 
 _STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -268,33 +288,33 @@ OPTIONS: Final = (
     "zookeeper.patience.ms",
     "failOnMissingShare",
 )
-"""The options beside the old consumer's property names."""
+"""The options besides the old consumer's property names."""
 
 _PROPERTIES: Final = tuple(row.name for row in TABLE)
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 
-# Options of Spark's connector that are none of ours, and why.
+# Options of Spark's connector that this source does not have, each with its remedy.
 _FOREIGN: Final = {
-    "path": "load() and table() take no path here: name topics with subscribe",
-    "kafka.bootstrap.servers": "the brokers are found in ZooKeeper: set zookeeper",
-    "kafka.group.id": "the group is named by group.id",
-    "groupidprefix": "the group is named by group.id",
+    "path": "load() and table() take no path here; set subscribe to the topics",
+    "kafka.bootstrap.servers": "the brokers are found in ZooKeeper; set zookeeper",
+    "kafka.group.id": "set group.id instead",
+    "groupidprefix": "set group.id instead",
     "minoffsetspertrigger": "set the trigger's interval instead",
     "maxtriggerdelay": "set the trigger's interval instead",
     "maxrecordsperpartition": "set minPartitions instead",
-    "fetchoffset.numretries": "offsets are asked for until socket.timeout.ms is over",
-    "fetchoffset.retryintervalms": "offsets are asked for until socket.timeout.ms is over",
+    "fetchoffset.numretries": "offset requests are retried for socket.timeout.ms",
+    "fetchoffset.retryintervalms": "offset requests are retried for socket.timeout.ms",
 }
 
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names of the documentation, values as text."""
+    """Return the options under their documented names, with their values as text."""
     given = named(options, _NAMES, hint=_hint)
     if given.pop("includeHeaders", "false").lower() != "false":
         raise ConfigError(
-            "headers are not read",
+            "headers cannot be read",
             where="includeHeaders",
-            remedy="leave it out: the old consumer and the record formats it reads have none",
+            remedy="remove it: the record formats of the old consumer have no headers",
         )
     return given
 
@@ -305,48 +325,52 @@ def _hint(key: str) -> str:
         return _FOREIGN[name]
     found = nearest(name.removeprefix("kafka."), _NAMES)
     if name.startswith("kafka."):
-        return f"settings of the new consumer do not apply; {found}"
+        return f"settings of the new consumer do not apply here; {found}"
     return found
 
 
 def _check_together(given: Mapping[str, str], mode: Mode) -> None:
-    """Options that exclude one another, or that the mode excludes."""
+    """Refuse options that contradict each other or that do not apply to the mode."""
     topics = [name for name in _TOPICS if name in given]
     if len(topics) != 1:
         raise ConfigError(
-            "one option must say which topics are read" + ("" if not topics else ", and only one"),
+            "several options name the topics to read"
+            if topics
+            else "no option names the topics to read",
             where=", ".join(topics or _TOPICS),
-            remedy="set exactly one of them",
+            remedy="set exactly one of these options",
         )
     for names in (_STARTING, _ENDING):
         several = [name for name in names if name in given]
         if len(several) > 1:
             raise ConfigError(
-                "they contradict each other", where=", ".join(several), remedy="set one of them"
+                "options contradict each other",
+                where=", ".join(several),
+                remedy="set only one of them",
             )
     if wrong := sorted(given.keys() & (_DIRECT_ONLY if mode is Mode.GROUP else _GROUP_ONLY)):
         other = Mode.DIRECT if mode is Mode.GROUP else Mode.GROUP
         raise ConfigError(
-            f"no option of mode={mode.value}",
+            f"the option does not apply to mode={mode.value}",
             where=", ".join(wrong),
-            remedy=f"leave it out, or set mode={other.value}",
+            remedy=f"remove it, or set mode={other.value}",
         )
     if mode is Mode.GROUP and given.get("startingOffsets", "zookeeper").lower() != "zookeeper":
         raise ConfigError(
-            "a member of a group begins where the group stands",
+            "a member of a group starts at the group's stored offsets",
             where="startingOffsets",
-            remedy="leave it out; auto.offset.reset decides where nothing is stored, and"
-            " `zkconsumer offsets set` moves a group",
+            remedy="remove it; auto.offset.reset applies if no offset is stored, and"
+            " `zkconsumer offsets set` changes a group's offsets",
         )
     if given.get("mirrorOffsets", "false").lower() == "true" and "group.id" not in given:
         raise ConfigError(
-            "no group is named whose offsets are to be written",
+            "no group is set to which offsets can be written",
             where="mirrorOffsets",
             remedy="set group.id",
         )
 
 
-# ---- values -------------------------------------------------------------------------------------
+# ---- Values --------------------------------------------------------------------------------------
 
 
 def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
@@ -354,13 +378,15 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
     connect = {given[name] for name in ("zookeeper", "zookeeper.connect") if name in given}
     if len(connect) > 1:
         raise ConfigError(
-            "they are two names of one option and differ",
+            "two names of the same option have different values",
             where="zookeeper, zookeeper.connect",
-            remedy="set one of them",
+            remedy="set only one of them",
         )
     if not connect:
         raise ConfigError(
-            "no ZooKeeper is named", where="zookeeper", remedy="host:port[,host:port...][/chroot]"
+            "no ZooKeeper is set",
+            where="zookeeper",
+            remedy="set host:port[,host:port...][/chroot]",
         )
     properties["zookeeper.connect"] = connect.pop()
     group = properties.setdefault("group.id", NO_GROUP)
@@ -369,7 +395,7 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
 
 def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
     if mode is Mode.GROUP and "group.id" not in given:
-        raise ConfigError("no group is named to be a member of", where="group.id", remedy="set it")
+        raise ConfigError("mode=group needs a group", where="group.id", remedy="set it")
     streams = whole(given, "streams", _MAX_INT) or 1
     if "assign" in given:
         return Assigned(parse_partitions("assign", given["assign"]))
@@ -380,7 +406,7 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
         topic, colon, count = part.partition(":")
         if colon and mode is Mode.DIRECT:
             raise ConfigError(
-                f"{part!r}: threads are for members of a group",
+                f"{part!r} sets a number of threads, which applies to mode=group only",
                 where="subscribe",
                 remedy=f"subscribe={topic}, or mode=group",
             )
@@ -396,7 +422,7 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
         threads[topic.strip()] = number or streams
     if not threads:
         raise ConfigError(
-            "no topic is named", where="subscribe", remedy="topics, separated by commas"
+            "no topic is set", where="subscribe", remedy="set topics, separated by commas"
         )
     return Topics(threads)
 
@@ -412,10 +438,12 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
 
 
 def _refuse_empty(option: str, given: Position | None, place: Place, number: int) -> None:
-    """A batch that begins at the end, or ends at the beginning, is a slip (Spark refuses it)."""
+    """Refuse a batch that starts at the end or ends at the beginning: it is a mistake, and Spark
+    refuses it too.
+    """
     if given is place or (isinstance(given, AtOffsets) and number in given.offsets.values()):
         raise ConfigError(
-            f"{place.value} leaves nothing to read in a batch",
+            f"with {place.value} a batch would be empty",
             where=option,
-            remedy="another offset, or readStream",
+            remedy="use another offset, or readStream",
         )

@@ -1,7 +1,7 @@
-"""What goes to the executors, and one sentence where the package is not there.
+"""How readers reach the executors, with a clear error if the package is not installed there.
 
-Spark pickles a source and its reader on the driver and unpickles them on executors, before anything
-of this package runs there. So what unpickles them is sent by value.
+Spark pickles a source and its reader on the driver and unpickles them on executors before any other
+code of this package runs there. So the function that unpickles them is sent by value.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from zkconsumer.spark.process_lifecycle import acknowledge
 
 
 def unpickled(packed: bytes) -> Any:
-    """The object that `Pickled` has packed.
+    """Return the object that `Pickled` packed.
 
-    It runs where the package may not be, so it imports what it needs itself. The variable keeps
-    Python's trace from the user (`pyspark.util.handle_worker_exception`); the worker ends then.
+    This runs where the package may be missing, so the function imports everything itself. The
+    environment variable suppresses Python's traceback (`pyspark.util.handle_worker_exception`); the
+    worker then ends.
 
     Raises:
-        ModuleNotFoundError: the package, or what it needs, is not there.
+        ModuleNotFoundError: the package or one of its dependencies is not installed.
     """
     import os  # noqa: PLC0415
     import pickle  # noqa: PLC0415
@@ -47,13 +48,15 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 class Pickled:
-    """Mixed into what Spark pickles; `__getstate__` says what of it goes along."""
+    """A mixin for classes that Spark pickles; `__getstate__` returns the state to send."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called in a task after Spark's command has come, and before its partition has."""
+        """Restore the state. In a task, Spark calls this after its command has arrived and before
+        its partition does.
+        """
         self.__dict__.update(state)
         acknowledge()
 

@@ -1,17 +1,8 @@
-"""What a reader must see to in the processes that Spark makes for it: its end, its log, its errors.
+"""The Python processes that Spark starts: their end, their log, their errors, and their sockets.
 
-Spark starts one Python process per query and source (`python_streaming_source_runner`), which keeps
-one reader object as long as the query runs, and then ends it by SIGTERM: `stop()` is called only
-where the process saw its socket close first, or failed.
-
-What lets Spark's JVM go on with a task at once.
-
-It sends a task's command and then its partition, each in a write of its own and without
-`TCP_NODELAY` (Spark 4.3: `org.apache.spark.api.python.BasePythonRunner`). So Nagle's algorithm
-holds the partition back until the command is acknowledged, and Linux puts that off for up to 40 ms,
-as nothing is sent the other way meanwhile: most of what a short task takes.
-
-What Spark says of a format that it does not find, in one sentence.
+Spark starts one Python process per query and source (`python_streaming_source_runner`). The process
+keeps one reader object as long as the query runs, and Spark ends it with SIGTERM. Spark calls
+`stop()` only if the process saw its socket close first, or failed.
 """
 
 from __future__ import annotations
@@ -38,21 +29,24 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""What runs as the main module of a query's own process."""
+"""The main module of a query's own process."""
 
 LEVEL_VARIABLE: Final = "ZKCONSUMER_LOG_LEVEL"
-"""A level of `logging` for what this package tells of a query; INFO where it is not set."""
+"""Environment variable with the log level of this package in a query; the default is INFO."""
 
-# As Spark's own lines on the same standard error (`conf/log4j2.properties.template`).
+# The format of Spark's own log lines on the same standard error
+# (`conf/log4j2.properties.template`).
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TIME: Final = "%y/%m/%d %H:%M:%S"
 
 
 def begin(stop: Callable[[], None]) -> None:
-    """To be called once by a reader, on the main thread, before it starts any thread.
+    """Set up the process of a query; a reader calls this once on the main thread, before it starts
+    threads.
 
-    In a query's own process its log goes to standard error, and `stop` is called at its end; in
-    any other, such as a test, nothing happens. `stop` may be called by two threads at once.
+    In a query's own process the package logs to standard error, and `stop` is called when the
+    process ends. In any other process, such as a test, this does nothing. Two threads may call
+    `stop` at once.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name == RUNNER:
@@ -61,21 +55,22 @@ def begin(stop: Callable[[], None]) -> None:
 
 
 def end_on_sigterm(stop: Callable[[], None]) -> None:
-    """Have `stop` called, on a thread of its own, when this process gets a SIGTERM; then exit.
+    """Call `stop` on a separate thread when this process receives SIGTERM, and then exit.
 
-    To be called on the main thread. That may be in a call which nothing interrupts when the signal
-    comes, so Python's own handlers would come too late; and libraries have threads from before, so
-    the signal cannot be kept from all. But at once, on whatever thread it reaches, the interpreter
-    writes its number to a socket. Spark often sends it twice: the second is not read any more.
+    This must be called on the main thread. When the signal arrives, the main thread may be inside a
+    call that nothing interrupts, so a Python signal handler would run too late. Libraries have
+    already started threads, so the signal cannot be blocked in all of them either. But on whatever
+    thread the signal arrives, the interpreter writes its number to a socket at once. Spark often
+    sends the signal twice; the second one is ignored.
     """
-    heard, told = socket.socketpair()
-    told.setblocking(False)
-    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    receiving, sending = socket.socketpair()
+    sending.setblocking(False)
+    signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def wait() -> None:
-        # `told` lives as long as this thread: the signal needs its number.
-        while told and heard.recv(1) != bytes([signal.SIGTERM]):
+        # This reference keeps `sending` open as long as the thread: the signal uses its descriptor.
+        while sending and receiving.recv(1) != bytes([signal.SIGTERM]):
             pass
         try:
             stop()
@@ -86,9 +81,9 @@ def end_on_sigterm(stop: Callable[[], None]) -> None:
 
 
 def end_quietly() -> None:
-    """To be called at the end of `stop`: exit at once where the JVM has closed the socket.
+    """Exit at once if the JVM has closed the socket; call this at the end of `stop`.
 
-    Spark's runner would find nobody to tell of it, and print three traces about that.
+    Otherwise Spark's runner would fail to report the end, and print three tracebacks.
     """
     if isinstance(sys.exc_info()[1], EOFError):
         _exit()
@@ -100,11 +95,11 @@ def _exit() -> None:
 
 
 def log_to_stderr() -> None:
-    """Write this package's lines to standard error, which Spark copies to the driver's.
+    """Log this package to standard error, which Spark copies to the driver's.
 
-    Nothing is done where the process has a logging of its own. Of kazoo only errors are told: its
-    warnings are of connections, and ours say what follows from them. The lines of every rebalance
-    (`consumer.jvm_log_lines`) come with the level DEBUG.
+    If the process has configured logging itself, nothing happens. Of kazoo only errors are logged:
+    its warnings concern connections, and this package logs their consequences. The lines of each
+    rebalance (`consumer.jvm_log_lines`) are logged at level DEBUG only.
     """
     logger = logging.getLogger("zkconsumer")
     if logger.hasHandlers():
@@ -118,20 +113,21 @@ def log_to_stderr() -> None:
             one.setLevel(level.upper())
         except ValueError:
             one.setLevel(logging.INFO)
-            one.warning("%s=%s is no level of logging; taken for INFO", LEVEL_VARIABLE, level)
+            one.warning("%s=%s is not a log level; INFO is used", LEVEL_VARIABLE, level)
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("zkconsumer.consumer.journal").setLevel(logging.WARNING)
 
 
 Hold = socket.socket
-"""What `hold` returns: as long as the object and its process live, the name is held."""
+"""The result of `hold`: it holds the name as long as the object and its process exist."""
 
 
 def hold(name: str, *, limit_s: float) -> Hold | None:
-    """Hold this name among the processes of this machine; None if another holds it for `limit_s`.
+    """Hold a name among the processes of this machine. Return None if another holder keeps it for
+    `limit_s`.
 
-    The name is an abstract Unix address, which the kernel frees when the process ends, however that
-    happens. Other systems than Linux have none: there nothing is checked.
+    The name is an abstract Unix address, which the kernel frees when the process ends for whatever
+    reason. Systems other than Linux have none; there, nothing is checked.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     deadline = time.monotonic() + limit_s
@@ -151,11 +147,11 @@ def hold(name: str, *, limit_s: float) -> Hold | None:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Let an error of this package reach the user as its text, without Python's trace.
+    """Show an error of this package as its text, without Python's traceback.
 
-    Spark sends a worker's whole trace to the JVM unless this variable is set
-    (`pyspark.util.handle_worker_exception`), and the worker ends then; so it hides nobody else's.
-    Also a decorator, but not of a generator.
+    Spark sends a worker's traceback to the JVM unless this environment variable is set
+    (`pyspark.util.handle_worker_exception`). The worker then ends, so no other error is affected.
+    This also works as a decorator, except of a generator.
     """
     try:
         yield
@@ -164,46 +160,52 @@ def one_sentence() -> Iterator[None]:
         raise error.with_traceback(None) from None
 
 
-# ---- acknowledging -------------------------------------------------------------------------------
+# ---- Prompt TCP acknowledgements -----------------------------------------------------------------
 
 
 def acknowledge() -> None:
-    """Have this process's TCP connections acknowledge now what they have received.
+    """Acknowledge received data on all TCP connections of this process now, to start tasks faster.
 
-    Which of them is Spark's no interface tells; others are none the worse for it. Where there is no
-    `TCP_QUICKACK` (tcp(7)) or no `/proc`, nothing is done.
+    Spark's JVM sends a task's command and then its partition in separate writes, without
+    `TCP_NODELAY` (Spark 4.3: `org.apache.spark.api.python.BasePythonRunner`). Nagle's algorithm
+    delays the partition until the command is acknowledged. Linux delays that acknowledgement for up
+    to 40 ms, because nothing is sent in the other direction: this is most of the duration of a
+    short task.
+
+    No interface tells which connection is Spark's, so all of them are acknowledged; this does not
+    harm the others. Without `TCP_QUICKACK` (tcp(7)) or `/proc`, nothing happens.
     """
     option: int | None = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not os.path.isdir("/proc/self/fd"):
         return
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile, or no TCP
+        with suppress(OSError):  # closed in the meantime, or not TCP
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as one:
                     one.setsockopt(socket.IPPROTO_TCP, option, 1)
 
 
-# ---- loading -------------------------------------------------------------------------------------
+# ---- Errors when a format is missing -------------------------------------------------------------
 
 
 def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
-    """`reader.load()`, of a format of this package.
+    """Return `reader.load()` for a format of this package.
 
     Raises:
-        SparkSourceError: Spark has not found the package, in place of DATA_SOURCE_NOT_FOUND.
-        PySparkException: the format itself refuses, with its reason.
+        SparkSourceError: Spark did not find the package. This replaces DATA_SOURCE_NOT_FOUND.
+        PySparkException: the format itself refuses, and gives its reason.
     """
     try:
         return reader.load()
     except (Py4JJavaError, PySparkException) as error:
-        # Spark 4.3 leaves this one as it comes from Java, with 155 lines of its own.
+        # Spark 4.3 passes this error on as Java raised it, with 155 lines of stack trace.
         if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
-    environ = os.environ  # looked at as by Spark's PythonUtils.defaultPythonExec
+    environ = os.environ  # the rules of Spark's PythonUtils.defaultPythonExec
     python = environ.get("PYSPARK_DRIVER_PYTHON") or environ.get("PYSPARK_PYTHON") or "python3"
     raise SparkSourceError(
         "Spark does not find the formats of zkconsumer",
-        where=f"it looked with {python}",
-        remedy="let PYSPARK_DRIVER_PYTHON, or else PYSPARK_PYTHON, name an interpreter that starts "
-        "and has zkconsumer[spark]; if the package came with the job, register its format",
+        where=f"Spark used the interpreter {python}",
+        remedy="set PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON to an interpreter that starts and has "
+        "zkconsumer[spark]; if the package was shipped with the job, register its format",
     )

@@ -1,9 +1,9 @@
-"""What a query tells of its progress, batch by batch: an example of a listener, and in use.
+"""A listener that logs a query's progress, batch by batch.
 
     spark.streams.addListener(LagListener())
 
-A StreamingQueryListener hears of each batch once it is finished and in the checkpoint's commit log
-(Spark: `ProgressReporter`, `StreamingQueryListenerBus`), from a thread of its own.
+Spark calls a StreamingQueryListener after a batch is finished and in the checkpoint's commit log
+(`ProgressReporter`, `StreamingQueryListenerBus`), on a separate thread.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from zkconsumer.protocol.model import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-# Partitions in one line, those that lag most: a line of a terminal holds about so many.
-TOLD: Final = 4
+# Partitions that one line names, those with the highest lag first. More would not fit into a line
+# of a terminal.
+LOGGED_PARTITIONS: Final = 4
 
 
 class PartitionProgress(NamedTuple):
-    """What a batch has read of a partition, `start` to `end` - 1, and what it has left."""
+    """The offsets that a batch read from a partition, `start` to `end` - 1, and the lag after
+    it.
+    """
 
     tp: TopicPartition
     start: int | None
@@ -43,18 +46,18 @@ class PartitionProgress(NamedTuple):
 
 
 def progress_of(source: SourceProgress) -> list[PartitionProgress]:
-    """The partitions of a batch of ours, or of Spark's own Kafka source, by their names.
+    """Return the partitions of a batch of this source or of Spark's Kafka source, sorted by name.
 
-    A lag is None where the source has not told the end of the log.
+    The lag is None if the source did not report the end of the log.
     """
     starts, ends = positions(source.startOffset), positions(source.endOffset)
     latest = positions(source.latestOffset)
-    # A run of Trigger.AvailableNow that lacks its share leaves these unread.
+    # A run of Trigger.AvailableNow that lacks a part of its share does not read these partitions.
     unread = {tp: at for tp, at in latest.items() if tp not in ends and len(at) > 1}
     return [
         PartitionProgress(
             tp,
-            # Ours tells the whole range of the batch in its end.
+            # This package's end offset contains the whole range of the batch.
             end[0] if len(end) > 1 else starts.get(tp, (None,))[-1],
             end[-1],
             max(0, latest[tp][-1] - end[-1]) if tp in latest else None,
@@ -67,9 +70,11 @@ def progress_of(source: SourceProgress) -> list[PartitionProgress]:
 
 
 def positions(offset: Any) -> dict[TopicPartition, tuple[int, ...]]:
-    """An offset of a checkpoint or of progress: `{"topic":{"0":42}}`, or `{"topic":{"0":[40,42]}}`.
+    """Parse an offset from a checkpoint or progress: `{"topic":{"0":42}}` or
+    `{"topic":{"0":[40,42]}}`.
 
-    Nothing, where it is none of these: a listener hears of all queries of its session.
+    Return an empty result for any other form: a listener also receives the progress of other
+    queries.
     """
     try:
         found = json.loads(offset) if isinstance(offset, str) else offset
@@ -87,14 +92,15 @@ def _list(value: Any) -> list[Any]:
 
 
 class LagListener(StreamingQueryListener):
-    """Tells of each batch that read from Kafka: its number, rows, time, ranges, and what is left.
+    """Reports each batch that read from Kafka: its number, rows, duration, ranges and remaining
+    lag.
 
     Attributes:
-        lag: for each query's name (or id), the lag of each partition after its last batch.
+        lag: the lag of each partition after the last batch, by the query's name or id.
     """
 
     def __init__(self, tell: Callable[[str], object] = _log.info) -> None:
-        """`tell` gets each line; it is called on the listener's thread."""
+        """`tell` receives each line, on the listener's thread."""
         self.lag: dict[str, Mapping[TopicPartition, int]] = {}
         self._tell = tell
 
@@ -110,7 +116,9 @@ class LagListener(StreamingQueryListener):
         lags = {one.tp: one.lag for one in found if one.lag is not None}
         self.lag[name] = lags
         found.sort(key=lambda one: -(one.lag or 0))
-        ranges = ", ".join(map(str, found[:TOLD])) + (", ..." if len(found) > TOLD else "")
+        ranges = ", ".join(map(str, found[:LOGGED_PARTITIONS])) + (
+            ", ..." if len(found) > LOGGED_PARTITIONS else ""
+        )
         self._tell(
             f"{name}: batch {progress.batchId}, {progress.numInputRows} rows in"
             f" {progress.batchDuration / 1000:.2f} s, lag {sum(lags.values())}"

@@ -1,12 +1,12 @@
-"""Groups of a whole cluster as DataFrames: members, owners, offsets, lag, and what changes.
+"""Groups of a whole cluster as DataFrames: members, owners, offsets, lag, and their changes.
 
     from zkconsumer.spark import tables
 
     behind = tables.lag(spark, zookeeper="zk1:2181/kafka").groupBy("group").sum("lag")
 
-Each action reads anew, in tasks side by side; within one action a DataFrame is a reading, not a
-transaction. A row that cannot be read says why in its `error`. The columns are those of
-`zkconsumer.spark.tables.rows.COLUMNS`, described in docs/spark.md.
+Each action reads the data again, in parallel tasks. A DataFrame is read within one action, but not
+in one transaction. A row that cannot be read has the reason in its column `error`. The columns are
+those of `zkconsumer.spark.tables.rows.COLUMNS`; docs/spark.md describes them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from zkconsumer.spark.tables.rows import COLUMNS
 FORMAT = "zkconsumer-groups"
 
 
-class Asked(TypedDict, total=False):
-    """Which groups a table is of, and how it is read; all but `zookeeper` may be left out.
+class TableArguments(TypedDict, total=False):
+    """Which groups a table contains, and how it is read. Only `zookeeper` is required.
 
     Attributes:
         zookeeper: `host:port[,host:port...][/chroot]`.
-        groups: these only, as far as they exist; an empty collection is an error.
-        groups_pattern: those whose whole name this regex matches (Java's syntax, as a white list).
-        topics: whose owners and offsets; not for members.
-        storage: of offsets and lag: `kafka` asks the brokers' storage, too.
-        parallelism: tasks at most; by default `sparkContext.defaultParallelism`.
-        poll_interval_s: of changes: seconds between two readings, by default 5.
-        starting: of changes: `earliest` begins with all there is, as changes from nothing;
-            `latest` with what changes from now on.
-        columns: those that are needed; fewer cost less, and without log_start, log_end and lag no
-            broker is asked.
-        properties: the old consumer's `zookeeper.*` properties: times, authentication, TLS.
+        groups: only these groups, as far as they exist; an empty collection is an error.
+        groups_pattern: only groups whose whole name matches this regex (in Java's syntax, as in a
+            white list).
+        topics: only owners and offsets of these topics; not for members.
+        storage: for offsets and lag: `kafka` also reads the brokers' offset storage.
+        parallelism: maximum number of tasks; by default `sparkContext.defaultParallelism`.
+        poll_interval_s: for changes: seconds between two readings, by default 5.
+        starting: for changes: `earliest` starts with the present state, as changes from nothing;
+            `latest` starts with changes from now on.
+        columns: the columns to read. Fewer columns cost less; without log_start, log_end and lag
+            the brokers receive no request.
+        properties: the old consumer's `zookeeper.*` properties: time limits, authentication, TLS.
     """
 
     zookeeper: Required[str]
@@ -55,78 +56,83 @@ class Asked(TypedDict, total=False):
     properties: Mapping[str, str]
 
 
-def members(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """The registered members: what they ask for, and how much they own.
+def members(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return the registered members: their subscriptions and how many partitions they own.
 
-    Raises, as all of these do, ConfigError for a column that the table has not; and Spark's
-    AnalysisException with the reason for any other argument that is wrong, when it is read.
+    Raises, as all functions of this module do, ConfigError for a column that the table does not
+    have. For any other invalid argument Spark raises AnalysisException with the reason when the
+    table is read.
     """
-    return _table(spark, Table.MEMBERS, asked)
+    return _table(spark, Table.MEMBERS, arguments)
 
 
-def owners(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """Which thread owns which partition."""
-    return _table(spark, Table.OWNERS, asked)
+def owners(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return which thread owns which partition."""
+    return _table(spark, Table.OWNERS, arguments)
 
 
-def offsets(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """What is committed, a row for each place where it is kept."""
-    return _table(spark, Table.OFFSETS, asked)
+def offsets(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return the committed offsets, with one row for each place that stores them."""
+    return _table(spark, Table.OFFSETS, arguments)
 
 
-def lag(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """How far each partition that a group has to do with is behind its log."""
-    return _table(spark, Table.LAG, asked)
+def lag(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return the lag of each partition that a group owns, has offsets of, or subscribes to."""
+    return _table(spark, Table.LAG, arguments)
 
 
-def owner_changes(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """A stream: partitions that are claimed, released, or moved to another thread.
+def owner_changes(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return a stream of partitions that are claimed, released, or moved to another thread.
 
-    What may be merged into one row: `zkconsumer.spark.tables.source.ChangesReader`.
+    `zkconsumer.spark.tables.source.ChangesReader` says which changes may be merged into one row.
     """
-    return _stream(spark, Table.OWNER_CHANGES, asked)
+    return _stream(spark, Table.OWNER_CHANGES, arguments)
 
 
-def offset_changes(spark: SparkSession, **asked: Unpack[Asked]) -> DataFrame:
-    """A stream: offsets in ZooKeeper that are committed or deleted; as `owner_changes`."""
-    return _stream(spark, Table.OFFSET_CHANGES, asked)
+def offset_changes(spark: SparkSession, **arguments: Unpack[TableArguments]) -> DataFrame:
+    """Return a stream of offsets in ZooKeeper that are committed or deleted; see
+    `owner_changes`.
+    """
+    return _stream(spark, Table.OFFSET_CHANGES, arguments)
 
 
-def _table(spark: SparkSession, table: Table, asked: Asked) -> DataFrame:
-    parallelism = asked.get("parallelism") or spark.sparkContext.defaultParallelism
-    options = _options(table, {**asked, "parallelism": parallelism})
-    return load(spark.read.format(FORMAT).schema(_schema(table, asked)).options(**options))
+def _table(spark: SparkSession, table: Table, arguments: TableArguments) -> DataFrame:
+    parallelism = arguments.get("parallelism") or spark.sparkContext.defaultParallelism
+    options = _options(table, {**arguments, "parallelism": parallelism})
+    return load(spark.read.format(FORMAT).schema(_schema(table, arguments)).options(**options))
 
 
-def _stream(spark: SparkSession, table: Table, asked: Asked) -> DataFrame:
-    options = _options(table, asked)
-    return load(spark.readStream.format(FORMAT).schema(_schema(table, asked)).options(**options))
+def _stream(spark: SparkSession, table: Table, arguments: TableArguments) -> DataFrame:
+    options = _options(table, arguments)
+    return load(
+        spark.readStream.format(FORMAT).schema(_schema(table, arguments)).options(**options)
+    )
 
 
-def _options(table: Table, asked: Asked) -> dict[str, str]:
-    """The format's options, by the names that they have there."""
+def _options(table: Table, arguments: TableArguments) -> dict[str, str]:
+    """Return the format's options under their documented names."""
     given = {
         "table": table.value,
-        "zookeeper": asked["zookeeper"],
-        "groupsPattern": asked.get("groups_pattern"),
-        "offsets.storage": asked.get("storage"),
-        "parallelism": asked.get("parallelism"),
-        "startingOffsets": asked.get("starting"),
-        **asked.get("properties", {}),
+        "zookeeper": arguments["zookeeper"],
+        "groupsPattern": arguments.get("groups_pattern"),
+        "offsets.storage": arguments.get("storage"),
+        "parallelism": arguments.get("parallelism"),
+        "startingOffsets": arguments.get("starting"),
+        **arguments.get("properties", {}),
     }
     found = {name: str(value) for name, value in given.items() if value is not None}
-    if "groups" in asked:
-        found["groups"] = ",".join(asked["groups"])
-    if "topics" in asked:
-        found["topics"] = ",".join(asked["topics"])
-    if "poll_interval_s" in asked:
-        found["poll.interval.ms"] = str(round(asked["poll_interval_s"] * 1000))
+    if "groups" in arguments:
+        found["groups"] = ",".join(arguments["groups"])
+    if "topics" in arguments:
+        found["topics"] = ",".join(arguments["topics"])
+    if "poll_interval_s" in arguments:
+        found["poll.interval.ms"] = str(round(arguments["poll_interval_s"] * 1000))
     return found
 
 
-def _schema(table: Table, asked: Asked) -> StructType:
+def _schema(table: Table, arguments: TableArguments) -> StructType:
     types = COLUMNS[table]
-    columns = asked.get("columns", types)
+    columns = arguments.get("columns", types)
     schema = StructType([StructField(name, types.get(name, StringType())) for name in columns])
     columns_of(schema, types)
     return schema

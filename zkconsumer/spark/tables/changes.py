@@ -1,9 +1,10 @@
-"""What has changed between two readings of owners or offsets: readings as values, and rows.
+"""Changes between two readings of owners or offsets: readings as values, and their difference as
+rows.
 
-Everything here is pure. A reading is kept whole in Spark's checkpoint, packed, so that the rows of
-a batch come of its two offsets alone: a replay gives the same rows, and what changed while no query
-ran is told by the first batch after it. It grows with the partitions that are followed, and with
-nothing else, as the offsets of Spark's own Kafka source do.
+Everything here is pure. Spark's checkpoint contains the whole reading, compressed, so the rows of a
+batch follow from its two offsets alone. A replay returns the same rows, and the first batch after a
+pause reports what changed meanwhile. A reading grows only with the number of followed partitions,
+as the offsets of Spark's own Kafka source do.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from zkconsumer.spark.tables.options import Table
 from zkconsumer.spark.tables.rows import instant
 
 Key = tuple[str, str, int]
-"""Group, topic and partition."""
+"""A group, a topic and a partition number."""
 
 
 class State(NamedTuple):
-    """A znode as read: an owner's thread or an offset, None where it cannot be read (`fault`)."""
+    """A znode as read: the owner's thread or the offset. The value is None if it cannot be read;
+    `fault` says why.
+    """
 
     value: str | int | None
     czxid: int
@@ -40,7 +43,7 @@ class State(NamedTuple):
 Reading = Mapping[Key, State]
 
 NOTHING: Final[dict[str, Any]] = {}
-"""The offset before the first batch: nothing is known."""
+"""The offset before the first batch, without any reading."""
 
 _WORDS: Final = {
     Table.OWNER_CHANGES: ("claimed", "moved", "released"),
@@ -49,7 +52,7 @@ _WORDS: Final = {
 
 
 def reading(images: Iterable[GroupImage]) -> dict[Key, State]:
-    """The owners and offsets of groups, of that room which was read."""
+    """Return the owners and offsets of these groups, as far as the images contain them."""
     found: dict[Key, State] = {}
     for image in images:
         for tp, owner in image.owners.items():
@@ -66,7 +69,9 @@ def _state(value: str | int | None, stat: Stat, fault: str) -> State:
 
 
 def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> dict[str, Any]:
-    """The checkpoint's form of a reading at that time; `is_first`: its batch tells of nothing."""
+    """Return the checkpoint form of a reading at `read_ms`. With `is_first`, its batch has no
+    rows.
+    """
     rows = [[*key, *state] for key, state in sorted(reading.items())]
     packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
     found = {"table": table.value, "read_ms": read_ms, "state": base64.b64encode(packed).decode()}
@@ -74,13 +79,14 @@ def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -
 
 
 def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
-    """The reading of an offset. Raises SparkSourceError for one that is not ours."""
+    """Return the reading of an offset. Raises SparkSourceError if another source wrote it."""
     if not offset:
         return {}
     try:
         if offset["table"] != table.value:
             raise SparkSourceError(
-                f"the checkpoint is of the table {offset['table']}, and {table.value} is read",
+                f"the checkpoint is for the table {offset['table']}, but the query reads"
+                f" {table.value}",
                 where="checkpointLocation",
                 remedy="give the query a checkpoint of its own",
             )
@@ -99,7 +105,7 @@ def from_offset(table: Table, offset: Mapping[str, Any]) -> dict[Key, State]:
 def between(
     table: Table, start: Mapping[str, Any], end: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of the batch between these two offsets, by group, topic and partition."""
+    """Yield the rows of the batch between two offsets, ordered by group, topic and partition."""
     if end.get("first"):
         return
     before, after = from_offset(table, start), from_offset(table, end)
@@ -127,5 +133,7 @@ def _row(key: Key, change: str, at: datetime) -> dict[str, Any]:
 
 
 def _merged(old: State | None, new: State) -> int | None:
-    """Writes of the same znode in between; None where it is not the same, or not known."""
+    """Return the number of writes between two states of a znode, or None if it was created again or
+    is new.
+    """
     return new.version - old.version - 1 if old and old.czxid == new.czxid else None

@@ -1,6 +1,7 @@
 """The options of `format("zkconsumer-groups")`: which table, of which groups, and from where.
 
-Names are Spark's where Spark's Kafka connector has them, and else the old consumer's properties.
+Names are those of Spark's Kafka connector where it has the option, and otherwise the old consumer's
+properties.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from zkconsumer.protocol.paths import validate_group, validate_topic
 from zkconsumer.spark.option_parsing import choice, named, nearest, whole
 
 PARALLELISM: Final = 4
-"""Tasks at most, where `parallelism` does not say: a table is read by so many processes at once."""
+"""Default of `parallelism`: the maximum number of tasks, and so of processes, that read a table at
+once.
+"""
 
 POLL_INTERVAL_S: Final = 5.0
-"""Seconds between two readings of a stream of changes, where `poll.interval.ms` does not say."""
+"""Default of `poll.interval.ms`: seconds between two readings of a stream of changes."""
 
 
 class Table(Enum):
-    """What can be read: four tables, and two streams of changes."""
+    """The four tables, and the two streams of changes."""
 
     MEMBERS = "members"
     OWNERS = "owners"
@@ -54,14 +57,14 @@ OPTIONS: Final = (
     _INTERVAL,
     _STARTING,
 )
-"""The options beside the properties `zookeeper.*`."""
+"""The options besides the properties `zookeeper.*`."""
 
-# How ZooKeeper is reached: servers, times, authentication, TLS.
+# The connection to ZooKeeper: servers, time limits, authentication, TLS.
 _PROPERTIES: Final = tuple(row.name for row in TABLE if row.name.startswith("zookeeper."))
 _NAMES: Final = {name.lower(): name for name in (*OPTIONS, *_PROPERTIES)}
 _MAX_INT: Final = 2**31 - 1
 
-# The options that mean something for some tables only.
+# Options that apply to some tables only.
 _FOR: Final[Mapping[str, tuple[Table, ...]]] = {
     _TOPICS: tuple(one for one in Table if one is not Table.MEMBERS),
     _STORAGE: (Table.OFFSETS, Table.LAG),
@@ -70,18 +73,20 @@ _FOR: Final[Mapping[str, tuple[Table, ...]]] = {
     _STARTING: (Table.OWNER_CHANGES, Table.OFFSET_CHANGES),
 }
 
-_NOT_FOLLOWED: Final = "; Kafka's storage has no znodes that would change, so it is not followed"
+_NOT_FOLLOWED: Final = (
+    "; changes in Kafka's offset storage cannot be followed, because it has no znodes"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsOptions:
-    """What is read; see `parse`.
+    """The parsed options; see `parse`.
 
     Attributes:
-        groups: these and no other; None: all there are, or that `pattern` matches.
-        topics: whose owners and offsets; None: all.
-        ask_kafka: whether Kafka's own storage of offsets is asked, too.
-        from_now: a stream begins with what changes after its start.
+        groups: exactly these groups; None means all groups, or those that `pattern` matches.
+        topics: the topics whose owners and offsets are read; None means all.
+        ask_kafka: whether Kafka's own offset storage is also read.
+        from_now: whether a stream starts with changes after its start.
     """
 
     table: Table
@@ -95,7 +100,7 @@ class GroupsOptions:
     from_now: bool = False
 
     def selected(self, names: Iterable[str]) -> list[str]:
-        """Of the groups there are, those that are asked for; in their order."""
+        """Return the groups among `names` that the options select, in the same order."""
         if self.groups is not None:
             return [name for name in names if name in self.groups]
         if self.pattern is not None:
@@ -104,32 +109,34 @@ class GroupsOptions:
 
 
 def parse(options: Mapping[str, str]) -> GroupsOptions:
-    """The options of a reader, whose names Spark compares without regard to case.
+    """Parse the options of a reader. The case of names does not matter, because Spark ignores it.
 
     Raises:
-        ConfigError: options are unknown (the nearest right ones are named), have bad values, or
-            contradict each other.
-        InvalidNameError: a group's or a topic's name cannot be one.
+        ConfigError: options are unknown (the error names the most similar ones), have bad values,
+            or contradict each other.
+        InvalidNameError: a group's or a topic's name is not legal.
     """
     given = named(options, _NAMES, hint=lambda key: nearest(key, _NAMES))
     table = choice(given, _TABLE, {one.value: one for one in Table}, None)
     if table is None:
         raise ConfigError(
-            "no table is named", where=_TABLE, remedy=", ".join(one.value for one in Table)
+            "no table is set",
+            where=_TABLE,
+            remedy=f"set one of {', '.join(one.value for one in Table)}",
         )
     for name, tables in _FOR.items():
         if name in given and table not in tables:
             raise ConfigError(
-                f"no option of the table {table.value}",
+                f"the option does not apply to the table {table.value}",
                 where=name,
-                remedy=f"leave it out; it is for {', '.join(one.value for one in tables)}"
+                remedy=f"remove it; it applies to {', '.join(one.value for one in tables)}"
                 + (_NOT_FOLLOWED if name == _STORAGE and table is Table.OFFSET_CHANGES else ""),
             )
     if _GROUPS in given and _GROUPS_PATTERN in given:
         raise ConfigError(
-            "they contradict each other",
+            "options contradict each other",
             where=f"{_GROUPS}, {_GROUPS_PATTERN}",
-            remedy="set one of them",
+            remedy="set only one of them",
         )
     groups, topics = _listed(given, _GROUPS), _listed(given, _TOPICS)
     interval_ms = whole(given, _INTERVAL, _MAX_INT)
@@ -150,9 +157,9 @@ def _config(given: Mapping[str, str]) -> ConnectionConfig:
     properties = {name: given[name] for name in _PROPERTIES if name in given}
     if (_ZOOKEEPER in given) is (_CONNECT in given):
         raise ConfigError(
-            "ZooKeeper is named twice" if _CONNECT in given else "no ZooKeeper is named",
+            "ZooKeeper is set twice" if _CONNECT in given else "no ZooKeeper is set",
             where=_ZOOKEEPER,
-            remedy="host:port[,host:port...][/chroot]",
+            remedy="set host:port[,host:port...][/chroot] once",
         )
     if _ZOOKEEPER in given:
         properties[_CONNECT] = given[_ZOOKEEPER]
@@ -164,5 +171,5 @@ def _listed(given: Mapping[str, str], name: str) -> list[str] | None:
         return None
     found = [one.strip() for one in given[name].split(",") if one.strip()]
     if not found:
-        raise ConfigError("it names nothing", where=name, remedy="leave it out for all")
+        raise ConfigError("the option is empty", where=name, remedy="remove it to select all")
     return found

@@ -1,7 +1,7 @@
-"""The tables of groups: their columns, and their rows as ZooKeeper and the brokers have them.
+"""The tables of groups: their columns, and their rows as ZooKeeper and the brokers return them.
 
-What cannot be read is a row with an `error`, so that one bad znode hides no other group. Nothing is
-asked for that no column needs: the brokers only where a column is of the logs.
+Data that cannot be read become a row with an `error`, so one malformed znode hides no other group.
+Only requests that a column needs are sent: the brokers are asked only for columns about logs.
 """
 
 from __future__ import annotations
@@ -116,29 +116,31 @@ COLUMNS: Final[Mapping[Table, Mapping[str, DataType]]] = {
     },
 }
 
-# What needs more than the table's own znodes: the topics' znodes, the owners, the logs' ends.
+# Columns that need more than the table's own znodes: the topics' znodes, the owners, or the ends of
+# logs.
 _OF_TOPICS: Final = frozenset({"topics", "threads", "owned", "idle", "error"})
 _OF_OWNERS: Final = frozenset({"owned", "idle"})
 _OF_LOGS: Final = frozenset({"log_start", "log_end", "lag"})
 
-# `kafka.consumer.ZookeeperConsumerConnector`: host, milliseconds, eight digits of a random UUID.
+# A generated consumer id contains host, milliseconds, and eight digits of a random UUID
+# (`kafka.consumer.ZookeeperConsumerConnector`).
 _GENERATED: Final = re.compile(r"_(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
 Row = dict[str, Any]
 
 
 def schema_of(table: Table) -> StructType:
-    """All columns of a table."""
+    """Return all columns of a table."""
     return StructType([StructField(name, kind) for name, kind in COLUMNS[table].items()])
 
 
 def instant(milliseconds: int) -> datetime:
-    """A time of the server's."""
+    """Convert a server time in milliseconds since 1970."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 class Reader:
-    """Reads rows of one table; `columns` are those that somebody will look at."""
+    """Reads rows of one table. `columns` are those that the query uses."""
 
     def __init__(
         self, connection: ZooKeeperClient, options: GroupsOptions, columns: Collection[str]
@@ -155,9 +157,10 @@ class Reader:
         }[options.table]
 
     def rows(self, groups: Sequence[str], topics: Collection[str] | None) -> list[Row]:
-        """The rows of these groups and topics; a group that may not be read is one with an error.
+        """Return the rows of these groups and topics. A group without read permission becomes one
+        row with an error.
 
-        Raises as `Connection.read` for all else.
+        For other errors it raises as `ZooKeeperClient.read` does.
         """
 
         def read(some: Sequence[str]) -> list[Row]:
@@ -257,7 +260,7 @@ class Reader:
             for one in group.partitions:
                 yield {**_partition(group.image, one), **_lag(one, is_asked=logs is None)}
 
-    # ---- what they are made of -------------------------------------------------------------------
+    # ---- lag, Kafka's offsets, and edit marks ---------------------------------------------------
 
     def _lags_of(
         self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: Any
@@ -274,7 +277,7 @@ class Reader:
     def _in_brokers(
         self, brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
-        """With one client for all groups, where the brokers' release allows it."""
+        """Return the group's offsets in Kafka; one client serves all groups if brokers allow it."""
         if not brokers or not are_times_exact(brokers):
             return committed_in_kafka(brokers, group, partitions, limit_s=self._limit_s)
         try:
@@ -303,7 +306,7 @@ def _member(thread: str | None) -> str | None:
 
 
 def _host(group: str, consumer: str) -> str | None:
-    """The host in a consumer id that was generated; None where somebody chose it."""
+    """Return the host in a generated consumer id, or None if the id was configured."""
     found = _GENERATED.fullmatch(consumer.removeprefix(group))
     return found[1] if found else None
 

@@ -3,11 +3,9 @@
     spark.read.format("zkconsumer-groups").option("zookeeper", "zk1:2181/kafka")
         .option("table", "lag").load()
 
-Spark makes these objects and calls them, in processes of its own: constructors touch nothing.
-
-Which task reads which groups of a table: shares of about the same size.
-
-Listing is cheap beside reading: one request for each topic of a group, and none for a partition.
+Spark creates these objects and calls them in processes of its own; constructors access no server.
+The driver divides a table's groups among tasks of about equal size. Listing is cheap compared with
+reading: it needs one request for each topic of a group, and none for a partition.
 """
 
 from __future__ import annotations
@@ -50,14 +48,18 @@ from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, Reader, Row, schema_of
 from zkconsumer.zk.client import ZooKeeperClient
 
-# ---- plan ----------------------------------------------------------------------------------------
+# ---- Which task reads which groups ---------------------------------------------------------------
 
 
 LEAST: Final = 1_000
-"""Znodes that are worth a task: starting one and connecting takes as long as reading so many."""
+"""Number of znodes that justify a task: starting a task and connecting takes as long as reading
+this many znodes.
+"""
 
 AT_ONCE: Final = 20_000
-"""Znodes that a task reads at once, about; more take more memory and gain nothing."""
+"""Approximate number of znodes that a task reads at once. More would need more memory without being
+faster.
+"""
 
 _ROOMS: Final[Mapping[Table, tuple[str, ...]]] = {
     Table.MEMBERS: (MEMBERS,),
@@ -68,7 +70,9 @@ _ROOMS: Final[Mapping[Table, tuple[str, ...]]] = {
 
 
 class Piece(NamedTuple):
-    """A group, or of a large one some topics (None: all), and about how many znodes that is."""
+    """A group, or some topics of a large group (None: all topics), and its approximate number of
+    znodes.
+    """
 
     group: str
     topics: frozenset[str] | None
@@ -76,15 +80,15 @@ class Piece(NamedTuple):
 
 
 def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece]]:
-    """The pieces of each task; no task where there is no group.
+    """Return the pieces of each task; no task if there is no group.
 
-    A group that may not be listed is planned all the same: its task tells of it.
+    A group that may not be listed is planned too: its task reports the error.
     """
     names = options.selected(read_group_names(connection))
     if options.table is Table.MEMBERS:
         found = connection.listable(map(paths.ids, names))
         sizes = {name: 1 + len(found.get(paths.ids(name), ())) for name in names}
-        return _dealt([Piece(name, None, size) for name, size in sizes.items()], options)
+        return _distributed([Piece(name, None, size) for name, size in sizes.items()], options)
     counts = _counts(connection, names, options)
     total = sum(sum(topics.values()) for topics in counts.values())
     share = ceil(max(total, LEAST) / options.parallelism)
@@ -97,11 +101,11 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece
         rest = _subscribed(connection, name, options) - topics.keys()
         parts = [*topics.items(), *dict.fromkeys(rest, 1).items()]
         pieces += [Piece(name, frozenset([topic]), 1 + count) for topic, count in parts]
-    return _dealt(pieces, options)
+    return _distributed(pieces, options)
 
 
 def chunks(pieces: Sequence[Piece]) -> Iterator[tuple[list[str], frozenset[str] | None]]:
-    """What a task reads at once: groups, and which topics of theirs."""
+    """Yield what a task reads at once: groups, and which of their topics."""
     groups: list[str] = []
     topics: frozenset[str] | None = None
     size = 0
@@ -118,7 +122,7 @@ def chunks(pieces: Sequence[Piece]) -> Iterator[tuple[list[str], frozenset[str] 
 def _counts(
     connection: ZooKeeperClient, names: Sequence[str], options: GroupsOptions
 ) -> dict[str, dict[str, int]]:
-    """Group -> topic -> znodes below it."""
+    """Return the number of znodes below each topic of each group."""
     counts: dict[str, dict[str, int]] = {name: {} for name in names}
     rooms = {
         f"{paths.group(name)}/{room}": name for name in names for room in _ROOMS[options.table]
@@ -136,7 +140,9 @@ def _counts(
 
 
 def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) -> Collection[str]:
-    """The topics that count though the group has nothing of them yet."""
+    """Return the subscribed topics that the table includes although the group has no znodes for
+    them yet.
+    """
     if options.table is not Table.LAG and not options.ask_kafka:
         return frozenset()
     images = read_groups(connection, [name], rooms=(MEMBERS,))
@@ -149,8 +155,11 @@ def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) 
     return found if options.topics is None else found & options.topics
 
 
-def _dealt(pieces: list[Piece], options: GroupsOptions) -> list[list[Piece]]:
-    """The largest first, each to whom has least; topics of one group in one task are one piece."""
+def _distributed(pieces: list[Piece], options: GroupsOptions) -> list[list[Piece]]:
+    """Distribute pieces over tasks, the largest first and always to the smallest task.
+
+    Topics of one group in one task become one piece.
+    """
     total = sum(one.size for one in pieces)
     tasks = min(options.parallelism, ceil(total / LEAST), len(pieces))
     shares: list[dict[str, Piece]] = [{} for _ in range(tasks)]
@@ -167,18 +176,22 @@ def _dealt(pieces: list[Piece], options: GroupsOptions) -> list[list[Piece]]:
     return [list(share.values()) for share in shares]
 
 
-# ---- source --------------------------------------------------------------------------------------
+# ---- The data source -----------------------------------------------------------------------------
 
 
 ROWS: Final = 10_000
-"""Rows of one record batch at most: Spark keeps a whole one in memory."""
+"""Maximum number of rows in a record batch: Spark keeps a whole batch in memory."""
 
 WAIT_S: Final = 0.1
-"""Spark asks for news every 10 ms; an answer that there is none takes so long, to spare a core."""
+"""Duration of an answer without changes, in seconds. Spark asks every 10 ms; an immediate answer
+would occupy a core.
+"""
 
 
 class GroupsSource(Pickled, DataSource):
-    """What Spark finds by its name; options and tables are described in docs/spark.md."""
+    """The data source that Spark finds by its name. docs/spark.md describes its options and
+    tables.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -203,9 +216,10 @@ class GroupsSource(Pickled, DataSource):
         options = self._parsed()
         if not options.table.is_stream:
             raise SparkSourceError(
-                f"{options.table.value} is no stream",
+                f"{options.table.value} is not a stream",
                 where="table",
-                remedy=f"{Table.OWNER_CHANGES.value}, {Table.OFFSET_CHANGES.value}, or spark.read",
+                remedy=f"use {Table.OWNER_CHANGES.value}, {Table.OFFSET_CHANGES.value},"
+                " or spark.read",
             )
         columns_of(schema, COLUMNS[options.table])
         return ChangesReader(options, schema)
@@ -214,18 +228,20 @@ class GroupsSource(Pickled, DataSource):
         return parse(self.options)
 
 
-# ---- tables -----------------------------------------------------------------------------------
+# ---- Tables --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Share(InputPartition):
-    """What one task reads."""
+    """The groups that one task reads."""
 
     pieces: Sequence[Piece]
 
 
 class TableReader(Pickled, DataSourceReader):
-    """The driver deals the groups out, and each task reads its own over one connection."""
+    """Divides the groups among tasks on the driver; each task reads its groups over one
+    connection.
+    """
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
@@ -237,7 +253,7 @@ class TableReader(Pickled, DataSourceReader):
             return [Share(pieces) for pieces in plan(connection, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Share):  # Spark's own, where there is no group at all
+        if not isinstance(partition, Share):  # Spark's own task for an empty plan
             return
         log_to_stderr()
         with one_sentence(), ZooKeeperClient(self._options.config) as connection:
@@ -247,7 +263,7 @@ class TableReader(Pickled, DataSourceReader):
 
 
 def record_batches(rows: Sequence[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns of a schema; a row lacks those that are null."""
+    """Yield rows as record batches of a schema. A row omits columns that are null."""
     types = to_arrow_schema(schema, timezone="UTC")
     for first in range(0, len(rows), ROWS):
         part = rows[first : first + ROWS]
@@ -255,27 +271,29 @@ def record_batches(rows: Sequence[Row], schema: StructType) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays(columns, schema=types)
 
 
-# ---- changes ----------------------------------------------------------------------------------
+# ---- Changes -------------------------------------------------------------------------------------
 
 
 @dataclass
 class Between(InputPartition):
-    """The two offsets of a batch, which say all of it."""
+    """The two offsets of a batch, which describe it completely."""
 
     start: Mapping[str, Any]
     end: Mapping[str, Any]
 
 
 class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads owners or offsets from time to time; a batch is what differs from the last reading.
+    """Reads owners or offsets at intervals; a batch contains the differences to the last reading.
 
-    Several changes of one znode between two readings are one row, of the first `old` to the last
-    `new`; one that was undone is none, unless the znode was written, which its zxid shows. Of an
-    offset, `merged` says how many commits a row stands for beside its own. None is lost otherwise:
-    not by a restart, nor while no query ran, since the checkpoint keeps what was read last.
+    Several changes of one znode between two readings become one row, from the first `old` to the
+    last `new`. A change that was undone becomes a row only if the znode was written, which its zxid
+    shows. For an offset, `merged` is the number of further commits that the row represents. No
+    other change is lost, neither at a restart nor while no query runs, because the checkpoint
+    contains the last reading.
 
-    A reading is not a transaction: changes of two znodes may be told in the wrong order of batches,
-    never those of one. `sync` goes before it, so that no server shows what is older than told.
+    A reading is not a transaction. Changes of two znodes may appear in batches in the wrong order;
+    changes of one znode never do. Each reading starts with `sync`, so it is never older than the
+    last one.
     """
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
@@ -293,9 +311,11 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @one_sentence()
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
-        """What is there now; `start` itself, which Spark compares as text, where nothing changed.
+        """Return the present reading, or `start` itself if nothing changed, because Spark compares
+        text.
 
-        Raises SparkSourceError for another source's checkpoint, and as `Connection` does.
+        Raises SparkSourceError if another source wrote the checkpoint, and as `ZooKeeperClient`
+        does.
         """
         left_s = self._due_s - time.monotonic()
         if self._target is None and left_s > 0:
@@ -315,7 +335,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _read(self) -> dict[Key, State]:
         if self._connection is None:
-            self._settle()
+            self._set_up_process()
             connection = ZooKeeperClient(self._options.config)
             connection.__enter__()
             self._connection = connection
@@ -326,8 +346,8 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         images = read_groups(connection, names, rooms=(room,), topics=self._options.topics)
         return changes.reading(images.values())
 
-    def _settle(self) -> None:
-        """See to the process that Spark has made for this reader."""
+    def _set_up_process(self) -> None:
+        """Set up the process that Spark created for this reader."""
         log_to_stderr()
         end_on_sigterm(self.stop)
 
