@@ -1,8 +1,8 @@
-"""Every error this package raises: one tree, and each error says what, where, and what to do.
+"""Every error that this package raises, as one tree below `ZkConsumerError`.
 
-`what` is one sentence; `where` names the znode, the partition, the file and line, or the setting;
-`remedy` is what the reader can do about it. All three are plain attributes, so that a program can
-show them apart, and `str(error)` is all of them in one line.
+Each error has three attributes. `what` is one sentence that says what happened. `where` names the
+znode, the partition, the file and line, or the property. `remedy` says what the reader can do.
+`str(error)` joins the three in one line.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import re
 from typing import Any
 
 MAX_DISPLAYED = 400
-"""Characters of one foreign text in a log line, an error or a status: room for every thread id that
-a consumer makes (a group of 249, host, time and number). The rest is counted."""
+"""Maximum number of characters of one text from another client in a log line, an error or a status.
+It is enough for every thread id that a consumer generates: a group of 249 characters, a host, a
+time and a number. A longer text is cut, and its length is added."""
 
 MAX_ERROR_TEXT = 10_000
-"""Characters of each part of an error: room for 20 names of 400. The rest is counted."""
+"""Maximum number of characters of each part of an error: enough for 20 names of 400 characters. A
+longer text is cut, and its length is added."""
 
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """Return `text` with every character escaped that a terminal or a log reader might act upon.
+    """Return `text` with every character escaped on which a terminal or a log reader might act.
 
-    Escaped are control characters (line ends too), the characters that change the direction of
-    text or are invisible, and surrogates: everything for which `str.isprintable` is false.
+    These are the characters for which `str.isprintable` is false: control characters (including
+    line ends), invisible characters, characters that change the direction of text, and surrogates.
     """
     return text if text.isprintable() else _NOT_ASCII.sub(_escaped, text)
 
@@ -35,28 +37,28 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def displayed(text: str, limit: int = MAX_DISPLAYED) -> str:
-    """Return foreign text as it may be displayed: printable, and cut after `limit` characters."""
+    """Return a text from another client escaped, and cut after `limit` characters, for display."""
     if len(text) <= limit:
         return printable(text)
     return f"{printable(text[:limit])}... ({len(text)} characters)"
 
 
 def shown(text: str) -> str:
-    """Return the first 80 characters of foreign text, quoted, in ASCII and safe to print."""
+    """Return the first 80 characters of a text from another client, quoted, in ASCII."""
     quoted = ascii(text[:80])
     return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
 
 
 class ZkConsumerError(Exception):
-    """Root of the tree.
+    """The base class of all errors of this package.
 
-    All three texts can be displayed as they are: what other clients wrote into ZooKeeper is
-    escaped in them, and is cut after `MAX_ERROR_TEXT` characters.
+    All three texts are safe to display. Text that other clients wrote into ZooKeeper is escaped,
+    and each part is cut after `MAX_ERROR_TEXT` characters.
 
     Attributes:
         what: one sentence without the final full stop.
-        where: the znode, partition, setting, or file and line concerned; may be empty.
-        remedy: what to do about it; may be empty.
+        where: the znode, partition, property, or file and line; may be empty.
+        remedy: what the reader can do about it; may be empty.
     """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
@@ -67,7 +69,7 @@ class ZkConsumerError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as it is: errors of workers reach the process that waits for them."""
+        """Pickle all attributes: Spark's workers send errors to the process that waits for them."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
@@ -75,83 +77,84 @@ class ZkConsumerError(Exception):
         return f"{text}: {self.remedy}" if self.remedy else text
 
 
-# ---- the caller's fault -------------------------------------------------------------------------
+# ---- wrong use ----------------------------------------------------------------------------------
 
 
 class ConfigError(ZkConsumerError):
-    """A property is bad, missing, or contradicts another (JVM: InvalidConfigException)."""
+    """A property is missing, invalid, or contradicts another (JVM: InvalidConfigException)."""
 
 
 class InvalidNameError(ConfigError):
-    """A group, topic or consumer id that cannot stand in a ZooKeeper path or a JVM rejects."""
+    """A name of a group, topic or consumer id that ZooKeeper or a JVM member rejects."""
 
 
 class MessageStreamsExistError(ZkConsumerError):
-    """Streams were created twice on one connector (JVM: MessageStreamsExistException)."""
+    """Streams were created a second time on one connector (JVM: MessageStreamsExistException)."""
 
 
 class ConnectorClosedError(ZkConsumerError):
-    """The connector was shut down before the call."""
+    """The connector had been shut down before the call."""
 
 
 class InvalidFilterError(ConfigError):
-    """A topic filter's regex that Java refuses (JVM: "... is an invalid regex.")."""
+    """Java rejects the regular expression of a topic filter (JVM: "... is an invalid regex.")."""
 
 
 class UnsupportedFilterError(ConfigError):
-    """A topic filter's regex that Java takes and that cannot be evaluated here as Java does."""
+    """Java accepts the regular expression of a topic filter, but zkconsumer cannot evaluate it."""
 
 
 class FilterTooCostlyError(UnsupportedFilterError):
-    """A topic filter's regex is beyond a limit of size or of time; the text names the limit."""
+    """The regular expression of a topic filter exceeds the limit of size or time in the text."""
 
 
-# ---- the user's iterator ------------------------------------------------------------------------
+# ---- streams ------------------------------------------------------------------------------------
 
 
 class ConsumerTimeoutError(ZkConsumerError):
-    """No message within `consumer.timeout.ms`; the stream stays usable."""
+    """No message arrived within `consumer.timeout.ms`; the stream remains usable."""
 
 
 class RebalanceBlockedError(ZkConsumerError):
-    """Somebody else holds what this member should own (JVM: ConsumerRebalanceFailedException).
+    """Another client owns this member's partitions (JVM: ConsumerRebalanceFailedException).
 
-    Raised once to a stream that has no partition at all; the member goes on trying.
+    A stream that has no partition raises it once. The member keeps retrying.
     """
 
 
 class FetchError(ZkConsumerError):
-    """The brokers refuse to serve a partition for a reason that waiting does not mend."""
+    """The brokers reject the requests for a partition, and retries cannot succeed."""
 
 
 class DecodeError(ZkConsumerError):
-    """The user's decoder raised on a key or a value; the message itself was delivered."""
+    """The user's decoder raised an exception; the message counts as delivered."""
 
 
 class NotOwnedError(ZkConsumerError):
-    """The call is about a partition that this member does not own, or is about to hand over."""
+    """This member does not own the partition of the call, or is about to release it."""
 
 
 # ---- ZooKeeper ----------------------------------------------------------------------------------
 
 
 class ZooKeeperUnreachableError(ZkConsumerError):
-    """No session within `zookeeper.connection.timeout.ms`, or it was lost for good."""
+    """No session within `zookeeper.connection.timeout.ms`, or the client failed for good."""
 
 
 class ChrootMissingError(ZkConsumerError):
-    """The chroot of `zookeeper.connect` does not exist; it is never created here."""
+    """The chroot of `zookeeper.connect` does not exist; this package never creates it."""
 
 
 class AccessDeniedError(ZkConsumerError):
-    """ZooKeeper refuses an operation: its access control list forbids it, or it is too large."""
+    """ZooKeeper refused an operation: an access control list forbids it, or it is too large."""
 
 
 class MalformedZnodeError(ZkConsumerError):
-    """A znode's payload is not what the JVM would accept there.
+    """A znode's payload is not what a JVM member would accept there.
 
     Attributes:
-        thrown: the exception's class that a JVM member throws at it; empty where only we refuse it.
+        thrown: the class of the exception that a JVM member throws for it; empty if only zkconsumer
+            refuses the payload.
     """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "", thrown: str = "") -> None:
@@ -160,22 +163,22 @@ class MalformedZnodeError(ZkConsumerError):
 
 
 class ConsumerIdTakenError(ZkConsumerError):
-    """Another live session is registered under our consumer id."""
+    """Another live session is registered under this member's consumer id."""
 
 
 class UnsupportedPeerError(ZkConsumerError):
-    """A peer's registration is valid, but this release cannot evaluate it."""
+    """Another member's registration is valid, but this release of zkconsumer cannot evaluate it."""
 
 
 class UnknownGroupError(ZkConsumerError):
-    """The group has no znode: nobody was ever in it, or its name or the chroot is wrong."""
+    """The group has no znode: no member ever joined it, or its name or the chroot is wrong."""
 
 
 class CommitError(ZkConsumerError):
-    """Offsets could not be committed, or were committed in part; `where` names the partitions."""
+    """Some or all offsets could not be committed; `where` names the partitions."""
 
 
-# ---- the operator's tools -----------------------------------------------------------------------
+# ---- operators' tools ---------------------------------------------------------------------------
 
 
 class RefusedError(ZkConsumerError):
@@ -183,33 +186,33 @@ class RefusedError(ZkConsumerError):
 
 
 class BadFileError(ConfigError):
-    """A plan, a backup or a file of offsets cannot be used; `where` is the file, and the line."""
+    """A plan, a backup or a file of offsets cannot be used; `where` names the file and the line."""
 
 
 class AppliedInPartError(ZkConsumerError):
-    """A change was applied in part; `what` says what was done, the remedy how to finish it."""
+    """Only a part of a change was applied; `what` says which part, `remedy` how to complete it."""
 
 
 # ---- Spark --------------------------------------------------------------------------------------
 
 
 class SparkSourceError(ZkConsumerError):
-    """A query on the Spark source cannot go on, or cannot begin; `where` names the query's part."""
+    """A query on the Spark source cannot start or continue; `where` names the part of the query."""
 
 
 class MissingShareError(SparkSourceError):
-    """The group did not give a query with `Trigger.AvailableNow` its share of the partitions."""
+    """A query with `Trigger.AvailableNow` was not assigned its share of the group's partitions."""
 
 
-# ---- the sandbox --------------------------------------------------------------------------------
+# ---- sandbox ------------------------------------------------------------------------------------
 
 
 class SandboxError(ZkConsumerError):
-    """A server of the sandbox could not be fetched, started or stopped."""
+    """A server of the sandbox could not be downloaded, started or stopped."""
 
 
 # ---- traces -------------------------------------------------------------------------------------
 
 
 class TraceError(ZkConsumerError):
-    """A trace cannot be read, or the machine does something else; `where` is file and line."""
+    """A trace cannot be read, or its replay differs; `where` names the file and the line."""

@@ -76,7 +76,7 @@ def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
         connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
         code, out, err = run("consume", *connect, "--timeout", "60")
         assert (code, out) == (1, "")
-        assert f"{topic}: a topic is no object" in err.splitlines()[-1]
+        assert f"{topic}: a topic is not a JSON object" in err.splitlines()[-1]
     finally:
         client.delete(path)
         client.stop()

@@ -1,1 +1,1 @@
-"""The pure core: decisions as functions over frozen values; no input or output, time or chance."""
+"""What the old consumer stores in ZooKeeper, and how members use it; pure functions without I/O."""

@@ -1,7 +1,8 @@
-"""Topic filters: white lists and black lists, by the JVM's normalisation and its regex engine.
+"""Topic filters: white lists and black lists, normalised and matched as the JVM does.
 
-Every member evaluates every other member's filter, so all must agree on which topics it matches.
-The rules are those of `kafka.consumer.Whitelist` and `Blacklist` in Kafka 0.8.2-1.1.
+Every member evaluates the filters of all members, so all members must agree on which topics a
+filter matches. The rules are those of `kafka.consumer.Whitelist` and `Blacklist` in Kafka
+0.8.2-1.1.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from zkconsumer.errors import FilterTooCostlyError, shown
 from zkconsumer.protocol.java.regex import compile_java
 from zkconsumer.protocol.registrations import Pattern
 
-# Seconds of processor time (of the whole process: `regex` measures nothing finer) for one filter
-# on one list of topics. A sane filter takes microseconds a topic; one that backtracks without end
-# would hold up the rebalance, so it is given up with FilterTooCostlyError.
+# Seconds of processor time for matching one filter against one list of topics; beyond it the filter
+# fails with FilterTooCostlyError. `regex` can only measure the time of the whole process. A typical
+# filter takes microseconds per topic, but catastrophic backtracking would block the rebalance.
 MATCHING_BUDGET_S = 1.0
 
-_TRIMMED = "".join(map(chr, range(0x21)))  # what `String.trim` strips: not what str.strip does
+_TRIMMED = "".join(map(chr, range(0x21)))  # what Java's `String.trim` removes, unlike str.strip
 _QUOTES = "\"'"
 
 
 def normalise(text: str) -> str:
-    """The regex that Kafka makes of what a user wrote (`TopicFilter`, 0.8.0-1.1), in its order.
+    """Return the regular expression that Kafka 0.8.0-1.1 makes of a user's filter (`TopicFilter`).
 
-    Trimmed as in Java; a comma is an alternative, so `a{1,3}` cannot be said; no blank can be
-    matched; runs of quotes go from the start, then from the end.
+    Kafka trims the text as Java does, replaces each comma by `|`, removes all blanks, and strips
+    quotes from the start and from the end, in this order. So `a{1,3}` cannot be expressed, and no
+    filter can match a blank.
     """
     joined = text.strip(_TRIMMED).replace(",", "|").replace(" ", "")
     return joined.lstrip(_QUOTES).rstrip(_QUOTES)
@@ -35,11 +37,11 @@ def normalise(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """Which topics a member asks for: make one with `white_list` or `black_list`.
+    """The topics that a member subscribes to; create it with `white_list` or `black_list`.
 
     Attributes:
         pattern: Pattern.WHITE_LIST or Pattern.BLACK_LIST.
-        regex: normalised, in Java's syntax; it must match the whole name of a topic.
+        regex: normalised, in Java's syntax; it is matched against the whole name of a topic.
     """
 
     pattern: Pattern
@@ -47,7 +49,8 @@ class TopicFilter:
 
 
 def white_list(regex: str) -> TopicFilter:
-    """All topics that a regex of Java's syntax matches as a whole (Kafka's `Whitelist`).
+    """Return the filter for all topics whose whole name matches a Java regular expression
+    (`Whitelist`).
 
     Raises InvalidFilterError, UnsupportedFilterError or FilterTooCostlyError, all ConfigErrors.
     """
@@ -55,9 +58,9 @@ def white_list(regex: str) -> TopicFilter:
 
 
 def black_list(regex: str) -> TopicFilter:
-    """All topics that a regex of Java's syntax does not match as a whole (Kafka's `Blacklist`).
+    """Return the filter for all topics whose whole name does not match (Kafka's `Blacklist`).
 
-    Raises as `white_list` does.
+    Raises the same errors as `white_list`.
     """
     return _checked(TopicFilter(Pattern.BLACK_LIST, normalise(regex)))
 
@@ -70,11 +73,18 @@ def _checked(topic_filter: TopicFilter) -> TopicFilter:
 def matching(
     topic_filter: TopicFilter, topics: Iterable[str], *, internal: frozenset[str]
 ) -> tuple[str, ...]:
-    """The topics that a filter asks for, in their order (`TopicFilter.isTopicAllowed`).
+    """Return the topics that a filter matches, in their order (`TopicFilter.isTopicAllowed`).
 
-    `internal` are the topics to leave out: Kafka's own, or none with `exclude.internal.topics`
-    false. Raises InvalidFilterError for a regex that Java refuses, UnsupportedFilterError for one
-    that cannot be evaluated here as Java does, and FilterTooCostlyError beyond a limit.
+    Args:
+        topic_filter: the filter.
+        topics: all candidates.
+        internal: topics to leave out: Kafka's internal topics, or none if `exclude.internal.topics`
+            is false.
+
+    Raises:
+        InvalidFilterError: Java rejects the regular expression.
+        UnsupportedFilterError: zkconsumer cannot evaluate it as Java does.
+        FilterTooCostlyError: it exceeds a limit.
     """
     candidates = tuple(topic for topic in topics if topic not in internal)
     found = _hits(topic_filter.regex, candidates)
@@ -82,7 +92,7 @@ def matching(
         raise FilterTooCostlyError(
             f"the regex {shown(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
             f" {len(candidates)} topics",
-            remedy="write a filter without repetitions inside repetitions",
+            remedy="write a filter without nested repetitions such as (a+)+",
         )
     wanted = topic_filter.pattern is Pattern.WHITE_LIST
     return tuple(topic for topic, hit in zip(candidates, found, strict=True) if hit is wanted)
@@ -90,8 +100,11 @@ def matching(
 
 @lru_cache(maxsize=64)
 def _hits(regex: str, topics: tuple[str, ...]) -> tuple[bool, ...] | None:
-    """Which topics match; None: that takes too long. Remembered, for it is asked again and again:
-    a member that waits for such a peer to go reads the group after each back-off."""
+    """Return for each topic whether it matches; None if matching takes too long.
+
+    The result is cached: a member that waits for another member's release reads the group again
+    after each back-off.
+    """
     try:
         return tuple(compile_java(regex).matches(topics, timeout_s=MATCHING_BUDGET_S))
     except TimeoutError:

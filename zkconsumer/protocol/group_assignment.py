@@ -1,10 +1,13 @@
-"""What every member of a group computes, each for itself, errors included.
+"""The assignment of a group: which partitions each member assigns to which thread, errors included.
 
-A JVM member reads its own registration, everybody's, and topics; it stops at the first thing it
-cannot read, and nobody tells the others. So members of one group may fail alone, or all of them.
-The order of reading is that of `AssignmentContext`, which changed in 0.10.2 (KAFKA-2434).
+Each member computes the assignment alone, from its own registration, all registrations, and the
+topics. A JVM member stops at the first payload that it cannot read and reports this to no other
+member, so one member of a group may fail alone, or all may fail. `assign_each_member` imitates
+this. The order of reading is that of Kafka's `AssignmentContext`, which changed in 0.10.2
+(KAFKA-2434).
 
-What the members of a group ask for: topics, threads and partitions, patterns expanded.
+`requested_topics` expands the subscriptions of a group for display and for checks, without
+assigning partitions.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ from zkconsumer.protocol.releases import DEFAULT, Profile
 
 @dataclass(frozen=True, slots=True)
 class GroupInput:
-    """What stands in ZooKeeper, and how the members are set.
+    """The payloads from which a group's members compute the assignment, and the members' settings.
 
     Attributes:
         strategy: `partition.assignment.strategy` of all members.
         registrations: consumer id -> payload, in the order in which ZooKeeper lists them.
-        topics: topic -> payload, of all topics there are.
+        topics: topic -> payload, for all existing topics.
         exclude_internal: `exclude.internal.topics` of all members.
     """
 
@@ -49,7 +52,9 @@ class GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a member throws: the JVM's class, or our own error's where only we give up."""
+    """The exception of a member: the JVM's class, or zkconsumer's own error if only zkconsumer
+    fails.
+    """
 
     error: str
     message: str
@@ -61,9 +66,11 @@ MemberAssignment = dict[TopicPartition, ThreadId]
 def assign_each_member(
     group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
 ) -> dict[ConsumerId, MemberAssignment | Failure]:
-    """What each member gives to itself, or throws, as a member of the release.
+    """Return the partitions that each member assigns to itself under the release's rules, or its
+    failure.
 
-    `members` are those to ask, by default all that are registered; one that is not fails.
+    `members` are the members to compute, by default all registered ones. A member that is not
+    registered fails.
     """
     reading = _Reading(group, profile)
     parts: dict[ConsumerId, MemberAssignment | Failure] = {}
@@ -88,7 +95,7 @@ def assign_each_member(
 
 
 class _Reading:
-    """What the members read: everything once, since all read the same."""
+    """What the members read; all read the same payloads, so each payload is decoded once."""
 
     def __init__(self, group: GroupInput, profile: Profile) -> None:
         self._variant = profile.variant
@@ -111,7 +118,7 @@ class _Reading:
                 self._faults[topic] = _failure(error)
 
     def failure_of(self, consumer: ConsumerId) -> Failure | None:
-        """The first thing that this member cannot read."""
+        """Return the failure for the first payload that this member cannot read, or None."""
         if consumer in self._unreadable:
             return self._unreadable[consumer]
         if consumer not in self.counts:
@@ -210,13 +217,13 @@ Members = Mapping[ConsumerId, Registration | MalformedZnodeError]
 
 @dataclass(frozen=True, slots=True)
 class RequestedTopics:
-    """What a group's registrations come to.
+    """The expanded subscriptions of a group.
 
     Attributes:
-        counts: member -> topic -> number of streams, of those that can be read.
+        counts: member -> topic -> number of streams, for the members that can be read.
         faults: member -> why its registration or its filter cannot be read.
-        threads: topic -> the consumer thread ids for it, sorted as the JVM sorts them.
-        partitions: topic -> its partitions, ascending; none where it does not exist.
+        threads: topic -> its consumer thread ids, sorted as the JVM sorts them.
+        partitions: topic -> its partitions, ascending; empty if the topic does not exist.
         topic_faults: topic -> why its znode cannot be read.
     """
 
@@ -234,9 +241,9 @@ def requested_topics(
     profile: Profile = DEFAULT,
     exclude_internal: bool = True,
 ) -> RequestedTopics:
-    """Read what members ask for; `topics` are the payloads of all topics there are.
+    """Expand the members' subscriptions; `topics` are the payloads of all existing topics.
 
-    Kafka: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`, 0.8.0 to 1.1.1.
+    Kafka 0.8.0-1.1.1: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`.
     """
     internal = profile.internal_topics if exclude_internal else frozenset[str]()
     subscriptions = Subscriptions(topics, internal=internal)
@@ -267,7 +274,7 @@ def requested_topics(
 def partitions_in(
     topic: str, topics: Mapping[str, bytes | None], *, profile: Profile = DEFAULT
 ) -> tuple[tuple[int, ...], str]:
-    """A topic's partitions, ascending, and why they cannot be told ("" where they can)."""
+    """Return a topic's partitions, ascending, and why they cannot be read ("" if they can)."""
     fault = znode_fault(topic)
     if fault or topic not in topics:
         return (), fault

@@ -1,4 +1,4 @@
-"""The words of the group protocol that every other module uses, as frozen values."""
+"""Frozen values of the group protocol that many other modules use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ConsumerId = str
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; orders as (topic, number)."""
+    """A partition of a topic; sorts by topic, then by number."""
 
     topic: str
     partition: int
@@ -22,15 +22,17 @@ class TopicPartition(NamedTuple):
 
 
 class RebalanceMode(Enum):
-    """How much a rebalance gives up before it claims (`rebalance.mode`)."""
+    """Which partitions a rebalance revokes before it claims new ones (`rebalance.mode`)."""
 
-    INCREMENTAL = "incremental"  # only what moves; what is free is claimed and served at once
-    EAGER = "eager"  # everything, and the new claim is all or nothing, as the JVM does it
+    # Revokes only partitions assigned to other members; claims and serves each free one at once.
+    INCREMENTAL = "incremental"
+    # Revokes all partitions, and claims all or none, as the JVM does.
+    EAGER = "eager"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A ZooKeeper session as the server granted it; `timeout_s` is the negotiated one."""
+    """A ZooKeeper session; `timeout_s` is the session timeout that the server granted."""
 
     id: int
     timeout_s: float
@@ -38,7 +40,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """An owner znode of ours: the claiming thread, and the znode's czxid as the fencing token."""
+    """An owner znode of this member: its thread id, and its czxid as the fencing token."""
 
     thread: ThreadId
     epoch: int
@@ -46,9 +48,9 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Who stands where we should own: an owner znode that another session holds.
+    """The owner of a partition that this member should own: another session holds the owner znode.
 
-    `session` is 0 for a persistent node, which no session will ever take away.
+    `session` is 0 for a persistent znode, which no session expiry deletes.
     """
 
     thread: ThreadId
@@ -56,15 +58,16 @@ class Blocker:
 
 
 UNKNOWN_BLOCKER = Blocker("a member that has not been looked up yet", -1)
-"""Most blockers go within milliseconds: who it is is asked when the back-off is over."""
+"""Stands for an owner that has not been read yet. Most owners release within milliseconds, so the
+member reads who the owner is only after the back-off."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """An offset znode as read: `value` None when the node is missing or holds a negative number.
+    """An offset znode as read; `value` is None if the znode is missing or holds a negative number.
 
-    `version` is None when there is no node; `error` names what is wrong with its payload, and then
-    the partition is never fetched and the node never overwritten.
+    `version` is None if the znode does not exist. `error` says why its payload is malformed: such a
+    partition is never fetched, and the znode is never overwritten.
     """
 
     value: int | None
@@ -74,7 +77,7 @@ class StoredOffset:
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next offset to read, and a note of the committer's, which only Kafka's storage keeps.
+    """The next offset to read, with the committer's note, which only Kafka's storage keeps.
 
     JVM: `kafka.common.OffsetAndMetadata`.
     """
@@ -84,15 +87,15 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class Storage(Enum):
-    """Where offsets are kept (`offsets.storage` with `dual.commit.enabled`)."""
+    """Where offsets are stored (`offsets.storage` with `dual.commit.enabled`)."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
-    DUAL = "both"  # in Kafka and in ZooKeeper; the larger of both counts
+    DUAL = "both"  # in Kafka and in ZooKeeper; the higher of the two offsets wins
 
 
 class Position(NamedTuple):
-    """The next offset to read of a partition, within one ownership of it."""
+    """The next offset to read from a partition, valid within one ownership of it."""
 
     epoch: int
     offset: int
@@ -102,10 +105,10 @@ Positions = Mapping[TopicPartition, Position]
 
 
 class Purpose(Enum):
-    """Why offsets are committed; decides which positions count (see `member.offset_ledger`)."""
+    """Why offsets are committed; it decides which positions count (see `member.offset_ledger`)."""
 
     AUTO = "auto"  # the timer of auto.commit.interval.ms: finished messages
-    RELEASE = "release"  # a hand-over: finished messages
-    EXPLICIT = "explicit"  # the user's call: everything handed out
-    GIVEN = "given"  # the user's call, with offsets of its own: exactly those
-    LEAVE = "leave"  # a clean leave: everything handed out
+    RELEASE = "release"  # before partitions are released: finished messages
+    EXPLICIT = "explicit"  # the user calls commit: all delivered messages
+    GIVEN = "given"  # the user calls commit with offsets: exactly those
+    LEAVE = "leave"  # a clean shutdown: all delivered messages

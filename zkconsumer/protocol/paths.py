@@ -1,10 +1,8 @@
-"""Where everything lies in ZooKeeper: the only module that knows paths (Kafka's `ZkUtils`).
+"""The paths of all znodes, consumer ids and consumer thread ids (Kafka: `ZkUtils`, `TopicCount`).
 
-All paths are relative to the chroot of `zookeeper.connect`. The functions that build paths trust
-their arguments: names from users pass `validate_*` first, names from registrations pass
-`znode_fault` in the decoder.
-
-Topic counts and the names that follow from them: consumer ids and consumer thread ids.
+Only this module knows how paths are built. All paths are relative to the chroot of
+`zookeeper.connect`. The functions that build paths do not check their arguments: names from users
+pass `validate_*` first, and the decoder checks names from registrations with `znode_fault`.
 """
 
 from __future__ import annotations
@@ -23,22 +21,23 @@ BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 
-# Characters. Kafka 0.10+ refuses longer topics, because "<topic>-<partition>" must fit in a file
-# name of 255; for groups the JVM has no limit and we take the same. Longer names are refused.
+# Maximum number of characters of a topic or group; a longer name is rejected. Kafka 0.10 and later
+# reject longer topics, because "<topic>-<partition>" must fit into a file name of 255 characters.
+# The JVM has no limit for groups; zkconsumer applies the same one.
 MAX_NAME_LENGTH = 249
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PARTITION = re.compile(r"0|-?[1-9][0-9]{0,9}")
-# What ZooKeeper refuses in a path (`PathUtils.validatePath`, seen with 3.8.4): control characters,
-# private use, specials, and the surrogates that stand for everything beyond U+FFFF.
+# Characters that ZooKeeper rejects in a path (`PathUtils.validatePath`, verified with 3.8.4):
+# control characters, private use, specials, and the surrogates that encode all beyond U+FFFF.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
 
 def validate_group(name: str) -> str:
     """Return a usable `group.id`, or raise InvalidNameError.
 
-    `ConsumerConfig.validateChars` allows the empty name, "." and ".." as well, but ZooKeeper then
-    refuses the paths, so no JVM consumer ever runs in such a group.
+    Kafka's `ConsumerConfig.validateChars` also allows the empty name, "." and "..". ZooKeeper
+    rejects the resulting paths, so no JVM consumer can run in such a group.
     """
     return _validate("group", name)
 
@@ -60,29 +59,29 @@ def _validate(kind: str, name: str) -> str:
 
 
 def is_topic(name: str) -> bool:
-    """Whether `validate_topic` would take it."""
+    """Return whether `validate_topic` accepts the name."""
     return name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
 def validate_consumer_id(name: str) -> str:
-    """Return a consumer id that can be one znode, or raise InvalidNameError.
+    """Return a consumer id that can be the name of one znode, or raise InvalidNameError.
 
-    The JVM does not check `consumer.id`; with a slash in it, its registration breaks the group.
+    The JVM does not check `consumer.id`. A registration under an id with a slash breaks its group.
     """
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
         raise InvalidNameError(
             f"{shown(name)} cannot be a consumer id: {fault}",
             where="consumer.id",
-            remedy="choose another, or leave it out for a generated one",
+            remedy="choose another id, or leave it out: then one is generated",
         )
     return name
 
 
 def znode_fault(name: str) -> str:
-    """Why ZooKeeper would refuse `name` below a parent, or "" if it would not.
+    """Return why ZooKeeper would reject `name` below a parent, or "" if it would accept it.
 
-    `name` may hold slashes: the JVM takes a subscribed topic "a/b" for a path of two levels.
+    `name` may contain slashes: the JVM treats a subscribed topic "a/b" as a path of two levels.
     """
     if any(part in ("", ".", "..") for part in name.split("/")):
         return "a path element is empty, '.' or '..'"
@@ -90,7 +89,7 @@ def znode_fault(name: str) -> str:
     return f"ZooKeeper refuses the character U+{ord(match[0]):04X}" if match else ""
 
 
-# ---- building -----------------------------------------------------------------------------------
+# ---- building paths -----------------------------------------------------------------------------
 
 
 def group(name: str) -> str:
@@ -99,22 +98,22 @@ def group(name: str) -> str:
 
 
 def ids(group: str) -> str:
-    """Parent of the group's registrations."""
+    """The parent of the group's registrations."""
     return f"{CONSUMERS}/{group}/ids"
 
 
 def member(group: str, consumer_id: str) -> str:
-    """One member's registration (ephemeral)."""
+    """The registration of one member (ephemeral)."""
     return f"{CONSUMERS}/{group}/ids/{consumer_id}"
 
 
 def owners(group: str) -> str:
-    """Parent of the topics that have owners."""
+    """The parent of the topics that have owner znodes."""
     return f"{CONSUMERS}/{group}/owners"
 
 
 def owners_of(group: str, topic: str) -> str:
-    """Parent of the owner znodes of a topic."""
+    """The parent of a topic's owner znodes."""
     return f"{CONSUMERS}/{group}/owners/{topic}"
 
 
@@ -124,12 +123,12 @@ def owner(group: str, tp: TopicPartition) -> str:
 
 
 def offsets(group: str) -> str:
-    """Parent of the topics that have offsets."""
+    """The parent of the topics that have offset znodes."""
     return f"{CONSUMERS}/{group}/offsets"
 
 
 def offsets_of(group: str, topic: str) -> str:
-    """Parent of the offset znodes of a topic."""
+    """The parent of a topic's offset znodes."""
     return f"{CONSUMERS}/{group}/offsets/{topic}"
 
 
@@ -139,12 +138,15 @@ def offset(group: str, tp: TopicPartition) -> str:
 
 
 def edits(group: str) -> str:
-    """Parent of the marks that our own tools leave when they edit offsets (no JVM reads it)."""
+    """The parent of the edit marks: zkconsumer's tools create one when they change offsets.
+
+    No JVM consumer reads it.
+    """
     return f"{CONSUMERS}/{group}/edits"
 
 
 def edit(group: str, n: int) -> str:
-    """One mark of an edit (persistent)."""
+    """One edit mark (persistent)."""
     return f"{CONSUMERS}/{group}/edits/{n}"
 
 
@@ -154,20 +156,20 @@ def broker(broker_id: str | int) -> str:
 
 
 def topic(name: str) -> str:
-    """The partitions of a topic."""
+    """The znode of a topic, which lists its partitions."""
     return f"{TOPICS}/{name}"
 
 
 def partition_state(name: str, partition: int) -> str:
-    """Leader and in-sync replicas of a partition, as its controller last said."""
+    """The leader and the in-sync replicas of a partition, as the controller last wrote them."""
     return f"{TOPICS}/{name}/partitions/{partition}/state"
 
 
-# ---- taking apart -------------------------------------------------------------------------------
+# ---- parsing paths ------------------------------------------------------------------------------
 
 
 class Kind(Enum):
-    """What a path is, with what `Located` then says beside the group."""
+    """The kinds of paths; a comment says what `Located` holds in addition to the group."""
 
     IDS = auto()
     MEMBER = auto()  # name: consumer id
@@ -185,7 +187,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The meaning of a path; what does not apply is empty, or -1 for the partition."""
+    """The meaning of a path; a field that does not apply is empty, or -1 for the partition."""
 
     kind: Kind
     group: str = ""
@@ -194,7 +196,7 @@ class Located:
 
 
 _OTHER = Located(Kind.OTHER)
-# (room, number of elements below it) -> meaning
+# (element below the group, number of elements below that one) -> kind
 _IN_GROUP = {
     ("ids", 0): Kind.IDS,
     ("ids", 1): Kind.MEMBER,
@@ -213,14 +215,14 @@ _IN_BROKERS = {
 
 
 def is_partition(name: str) -> bool:
-    """Whether a znode's name is a partition, in the form that `owner` and `offset` write."""
+    """Return whether a znode's name is a partition number as `owner` and `offset` write it."""
     return bool(_PARTITION.fullmatch(name)) and MIN_INT32 <= int(name) <= MAX_INT32
 
 
 def locate(path: str) -> Located:
-    """Say what a path is, to turn a watch event into meaning; never raises.
+    """Return what a path means, for example the path of a watch event; never raises.
 
-    A partition counts only in the form that `owner` and `offset` write.
+    A partition number is recognised only in the form that `owner` and `offset` write.
     """
     match path.split("/"):
         case ["", "consumers", group, room, *below]:
@@ -239,19 +241,19 @@ def locate(path: str) -> Located:
     return Located(kind, group, name, int(number))
 
 
-# ---- topics --------------------------------------------------------------------------------------
+# ---- consumer ids and thread ids ----------------------------------------------------------------
 
 
-# Streams over all topics of one member. A JVM member asked for millions dies of its memory; this
-# many threads are far beyond use and still cheap to sort. More are refused, in our own counts and
-# in a peer's registration.
+# Maximum number of streams over all topics of one member. More streams are rejected in this
+# member's subscription and in other members' registrations. A JVM member with millions of streams
+# runs out of memory; 100,000 are far more than any member needs and still cheap to sort.
 MAX_STREAMS = 100_000
 
 
 def validate_topic_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the topic counts in their order, or raise ConfigError (InvalidNameError for a name).
 
-    An empty mapping is allowed, as in the JVM: such a member counts as one and owns nothing.
+    An empty mapping is allowed, as in the JVM: such a member counts as a member and owns nothing.
     `createMessageStreams` in Kafka 0.8.2-1.1 asserts that every count is at least 1.
     """
     for topic, count in counts.items():
@@ -261,42 +263,42 @@ def validate_topic_counts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def validate_streams(count: int, *, where: str) -> int:
-    """Return a number of streams of one connector, or raise ConfigError.
+    """Return the number of streams of one connector, or raise ConfigError.
 
-    `createMessageStreamsByFilter` (Kafka 0.8.2-1.1) takes numbers under 1, too, and registers what
-    fails every member of the group.
+    `createMessageStreamsByFilter` (Kafka 0.8.2-1.1) also accepts numbers below 1, and registers a
+    subscription that fails every member of the group.
     """
     if type(count) is not int or count < 1:
         raise ConfigError(
-            f"{count!r} streams of a topic are impossible",
+            f"the number of streams is {count!r}",
             where=where,
-            remedy="ask for an integer of at least 1",
+            remedy="use an integer of at least 1",
         )
     if count > MAX_STREAMS:
         raise ConfigError(
             f"more than {MAX_STREAMS} streams in one connector",
             where=where,
-            remedy="more streams than partitions are idle: ask for fewer",
+            remedy="use fewer streams: those beyond the number of partitions stay idle",
         )
     return count
 
 
 def default_suffix(*, hostname: str, epoch_ms: int, uuid_msb: int) -> str:
-    """A generated consumer id's part after the group (`ZookeeperConsumerConnector`).
+    """Return the part after the group of a generated consumer id (`ZookeeperConsumerConnector`).
 
-    `uuid_msb` is the upper half (64 bits, unsigned) of a random UUID; eight hexadecimal digits of
-    it are used, counted after leading zeros have gone.
+    `uuid_msb` is the upper half (64 bits, unsigned) of a random UUID. The suffix contains its first
+    eight hexadecimal digits without leading zeros.
     """
     return f"{hostname}-{epoch_ms}-{uuid_msb:x}"[: len(f"{hostname}-{epoch_ms}-") + 8]
 
 
 def consumer_id(group: str, suffix: str) -> str:
-    """`<group>_<suffix>`; raises InvalidNameError if it cannot be one znode."""
+    """Return `<group>_<suffix>`, or raise InvalidNameError if no znode can have that name."""
     return validate_consumer_id(f"{group}_{suffix}")
 
 
 def thread_id(consumer: str, number: int) -> str:
-    """The consumer thread id that an owner znode holds: `<consumer id>-<n>`, n from 0."""
+    """Return the consumer thread id in an owner znode: `<consumer id>-<n>`, with n from 0."""
     return f"{consumer}-{number}"
 
 
@@ -309,5 +311,5 @@ def consumer_of(thread: str) -> str:
 
 
 def thread_ids(consumer: str, count: int) -> tuple[str, ...]:
-    """A consumer's thread ids for a topic with `count` streams, by number."""
+    """Return the thread ids of a consumer for a topic with `count` streams, ordered by number."""
     return tuple(thread_id(consumer, number) for number in range(count))

@@ -1,16 +1,17 @@
-"""What all decoders of znodes share: text, JSON in a release's dialect, and the one error.
+"""The payloads of znodes: decoders and encoders for topics, brokers, owners and offsets.
 
-Every decoder reads untrusted bytes with bounded work and raises MalformedZnodeError and nothing
-else. `MalformedZnodeError.thrown` names what a JVM member of that release throws.
+`protocol.registrations` does the same for members' registrations. No other module knows payloads.
 
-What stands in the znodes: this module and `protocol.registrations` alone know payloads.
+A decoder reads untrusted bytes with bounded work, and raises nothing but MalformedZnodeError. Its
+attribute `thrown` names the exception that a JVM member of that release throws.
 
-The encoders write the bytes that the JVM writes. The decoders take what the JVM takes: members of
-the release that `profile` says, and where nobody said, of any release, if it then means the same:
-a member that refuses fails by itself, whatever we do. So: numbers as in 1.0-1.1 (a numeric
-timestamp, a fraction in an unknown field), `pattern: null` and raw control characters as in
-0.8.2-0.11. Text behind the JSON is then a fault, as in 0.8.2-0.11: a topic with such text has no
-partitions there, and some in 1.1.
+The encoders write the bytes that the JVM writes. The decoders accept what JVM members of the
+release in `profile` accept. Without a known release they accept what any release accepts, if it has
+the same meaning in all that do: a member that rejects the payload fails by itself. For example,
+they accept numeric timestamps and fractions in unknown fields as Kafka 1.0-1.1 does, and `pattern:
+null` and raw control characters as 0.8.2-0.11 do. Text after the JSON is a fault, as in 0.8.2-0.11,
+because members disagree on it: a topic with such text has no partitions in those releases and some
+in 1.1.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from zkconsumer.protocol.requests import Stat
 
 _Key = TypeVar("_Key")
 
-# Bytes. A ZooKeeper server takes no larger znode by default (`jute.maxbuffer`), so none of the
-# JVM's payloads is larger. A larger one is refused unread.
+# Maximum number of bytes of a payload; a larger one is malformed and is not parsed. By default a
+# ZooKeeper server accepts no larger znode (`jute.maxbuffer`), so no JVM payload is larger.
 MAX_PAYLOAD: Final = 1 << 20
 
 
 class Thrown(StrEnum):
-    """The exceptions that end a JVM member's attempt to rebalance."""
+    """The exceptions that abort a JVM member's rebalance."""
 
     KAFKA = "kafka.common.KafkaException"
     JSON = "com.fasterxml.jackson.databind.JsonMappingException"
@@ -60,13 +61,13 @@ _JACKSONS: Final = frozenset({Parser.JACKSON, Parser.JACKSON_TWICE})
 
 
 class Payload:
-    """One znode's payload on its way to a value; each step raises MalformedZnodeError.
+    """The payload of one znode while it is decoded; each step raises MalformedZnodeError.
 
     Args:
-        raw: the bytes, or None if the znode has none.
-        where: its path or name, for the error.
-        remedy: what to do about a fault, for the error.
-        parser: whose JSON it is.
+        raw: the bytes, or None if the znode has no payload.
+        where: the path or name of the znode, for the error.
+        remedy: how to repair it, for the error.
+        parser: the JSON parser to imitate.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class Payload:
         self.is_jackson = parser in _JACKSONS
 
     def text(self) -> str:
-        """Java's `new String(bytes, UTF_8)`: ill-formed sequences become U+FFFD."""
+        """Decode the bytes as Java's `new String(bytes, UTF_8)`: ill-formed sequences become
+        U+FFFD.
+        """
         if self._raw is None:
             thrown = Thrown.NULL if self.is_jackson else Thrown.KAFKA
             raise self.malformed("the znode has no payload", thrown)
@@ -86,41 +89,41 @@ class Payload:
         return self._raw.decode(errors="replace")
 
     def document(self) -> object:
-        """The JSON in it; raises ValueError as well, where the JVM cannot parse the text."""
+        """Parse the JSON; also raises ValueError if the JVM cannot parse the text."""
         text = self.text()
         try:
             return _PARSE[self._parser](text)
         except RecursionError as error:
             raise self.malformed(str(error)) from error
         except json.NotInt32Error as error:
-            raise self.malformed("a number is no int32", Thrown.KAFKA) from error
+            raise self.malformed("a number is not an int32", Thrown.KAFKA) from error
 
     def fields(self, value: object, what: str) -> dict[str, object]:
-        """`value` as an object; `what` names it."""
+        """Return `value` as a JSON object; `what` describes it in the error."""
         if isinstance(value, dict):
             return value
-        raise self.mistyped(f"{what} is no object", value)
+        raise self.mistyped(f"{what} is not a JSON object", value)
 
     def mistyped(self, what: str, value: object) -> MalformedZnodeError:
-        """The error of a value that has another type than the JVM takes it for."""
+        """Return the error for a value that does not have the type to which the JVM casts it."""
         if self.is_jackson:
             return self.malformed(what, Thrown.JSON)
         return self.malformed(what, Thrown.NULL if value is None else Thrown.CAST)
 
     def malformed(self, what: str, thrown: str = "") -> MalformedZnodeError:
-        """The error of this payload; `thrown` is "" where only we refuse it."""
+        """Return this payload's error; `thrown` is "" if only zkconsumer refuses the payload."""
         return MalformedZnodeError(what, where=self._where, remedy=self._remedy, thrown=thrown)
 
 
-# ---- records -------------------------------------------------------------------------------------
+# ---- values -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's registration, versions 1 to 5.
+    """The registration of a broker, versions 1 to 5.
 
-    `host` and `port` are those of the first PLAINTEXT endpoint, or None and -1 without one;
-    `endpoints` are texts such as "PLAINTEXT://host:9092", empty in version 1.
+    `host` and `port` are those of the first PLAINTEXT endpoint; without one they are None and -1.
+    `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none.
     """
 
     host: str | None
@@ -131,7 +134,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition (-1: nobody), and which replicas have all of it."""
+    """The leader of a partition (-1: none), and its in-sync replicas."""
 
     leader: int
     isr: tuple[int, ...]
@@ -139,8 +142,8 @@ class PartitionState:
 
 # ---- topics and brokers -------------------------------------------------------------------------
 
-# Topics that are not decoded again as long as they have not changed. A member reads its topics at
-# every rebalance, and 5,000 partitions take 16 ms; what is beyond the limit is decoded anew.
+# Number of decoded topics in the cache. A member reads its topics at every rebalance, and decoding
+# 5,000 partitions takes 16 ms. A topic that is no longer in the cache is decoded again.
 _REMEMBERED_TOPICS = 32
 
 
@@ -148,11 +151,11 @@ _REMEMBERED_TOPICS = 32
 def decode_topic(
     payload: bytes | None, *, where: str, profile: Profile = DEFAULT
 ) -> tuple[int, ...]:
-    """The partition numbers of a topic, ascending (`ZkUtils.getPartitionAssignmentForTopics`).
+    """Return a topic's partition numbers, ascending (`ZkUtils.getPartitionAssignmentForTopics`).
 
-    Empty or unparsable text means no partitions, silently, as in the JVM; no payload at all, wrong
-    types, and partition keys that `Integer.parseInt` refuses raise MalformedZnodeError. Replicas
-    are looked at where the release is 1.0 or later.
+    A topic with empty or unparsable text has no partitions; like the JVM, this is no error. A znode
+    without payload, a wrong type, and a partition key that `Integer.parseInt` rejects raise
+    MalformedZnodeError. The replicas are checked only if the release is 1.0 or later.
     """
     raw = Payload(payload, where=where, remedy=_TOPIC_REMEDY, parser=profile.parser)
     try:
@@ -165,9 +168,9 @@ def decode_topic(
         try:
             numbers.add(parse_int32(key))
         except ValueError as error:
-            raise raw.malformed("a partition's key is no int32", Thrown.NUMBER) from error
+            raise raw.malformed("a partition's key is not an int32", Thrown.NUMBER) from error
         if raw.is_jackson and not _are_brokers(replicas):
-            raise raw.mistyped("a partition's replicas are no list of int32", replicas)
+            raise raw.mistyped("a partition's replicas are not a list of int32", replicas)
     return tuple(sorted(numbers))
 
 
@@ -177,19 +180,19 @@ def _are_brokers(replicas: object) -> bool:
     )
 
 
-_TOPIC_REMEDY = "the brokers write this znode: compare it with another topic's and mend it"
+_TOPIC_REMEDY = "the brokers write this znode: compare it with another topic's znode and repair it"
 
 
 def decode_broker(payload: bytes | None, *, where: str) -> Broker:
-    """Read a broker's registration, of any version, or MalformedZnodeError.
+    """Decode a broker's registration of any version, or raise MalformedZnodeError.
 
-    An entry with neither a host and port nor an endpoint is a fault.
+    A registration with neither host and port nor an endpoint is malformed.
     """
     raw = Payload(payload, where=where, remedy=_BROKER_REMEDY)
     try:
         document = raw.fields(raw.document(), "a broker's registration")
     except ValueError as error:
-        raise raw.malformed(f"{shown(raw.text())} is not the JSON that is due") from error
+        raise raw.malformed(f"{shown(raw.text())} is not the expected JSON") from error
     host, port = document.get("host"), document.get("port")
     listed, version = document.get("endpoints"), document.get("version")
     endpoints = tuple(e for e in listed if isinstance(e, str)) if isinstance(listed, list) else ()
@@ -220,9 +223,10 @@ def readable_brokers(found: Mapping[str, Broker | MalformedZnodeError]) -> list[
 
 
 def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int, ...]]:
-    """The brokers that keep each partition of a topic, the preferred leader first.
+    """Return the brokers that store each partition of a topic, the preferred leader first.
 
-    For people to look at: what `decode_topic` refuses is refused, a list that is none is empty.
+    This is for display. It rejects what `decode_topic` rejects; a malformed list of replicas is
+    empty.
     """
     numbers = decode_topic(payload, where=where)
     if not numbers:
@@ -234,15 +238,15 @@ def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int
 
 
 def decode_partition_state(payload: bytes | None, *, where: str) -> PartitionState:
-    """Read what the controller last said of a partition, or MalformedZnodeError.
+    """Decode a partition's leader and in-sync replicas, or raise MalformedZnodeError.
 
-    `kafka.utils.ZkUtils.getLeaderAndIsrForPartition`, 0.8.2 to 1.1.
+    Kafka 0.8.2-1.1: `kafka.utils.ZkUtils.getLeaderAndIsrForPartition`.
     """
     raw = Payload(payload, where=where, remedy="the brokers' controller writes this znode")
     try:
         fields = raw.fields(raw.document(), "a partition's state")
     except ValueError as error:
-        raise raw.malformed(f"{shown(raw.text())} is not the JSON that is due") from error
+        raise raw.malformed(f"{shown(raw.text())} is not the expected JSON") from error
     leader = fields.get("leader")
     if type(leader) is not int:
         raise raw.malformed("a partition's state names no leader")
@@ -260,14 +264,14 @@ _BROKER_REMEDY = "the broker writes this znode when it starts: restart it"
 
 
 def encode_owner(thread_id: str) -> bytes:
-    """The payload of an owner znode: the consumer thread id."""
+    """Encode the payload of an owner znode: the consumer thread id."""
     return thread_id.encode()
 
 
 def decode_owner(payload: bytes | None, *, where: str) -> str:
-    """The consumer thread id in an owner znode: any text, and "" for none.
+    """Return the consumer thread id in an owner znode: any text, and "" for no payload.
 
-    To the JVM, too, whatever is not its own thread id belongs to somebody else.
+    A JVM member, too, treats every text other than its own thread id as another owner's.
     """
     if payload is None:
         return ""
@@ -302,15 +306,16 @@ def owner_znode(payload: bytes | None, *, session: int, czxid: int, where: str) 
 
 
 def encode_offset(offset: int) -> bytes:
-    """The payload of an offset znode, `Long.toString`: the next offset to consume."""
+    """Encode the payload of an offset znode, the next offset to read, as `Long.toString` does."""
     return str(offset).encode()
 
 
 def decode_offset(payload: bytes | None, *, where: str) -> int:
-    """Read an offset znode as `Long.parseLong` does; any negative number means no offset.
+    """Decode an offset znode as `Long.parseLong` does; a negative number means that there is no
+    offset.
 
-    Blanks, a trailing line feed and empty payloads raise MalformedZnodeError: a JVM member's
-    rebalance fails on them.
+    Blanks, a trailing line feed and an empty payload raise MalformedZnodeError: the rebalance of
+    a JVM member fails on them.
     """
     remedy = "write the next offset there as a bare decimal number, or delete the znode"
     raw = Payload(payload, where=where, remedy=remedy)

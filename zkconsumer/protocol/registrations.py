@@ -148,7 +148,7 @@ def read_registration(
     try:
         document = raw.document()
     except ValueError as error:
-        what = f"{shown(raw.text())} is not the JSON that is due"
+        what = f"{shown(raw.text())} is not the expected JSON"
         raise raw.malformed(what, Thrown.KAFKA) from error
     fields = raw.fields(document, "a registration")
     if "pattern" not in fields:
@@ -189,7 +189,7 @@ def _count(raw: Payload, name: str, count: object) -> int:
     if count is None and not raw.is_jackson:
         return 0  # `BoxesRunTime.unboxToInt`
     if type(count) is not int or not MIN_INT32 <= count <= MAX_INT32:
-        raise raw.mistyped(f"{shown(name)} has a stream count that is no int32", count)
+        raise raw.mistyped(f"{shown(name)} has a stream count that is not an int32", count)
     return count
 
 

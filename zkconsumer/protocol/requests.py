@@ -1,7 +1,8 @@
-"""Requests to ZooKeeper and replies from it, as values: the operations are written in these.
+"""Requests to ZooKeeper and to Kafka, and their replies, as values.
 
-So are the two requests to Kafka, for the offsets of `offsets.storage=kafka`. Nothing in here, nor
-in `operations`, knows kazoo: the same operations run on a simulated server.
+Operations are generators that yield these requests and receive the replies. They do not know kazoo,
+so the same operations run against a real and against a simulated server. Two requests concern the
+offsets that Kafka stores (`offsets.storage=kafka`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 
 class Code(Enum):
-    """How ZooKeeper answered."""
+    """The result of a request to ZooKeeper."""
 
     OK = auto()
     NO_NODE = auto()
@@ -23,15 +24,16 @@ class Code(Enum):
     BAD_VERSION = auto()
     NOT_EMPTY = auto()
     NO_AUTH = auto()
-    TOO_LARGE = auto()  # refused before sending: the server would just drop the connection
-    OTHER = auto()  # a refusal that waiting does not mend; `value` says what
-    BROKEN = auto()  # connection or session lost: it may or may not have happened
+    TOO_LARGE = auto()  # not sent: the server would only close the connection
+    OTHER = auto()  # refused, and a retry cannot succeed; `value` is the reason
+    BROKEN = auto()  # connection or session lost: the request may or may not have been executed
 
 
 class Stat(NamedTuple):
-    """`owner` is the session of an ephemeral znode, 0 for a persistent one.
+    """Metadata of a znode; `owner` is the session of an ephemeral znode, 0 for a persistent one.
 
-    `mtime_ms`: when it was last written, by the server's clock; for people, never for decisions.
+    `mtime_ms` is the time of the last write by the server's clock. It is for display, and no
+    decision depends on it.
     """
 
     czxid: int
@@ -47,12 +49,14 @@ class Node(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """`value` when OK: Node of Get, Stat or None of Exists, names of Children, Stat of Set.
+    """The reply to one request.
 
-    Of FetchOffsets: partition -> OffsetAndMetadata, where there is one; OTHER with the reason when
-    it is worth another try. Of StoreOffsets: NotStored.
+    If `code` is OK, `value` is a Node for Get, a Stat or None for Exists, the children's names for
+    Children, and a Stat for SetData. For a failed Multi, `value` is the index of the operation that
+    failed and `code` its result.
 
-    For a refused Multi it is the index of the operation that failed; `code` is that one's.
+    For FetchOffsets, `value` maps partitions to their stored OffsetAndMetadata; with the code OTHER
+    it is the reason, and a retry may succeed. For StoreOffsets it is a NotStored.
     """
 
     code: Code
@@ -90,7 +94,7 @@ READ, WRITE, CREATE, DELETE = 1, 2, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """`data` None is ZooKeeper's null. `rights`: its access control; None: as configured."""
+    """Create a znode. `data` None is ZooKeeper's null; `rights` None means the configured ACL."""
 
     path: str
     data: bytes | None = b""
@@ -122,7 +126,7 @@ Write = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All or nothing, in this order."""
+    """A transaction: ZooKeeper applies all writes in this order, or none."""
 
     writes: tuple[Write, ...]
 
@@ -134,7 +138,7 @@ class SyncLeader:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Who may do what with a znode; a tool's question, which no member asks.
+    """Read the access control list of a znode; only tools send it, members do not.
 
     The reply's value is a tuple of Right.
     """
@@ -144,47 +148,50 @@ class Rights:
 
 Request = Get | Exists | Children | Create | Multi | SyncLeader
 Batch = Sequence[Request]
-"""Requests that are sent at once (pipelined) and answered in order."""
+"""Requests that are sent together (pipelined) and answered in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """The group's offsets in Kafka."""
+    """Read the offsets that Kafka stores for the group."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOffsets:
-    """Have Kafka store these."""
+    """Store these offsets in Kafka."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class NotStored(NamedTuple):
-    """What Kafka did not store: refused for good, and worth another try; each with the reason."""
+    """The offsets that Kafka did not store, each with the reason: denied for good, or worth a
+    retry.
+    """
 
     denied: dict[TopicPartition, str]
     unavailable: dict[TopicPartition, str]
 
 
 WATCH_CREATED, WATCH_DELETED = "CREATED", "DELETED"
-"""Types of watch events, by the names that kazoo's `EventType` gives them."""
+"""Types of watch events, with the names of kazoo's `EventType`."""
 
 OffsetRequest = FetchOffsets | StoreOffsets
-"""One request to Kafka, which is sent alone and gets one reply."""
+"""A request to Kafka; it is sent alone and gets one reply."""
 
 MAX_PAYLOAD_BYTES = 1_000_000
-"""A server drops the connection at jute.maxbuffer (1 MiB with the frame around the payload)."""
+"""Maximum number of bytes of a payload; a larger one is not sent (Code.TOO_LARGE). A server closes
+the connection at `jute.maxbuffer`, which is 1 MiB including the frame around the payload."""
 
 MAX_MULTI_WRITES = 1_000
 MAX_MULTI_BYTES = 512 * 1024
-"""A transaction's limits: half of jute.maxbuffer, and 8.5 ms of a server's time; larger ones are
-cut into several transactions, each all-or-nothing for itself."""
+"""Maximum number of writes and of bytes in one transaction: half of `jute.maxbuffer`, and 8.5 ms of
+a server's time. More writes are split into several transactions; each of these is atomic."""
 
 
 def payload_size(write: Write) -> int:
-    """Bytes that a write takes in a transaction, about."""
+    """Return about how many bytes a write takes in a transaction."""
     data = write.data if isinstance(write, Create | SetData) else b""
     return len(write.path.encode()) + len(data or b"") + 64
 
