@@ -148,14 +148,14 @@ def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
     ("pattern", "limit"),
     [
         ("a" * (MAX_LENGTH + 1), "characters"),
-        ("(" * (MAX_DEPTH + 1) + ")" * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} groups"),
-        ("[" * (MAX_DEPTH + 1) + "a" + "]" * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} groups"),
+        ("(" * (MAX_DEPTH + 1) + ")" * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} nested groups"),
+        ("[" * (MAX_DEPTH + 1) + "a" + "]" * (MAX_DEPTH + 1), f"{MAX_DEPTH} nested groups"),
         ("a" + "|a" * MAX_ALTERNATIVES, f"more than {MAX_ALTERNATIVES} alternatives"),
         (f"a{{{MAX_COUNT + 1}}}", f"more than {MAX_COUNT} rounds"),
         ("a{99999999999999999999999}", f"more than {MAX_COUNT} rounds"),
         ("a{1,99999999}", f"more than {MAX_COUNT} rounds"),
-        ("(a{200}){200}", "rounds together"),
-        (r"(?iu)[\x{0}-\x{10FFFF}]" * 100, "characters together"),
+        ("(a{200}){200}", "nested repetitions with more than 10000 rounds"),
+        (r"(?iu)[\x{0}-\x{10FFFF}]" * 100, "classes of more than 200000 characters"),
     ],
 )
 def test_limits_are_named(pattern: str, limit: str) -> None:

@@ -66,7 +66,7 @@ def test_every_release_reads_what_every_release_writes(writer: str, reader: str)
     [
         ("0.8.0", r"t\b", r"as 't\\x08'"),
         ("0.8.1", r"t\b", r"as 't\\x08'"),
-        ("0.8.1", 'a"b', "as a fault"),
+        ("0.8.1", 'a"b', "as an error"),
         ("0.8.1", r"t\d", ""),
         ("0.8.2.2", r't\b"/', ""),
         ("1.0.0", r't\b"/', ""),

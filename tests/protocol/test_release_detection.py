@@ -75,7 +75,7 @@ def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
     assert found.profile.release in found.reason
-    assert not found.quarrels
+    assert not found.disagreements
 
 
 def test_what_is_found_is_written_and_read_as_by_default() -> None:
@@ -107,7 +107,7 @@ def test_otherwise_it_is_the_default(
     found = detect(one, owners)
     assert found.profile is DEFAULT
     assert reason in found.reason
-    assert not found.quarrels
+    assert not found.disagreements
 
 
 def test_internal_topics_tell_0_10_from_0_11() -> None:
@@ -126,23 +126,23 @@ def owned(*held: MemberAssignment) -> MemberAssignment:
 def test_round_robin_across_1_0() -> None:
     """A joiner of the other order, who found its share held and gave up, is named."""
     found = detect(TWO, part(TWO, "g_a", OLD))
-    assert list(found.quarrels) == ["g_b"]
-    assert "1.0-1.1" in found.quarrels["g_b"]
+    assert list(found.disagreements) == ["g_b"]
+    assert "1.0-1.1" in found.disagreements["g_b"]
     assert found.profile is DEFAULT
 
 
 def test_round_robin_unlike_ours() -> None:
     """Asked by a member of one order, a group of the other, with one that gave up, is named."""
     found = detect(TWO, part(TWO, "g_a", NEW))
-    assert "where ours is roundrobin of 0.8.2-0.11" in found.quarrels["g_a"]
-    assert "0.8.2-0.11" in found.quarrels["g_b"]
+    assert "this member goes by roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]
+    assert "0.8.2-0.11" in found.disagreements["g_b"]
 
 
 def test_the_profile_that_we_deal_by() -> None:
     """Asked by a member of 1.1.1, its own kind is no stranger, and the other order is."""
-    assert not detect(TWO, all_parts(TWO, NEW), own=NEW).quarrels
+    assert not detect(TWO, all_parts(TWO, NEW), own=NEW).disagreements
     found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
-    assert "where ours is roundrobin of 1.1.1" in found.quarrels["g_a"]
+    assert "this member goes by roundrobin of 1.1.1" in found.disagreements["g_a"]
 
 
 def test_unequal_exclusion_of_internal_topics() -> None:
@@ -154,16 +154,16 @@ def test_unequal_exclusion_of_internal_topics() -> None:
     of_b = taking["g_b"]
     assert not isinstance(of_b, Failure)
     found = detect(one, owned(part(one, "g_a", OLD), of_b))
-    assert list(found.quarrels) == ["g_b"]
-    assert "exclude.internal.topics" in found.quarrels["g_b"]
+    assert list(found.disagreements) == ["g_b"]
+    assert "exclude.internal.topics" in found.disagreements["g_b"]
 
 
 def test_another_strategy() -> None:
     """A group that deals by the other strategy than ours is told from the owner nodes."""
     ranged = GroupInput(RANGE, TWO.registrations, TWO.topics)
     found = detect(TWO, all_parts(ranged, OLD))
-    assert set(found.quarrels) == {"g_a", "g_b"}
-    assert "range" in found.quarrels["g_a"]
+    assert set(found.disagreements) == {"g_a", "g_b"}
+    assert "range" in found.disagreements["g_a"]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_regexes_that_were_written_badly(key: str, said: str) -> None:
     """Doubled escapes, and what two releases read differently, are named even without owners."""
     payload = f'{{"subscription":{{"{key}":1}},"pattern":"white_list"}}'.encode()
     found = detect(GroupInput(RANGE, {"g_a": payload}, {}), {})
-    assert said in found.quarrels.get("g_a", "")
-    assert bool(found.quarrels) is bool(said)
+    assert said in found.disagreements.get("g_a", "")
+    assert bool(found.disagreements) is bool(said)
 
 
 def _captured() -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def test_groups_of_real_members(case: dict[str, Any]) -> None:
     found = detect(group(Strategy(case["strategy"]), members, sizes), owners)
     last = list(members)[-1]
     unlike_us = [name for name, one in case["members"].items() if one["release"] == "1.1.1"]
-    assert set(found.quarrels) == ({last, *unlike_us} if case["failed"] else set())
+    assert set(found.disagreements) == ({last, *unlike_us} if case["failed"] else set())
 
 
 @pytest.mark.parametrize("strategy", Strategy)

@@ -197,7 +197,7 @@ class ExaminedGroup:
         )
         # Where these rules explain all, only registrations that mean two things are left to find.
         left = {} if self._held == rules.parts else self.owners
-        return detect(as_found, left, own=rules.profile if left else DEFAULT).quarrels
+        return detect(as_found, left, own=rules.profile if left else DEFAULT).disagreements
 
     @property
     def _held(self) -> dict[ConsumerId, MemberAssignment]:

@@ -289,7 +289,7 @@ def _show_group(
     parts = assign_each_member(then, as_release)
     found = places(parts, owners)
     if common.output in _PROGRAMS:
-        head = {"release": as_release.release, "reason": reason, "quarrels": finding.quarrels}
+        head = {"release": as_release.release, "reason": reason, "quarrels": finding.disagreements}
         moves = [
             {
                 **dict(zip(("topic", "partition"), one.partition, strict=True)),
@@ -304,7 +304,7 @@ def _show_group(
         columns = COLUMNS if then is now else (*COLUMNS, MOVE)
         common.write([_row(one) for one in found], columns)
         say(f"as {as_release.release}: {reason}")
-        say_all(f"member {consumer}: {why}" for consumer, why in finding.quarrels.items())
+        say_all(f"member {consumer}: {why}" for consumer, why in finding.disagreements.items())
         say_all(_errors(parts))
         say(_moves(found))
     if not all(isinstance(part, dict) for part in parts.values()):

@@ -227,7 +227,7 @@ def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
     group, owners = yield from read_raw_group(
         member.group, member.strategy, exclude_internal=bool(member.internal)
     )
-    quarrels = detect(group, owners, own=member.profile).quarrels
+    quarrels = detect(group, owners, own=member.profile).disagreements
     return (lambda now: Diagnosed(now=now, quarrels=quarrels)) if quarrels else None
 
 

@@ -1,10 +1,11 @@
-"""Who should own what: every member computes this alone, from the same input, with equal results.
+"""The two assignment strategies: which consumer thread should own which partition.
 
-The result must be that of the group's JVM members to the last partition, or claims collide.
+Every member computes the whole assignment alone from the same input. The result must equal that of
+the group's JVM members for every partition, or two members claim the same one.
 
-The range strategy: each topic by itself, in contiguous slices (`RangeAssignor`).
-
-The round-robin strategy: all partitions in hash order, all threads (`RoundRobinAssignor`).
+The range strategy gives each thread contiguous partitions of each topic (Kafka: `RangeAssignor`).
+The round-robin strategy gives all partitions, sorted by a hash code, in turn to all threads
+(`RoundRobinAssignor`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from zkconsumer.protocol.paths import thread_ids
 def assign_range(
     threads: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, str]:
-    """Slice each topic's partitions among its threads; both come sorted, by topic.
+    """Divide each topic's partitions among its threads; both come sorted, by topic.
 
-    The first P mod C threads get one partition more. Slices are of positions, not of numbers, so
-    gaps in the numbering do not matter.
+    The first P mod C threads get one more partition. The division counts positions and not
+    partition numbers, so gaps in the numbering do not matter.
     """
     assignment: dict[TopicPartition, str] = {}
     for topic, of_topic in threads.items():
@@ -42,13 +43,13 @@ def assign_range(
     return assignment
 
 
-# ---- roundrobin ----------------------------------------------------------------------------------
+# ---- round-robin ---------------------------------------------------------------------------------
 
 
 class KeyForm(Enum):
-    """`TopicAndPartition.toString`, whose hash code orders the partitions.
+    """The form of `TopicAndPartition.toString`, whose hash code orders the partitions.
 
-    It changed by accident (KAFKA-5822), so members of both kinds in one group do not agree.
+    It changed unintentionally (KAFKA-5822), so members with different forms in one group disagree.
     """
 
     BRACKET = "[{topic},{partition}]"  # 0.8.2-0.11
@@ -56,11 +57,11 @@ class KeyForm(Enum):
 
 
 class Variant(Enum):
-    """What becomes of members with different subscriptions."""
+    """How round-robin treats members with different subscriptions."""
 
-    RANGE_ONLY = "range"  # 0.8.0-0.8.1: there is no round-robin, range is what it gets
-    IDENTICAL = "identical"  # 0.8.2-0.10.1: refused
-    SKIPPING = "skipping"  # 0.10.2-1.1 (KAFKA-2434): threads without the topic are passed over
+    RANGE_ONLY = "range"  # 0.8.0-0.8.1: round-robin does not exist, range is used instead
+    IDENTICAL = "identical"  # 0.8.2-0.10.1: different subscriptions are an error
+    SKIPPING = "skipping"  # 0.10.2-1.1 (KAFKA-2434): threads without the topic are skipped
 
 
 def assign_roundrobin(
@@ -70,10 +71,10 @@ def assign_roundrobin(
     key_form: KeyForm,
     variant: Variant,
 ) -> dict[TopicPartition, str]:
-    """Deal all partitions out over one circle of all threads; both come sorted, by topic.
+    """Give all partitions in turn to all threads in a circle; both come sorted, by topic.
 
-    Partitions with equal hash codes are dealt by topic and number; in the JVM their order follows
-    a Scala hash map and ZooKeeper's order of children, and cannot be reproduced.
+    Partitions with equal hash codes are ordered by topic and number. In the JVM their order depends
+    on a Scala hash map and on ZooKeeper's order of children, and cannot be reproduced.
     """
     if variant is Variant.IDENTICAL:
         _require_identical(threads)
@@ -95,7 +96,7 @@ def _hash_order(partitions: Mapping[str, Sequence[int]], key_form: KeyForm) -> l
     keyed: list[tuple[int, TopicPartition]] = []
     before, after = key_form.value.split("{partition}")
     for topic in sorted(partitions, key=utf16_key):
-        # Ten thousand keys share few beginnings: hash each of those once.
+        # All keys of a topic share a prefix: hash it once.
         prefix = java_hash(before.format(topic=topic))
         keyed.extend(
             (java_hash(f"{number}{after}", prefix_hash=prefix), TopicPartition(topic, number))
@@ -117,14 +118,14 @@ def _require_identical(threads: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-# ---- assignors -----------------------------------------------------------------------------------
+# ---- both strategies -----------------------------------------------------------------------------
 
 
 __all__ = ["KeyForm", "Strategy", "Variant", "assign"]
 
 
 class Strategy(Enum):
-    """`partition.assignment.strategy`; it must be the same in the whole group."""
+    """`partition.assignment.strategy`; all members of a group must use the same."""
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"

@@ -78,7 +78,7 @@ def assign_each_member(
     for consumer in group.registrations if members is None else members:
         failure = reading.failure_of(consumer)
         if failure is None:
-            whole = _whole(group.strategy, reading, profile) if whole is None else whole
+            whole = _assign_all(group.strategy, reading, profile) if whole is None else whole
         parts[consumer] = failure or (whole if isinstance(whole, Failure) else {})
     if whole is None or isinstance(whole, Failure):
         return parts
@@ -176,7 +176,7 @@ def _partitions(
     return decode_topic(topics[topic], where=topic, profile=profile)
 
 
-def _whole(
+def _assign_all(
     strategy: Strategy, reading: _Reading, profile: Profile
 ) -> Mapping[TopicPartition, ThreadId] | Failure:
     if (

@@ -1,4 +1,4 @@
-"""What one reading of ZooKeeper says about the group, and who should own what by it."""
+"""A group as a member reads it from ZooKeeper, and the assignment computed from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from zkconsumer.protocol.releases import DEFAULT, Profile
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's partition numbers, ascending; `czxid` tells a re-created topic from the old one."""
+    """A topic's partition numbers, ascending; `czxid` changes when the topic is deleted and
+    re-created.
+    """
 
     partitions: tuple[int, ...]
     czxid: int
@@ -23,7 +25,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group as read: not atomic, so it may be torn; every change of it is watched.
+    """The group as a member reads it.
+
+    The reading is not atomic, so the parts may contradict each other; watches report every change.
 
     Attributes:
         members: valid registrations by consumer id.
@@ -31,9 +35,9 @@ class GroupView:
         topics: existing topics that the assignment depends on.
         malformed_topics: topic -> why its znode would fail every JVM member.
         brokers: the registered brokers that can be read, in the order of their ids as strings.
-        matched: for every member that subscribes by a pattern, the topics that match it now, with
-            its number of streams for each.
-        unevaluated: member -> why we cannot tell what its pattern matches, though the JVM can.
+        matched: for every member that subscribes with a pattern, the matching topics, each with
+            its number of streams.
+        unevaluated: member -> why zkconsumer cannot evaluate its pattern, although the JVM can.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -45,7 +49,7 @@ class GroupView:
     unevaluated: Mapping[ConsumerId, str] = field(default_factory=dict)
 
     def counts(self) -> dict[ConsumerId, Mapping[str, int]]:
-        """Every member's topics with their numbers of streams, patterns expanded."""
+        """Return every member's topics with their numbers of streams, patterns expanded."""
         return {
             name: one.subscription if one.pattern is Pattern.STATIC else self.matched.get(name, {})
             for name, one in self.members.items()
@@ -55,10 +59,11 @@ class GroupView:
 def needed_topics(
     counts: Iterable[Mapping[str, int]], own: Mapping[str, int], strategy: Strategy
 ) -> tuple[str, ...]:
-    """The topics that the assignment depends on.
+    """Return the topics that the assignment depends on.
 
-    Range looks at our own; round-robin, from 0.10.2 on (KAFKA-2434), at every topic of the group.
-    Names that ZooKeeper refuses, which a registration may hold before 0.10.2, are left out.
+    Range depends on the member's own topics. From Kafka 0.10.2 on (KAFKA-2434), round-robin depends
+    on every topic of the group. A registration before 0.10.2 may contain names that ZooKeeper
+    rejects; they are left out.
     """
     if strategy is Strategy.RANGE:
         return tuple(sorted(own))
@@ -67,7 +72,11 @@ def needed_topics(
 
 
 def undecidable(view: GroupView) -> tuple[str, str]:
-    """(znode's name, reason) when we cannot compute what the JVM members compute; else ('', '')."""
+    """Return (znode's name, reason) if zkconsumer cannot compute the assignment that JVM members
+    compute.
+
+    Returns ("", "") if it can.
+    """
     for consumer, reason in sorted(view.unevaluated.items()):
         return consumer, reason
     for topic, reason in sorted(view.malformed_topics.items()):
@@ -83,11 +92,11 @@ def assignment(
     strategy: Strategy,
     profile: Profile = DEFAULT,
 ) -> dict[TopicPartition, ThreadId]:
-    """Our own part of the assignment, as every other member computes it too.
+    """Return one member's part of the assignment; every other member computes the same.
 
-    Raises ConfigError when the group's release has no assignment for such subscriptions.
+    Raises ConfigError if the group's release has no assignment for such subscriptions.
     """
-    whole = _whole(view, strategy, profile)
+    whole = _assign_all(view, strategy, profile)
     mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
     return {tp: thread for tp, thread in whole.items() if thread in mine}
 
@@ -95,13 +104,19 @@ def assignment(
 def assignment_of_others(
     view: GroupView, *, consumer: ConsumerId, strategy: Strategy, profile: Profile = DEFAULT
 ) -> dict[TopicPartition, ThreadId]:
-    """What the other members should own of the topics in the view; raises as `assignment`."""
+    """Return what the other members should own of the topics in the view; raises as `assignment`
+    does.
+    """
     mine = view.counts().get(consumer, {})
     own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
-    return {tp: thread for tp, thread in _whole(view, strategy, profile).items() if tp not in own}
+    return {
+        tp: thread for tp, thread in _assign_all(view, strategy, profile).items() if tp not in own
+    }
 
 
-def _whole(view: GroupView, strategy: Strategy, profile: Profile) -> dict[TopicPartition, ThreadId]:
+def _assign_all(
+    view: GroupView, strategy: Strategy, profile: Profile
+) -> dict[TopicPartition, ThreadId]:
     return assign(
         strategy,
         subscriptions=view.counts(),
@@ -112,7 +127,9 @@ def _whole(view: GroupView, strategy: Strategy, profile: Profile) -> dict[TopicP
 
 
 def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
-    """Topics that were deleted and created again since; `known` holds their latest czxid."""
+    """Return the topics that were deleted and re-created since `known`, which holds their last
+    czxid.
+    """
     return frozenset(
         name for name, topic in view.topics.items() if known.get(name, topic.czxid) != topic.czxid
     )

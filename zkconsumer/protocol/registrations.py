@@ -16,13 +16,13 @@ from zkconsumer.protocol.payloads import Payload, Thrown
 from zkconsumer.protocol.releases import DEFAULT, Layout, Profile
 
 _REMEDY = (
-    "the whole group waits, JVM members included, until this member is stopped or its"
-    " registration is mended"
+    "stop this member or repair its registration: until then no member of the group rebalances,"
+    " JVM members included"
 )
 
 
 class Pattern(Enum):
-    """How a registration names its topics; the values are those on the wire."""
+    """How a registration names its topics; the values are those in the znode."""
 
     STATIC = "static"
     WHITE_LIST = "white_list"
@@ -31,13 +31,13 @@ class Pattern(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A member's entry below `ids`.
+    """A member's registration below `ids`.
 
     Attributes:
-        subscription: topic -> number of streams, in the writer's order; of a list pattern one
-            entry, regex -> number of streams.
-        pattern: how to read the keys of `subscription`.
-        timestamp_ms: when it was written, milliseconds since the epoch; no reader needs it.
+        subscription: topic -> number of streams, in the writer's order. With a pattern it
+            has one entry: regular expression -> number of streams.
+        pattern: how to interpret the keys of `subscription`.
+        timestamp_ms: when it was written, in milliseconds since the epoch; no reader uses it.
     """
 
     subscription: Mapping[str, int]
@@ -49,7 +49,7 @@ class Registration:
 
 _NAMED: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _QUOTED: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
-# `Utils.JSONEscapeString`, and Jackson's own.
+# Escapes of Kafka's `Utils.JSONEscapeString`, then those of Jackson.
 _ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     **_NAMED,
     **_QUOTED,
@@ -59,13 +59,13 @@ _JACKSON: Final = {code: f"\\u{code:04X}" for code in range(0x20)} | {**_NAMED, 
 
 
 def encode_registration(registration: Registration, *, profile: Profile = DEFAULT) -> bytes:
-    """The bytes that the release writes (`TopicCount.dbString`, `kafka.utils.Json.encode`).
+    """Return the bytes that the release writes (`TopicCount.dbString`, `kafka.utils.Json.encode`).
 
-    They may mean something else to their readers: `validate_registration` says so before. Needs
-    `timestamp_ms` (else ValueError).
+    Other members may read a different meaning from them; `validate_registration` detects this
+    before. Raises ValueError if `timestamp_ms` is None.
     """
     if registration.timestamp_ms is None:
-        raise ValueError("a registration is written with its time")
+        raise ValueError("a registration needs a timestamp")
     layout, counts = profile.layout, registration.subscription
     is_static = registration.pattern is Pattern.STATIC
     keys = {key: _escaped(key, layout, is_static=is_static) for key in scala_map_order(counts)}
@@ -92,10 +92,11 @@ def _escaped(key: str, layout: Layout, *, is_static: bool) -> str:
 
 
 def validate_registration(registration: Registration, *, profile: Profile) -> None:
-    """Raise ConfigError where members of the release would not read what ours means.
+    r"""Raise ConfigError if members of the release would read another meaning from this
+    registration.
 
-    0.8.0 and 0.8.1 escape nothing, so that `\\b` becomes a backspace; 1.0.1 and later escape
-    regexes twice, so that `\\d` becomes a backslash and a d, for the writer as well.
+    0.8.0 and 0.8.1 escape nothing, so `\\b` becomes a backspace. 1.0.1 and later escape regular
+    expressions twice, so `\\d` becomes a backslash and a d, for the writer as well.
     """
     written = Registration(registration.subscription, registration.pattern, 0)
     try:
@@ -103,14 +104,14 @@ def validate_registration(registration: Registration, *, profile: Profile) -> No
         read = decode_registration(payload, where="", profile=profile)
         fault = "" if read == written else f"as {', '.join(map(shown, read.subscription))}"
     except MalformedZnodeError as error:
-        fault = f"as a fault that ends every rebalance of the group ({error.what})"
+        fault = f"as an error that aborts every rebalance of the group ({error.what})"
     if fault:
         raise ConfigError(
             f"Kafka {profile.release} writes {', '.join(map(shown, written.subscription))} so that"
             f" every member reads it {fault}",
             where="peers.release",
-            remedy="0.8.2.0 to 1.0.0 write it well, and their registrations can be read by all;"
-            " or do without backslashes, quotes and slashes",
+            remedy="use a release from 0.8.2.0 to 1.0.0, whose registrations all releases read"
+            " correctly, or a filter without backslashes, quotes and slashes",
         )
 
 
@@ -120,11 +121,11 @@ def validate_registration(registration: Registration, *, profile: Profile) -> No
 def decode_registration(
     payload: bytes | None, *, where: str, profile: Profile = DEFAULT
 ) -> Registration:
-    """Read a member's registration as members of the release do, or MalformedZnodeError.
+    """Decode a member's registration as members of the release do, or raise MalformedZnodeError.
 
-    As `read_registration`, and two more faults that end the rebalance of every member, as soon as
-    it finds out: a regex without streams, and from 0.10.2 on, where all members read all topics, a
-    topic that ZooKeeper refuses in a path.
+    It rejects two more faults than `read_registration`. Each aborts the rebalance of every member
+    that uses the registration: a regular expression without streams, and, from 0.10.2 on, where all
+    members read all topics, a topic name that ZooKeeper rejects in a path.
     """
     found = read_registration(payload, where=where, profile=profile)
     raw = Payload(payload, where=where, remedy=_REMEDY)
@@ -140,9 +141,9 @@ def decode_registration(
 def read_registration(
     payload: bytes | None, *, where: str, profile: Profile = DEFAULT
 ) -> Registration:
-    """Read a registration (`TopicCount.constructTopicCount`), or raise MalformedZnodeError.
+    """Parse a registration (`TopicCount.constructTopicCount`), or raise MalformedZnodeError.
 
-    An unknown pattern and an empty subscription mean static. Counts of topics are at least 1.
+    An unknown pattern and an empty subscription mean static. Topics have at least 1 stream.
     """
     raw = Payload(payload, where=where, remedy=_REMEDY, parser=profile.parser)
     try:
@@ -171,17 +172,17 @@ def read_registration(
 
 def _counts(raw: Payload, subscription: dict[str, object], pattern: Pattern) -> dict[str, int]:
     if pattern is not Pattern.STATIC:
-        # `Map.head`: nobody looks at the others.
+        # Kafka uses only `Map.head` and ignores the other entries.
         head = scala_map_order(subscription)[0]
         return {head: _count(raw, head, subscription[head])}
     counts = {name: count for name, count in subscription.items() if type(count) is int}
     if len(counts) < len(subscription) or not all(0 < n <= MAX_INT32 for n in counts.values()):
-        # Of several faults the JVM meets the first in its map's order.
+        # The JVM fails at the first fault in the order of its map.
         for name in scala_map_order(subscription):
             if _count(raw, name, subscription[name]) < 1:
                 raise raw.malformed(f"{shown(name)} has no streams", Thrown.ASSERTION)
     if sum(counts.values()) > MAX_STREAMS:
-        raise raw.malformed(f"a registration asks for more than {MAX_STREAMS} streams")
+        raise raw.malformed(f"a registration has more than {MAX_STREAMS} streams")
     return counts
 
 
@@ -194,7 +195,7 @@ def _count(raw: Payload, name: str, count: object) -> int:
 
 
 def _timestamp(value: object) -> int | None:
-    """The time of a registration, which every JVM writes as a string and other clients may not."""
+    """Return the timestamp: the JVM writes it as a string, other clients may write a number."""
     if isinstance(value, str):
         try:
             return parse_int64(value)

@@ -1,8 +1,10 @@
-"""Which release's rules explain who owns what, and who goes by other rules than the rest.
+"""Detect from the owner znodes which Kafka release's rules a group follows, and which members
+differ.
 
-Nothing in ZooKeeper says which release a member is of. But where releases deal differently, the
-owner nodes of a settled group show it: a member owns what its own rules give it, neither more nor
-less. Range without wildcards is the same in all releases, and then there is nothing to find out.
+ZooKeeper does not store the releases of members. Where the rules of two releases give different
+assignments, the owner znodes of a settled group show the release: a member owns exactly what its
+rules assign to it. Range without patterns is the same in all releases, so nothing can be
+detected there.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
-# What owner nodes can tell apart; in the rest they are like DEFAULT, whose registrations every
-# release reads, and which reads those of every release.
+# The profiles that owner znodes can distinguish. In all other respects they equal DEFAULT, whose
+# registrations every release can read, and which can read those of every release.
 _FORMS: Final = (
     DEFAULT,
     replace(DEFAULT, release="0.8.2-0.10", internal_topics=frozenset({"__consumer_offsets"})),
@@ -36,22 +38,23 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DetectedRelease:
-    """What the owner nodes say.
+    """The result of `detect`.
 
     Attributes:
-        profile: to use with `peers.release=auto`.
-        reason: why this one, in a sentence.
-        quarrels: member -> why it cannot agree with others (or with us), in a sentence.
+        profile: the profile to use with `peers.release=auto`.
+        reason: why this profile, in one sentence.
+        disagreements: member -> why it disagrees with the other members or with this one, in one
+            sentence.
     """
 
     profile: Profile
     reason: str
-    quarrels: Mapping[ConsumerId, str]
+    disagreements: Mapping[ConsumerId, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One way to deal, and what it gives to each member (`parts`)."""
+    """One set of assignment rules, and the partitions that they assign to each member (`parts`)."""
 
     profile: Profile
     strategy: Strategy
@@ -68,34 +71,43 @@ class Rules:
 def detect(
     group: GroupInput, owners: Mapping[TopicPartition, ThreadId], *, own: Profile = DEFAULT
 ) -> DetectedRelease:
-    """Find the rules that explain the owner nodes, and the members that go by others.
+    """Return the rules that explain the owner znodes, and the members that follow other rules.
 
-    `group` says our own settings and holds everybody's registration, ours as well if we have one;
-    `own` is how we deal now, if we do. Where the nodes do not tell, the profile is DEFAULT. A group
-    that is not at rest may look like one that cannot agree: ask again before you say so.
+    A group that is still rebalancing may look like one whose members disagree: detect again before
+    you report a disagreement.
+
+    Args:
+        group: this member's settings, and the registrations of all members, including its own if it
+            is registered.
+        owners: the thread id in each owner znode.
+        own: the rules that this member follows now.
+
+    Returns:
+        The detected release. Its profile is DEFAULT if the owner znodes fit no release, or all.
     """
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
-    quarrels = {one: why for one, payload in payloads.items() if (why := _misread(payload))}
+    disagreements = {one: why for one, payload in payloads.items() if (why := _ambiguity(payload))}
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in registered}
     for tp, thread in owners.items():
         held.setdefault(consumer_of(thread), {})[tp] = thread
     if not owners:
-        unknown = "nobody owns a partition"
+        unknown = "nobody owns a partition yet"
     elif None in registered.values():
         unreadable = (shown(one) for one, found in registered.items() if found is None)
         unknown = f"the registration of {', '.join(unreadable)} cannot be read"
     elif len(held) > len(registered):
         unknown = "some owners are not registered"
     else:
-        return _explained(group, held, _forms(own), registered.values(), quarrels)
-    return DetectedRelease(DEFAULT, f"default: {unknown}", quarrels)
+        return _detected(group, held, _candidates(own), registered.values(), disagreements)
+    return DetectedRelease(DEFAULT, f"default: {unknown}", disagreements)
 
 
 def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rules:
-    """The rules that explain the owner nodes: all of them, or else those of most members.
+    """Return the rules that explain the owner znodes of all members, or else of most members.
 
-    Of several that do as well the first counts, and that is what `group` says, of DEFAULT.
+    Of several equally good rules it returns the first; those in `group` with the DEFAULT release
+    come first.
     """
     held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
     for tp, thread in owners.items():
@@ -109,40 +121,44 @@ def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rul
             best, most = rules, explained
         if explained == len(held):
             break
-    assert best is not None, "there are always some"
+    assert best is not None, "there are always rules"
     return best
 
 
-def _forms(own: Profile) -> Sequence[Profile]:
-    """How members may deal, we first."""
-    mine = own.key_form, own.internal_topics
-    return own, *(one for one in _FORMS if (one.key_form, one.internal_topics) != mine)
+def _candidates(own: Profile) -> Sequence[Profile]:
+    """Return the profiles to try, this member's own first."""
+    known = own.key_form, own.internal_topics
+    return own, *(one for one in _FORMS if (one.key_form, one.internal_topics) != known)
 
 
-def _explained(
+def _detected(
     group: GroupInput,
     held: Mapping[ConsumerId, MemberAssignment],
     forms: Sequence[Profile],
     registered: Iterable[Registration | None],
-    quarrels: dict[ConsumerId, str],
+    disagreements: dict[ConsumerId, str],
 ) -> DetectedRelease:
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
     rules = _all_rules(group, forms, has_patterns)
     ours = list(islice(rules, len(forms)))
-    fitting = [one for one in ours if one.parts == held]
-    if len(fitting) == len(ours):
-        return DetectedRelease(DEFAULT, "default: all releases would own the same", quarrels)
-    if fitting:
-        releases = " and ".join(one.profile.release for one in fitting)
+    matching_rules = [one for one in ours if one.parts == held]
+    if len(matching_rules) == len(ours):
+        same = "default: members of all releases would own the same partitions"
+        return DetectedRelease(DEFAULT, same, disagreements)
+    if matching_rules:
+        releases = " and ".join(one.profile.release for one in matching_rules)
         return DetectedRelease(
-            fitting[0].profile, f"the owner nodes are those of {releases}", quarrels
+            matching_rules[0].profile, f"the owner znodes match {releases}", disagreements
         )
-    quarrels |= _quarrels(ours[0], [*ours, *rules], held)
-    return DetectedRelease(DEFAULT, "default: no release explains all owner nodes", quarrels)
+    disagreements |= _disagreements(ours[0], [*ours, *rules], held)
+    return DetectedRelease(DEFAULT, "default: no release explains all owner znodes", disagreements)
 
 
 def _all_rules(group: GroupInput, forms: Sequence[Profile], has_patterns: bool) -> Iterator[Rules]:
-    """All there are, those of our own settings first; without patterns nothing internal counts."""
+    """Yield all rules, those of this member's settings first.
+
+    Without patterns the internal topics make no difference.
+    """
     mine = group.exclude_internal
     for strategy in (group.strategy, *(one for one in Strategy if one is not group.strategy)):
         for exclude in (mine, not mine) if has_patterns else (True,):
@@ -151,15 +167,16 @@ def _all_rules(group: GroupInput, forms: Sequence[Profile], has_patterns: bool) 
                 yield Rules(profile, strategy, exclude, assign_each_member(changed, profile))
 
 
-def _quarrels(
+def _disagreements(
     own: Rules, rules: list[Rules], held: Mapping[ConsumerId, MemberAssignment]
 ) -> Iterator[tuple[ConsumerId, str]]:
-    """Members whose nodes other rules explain than the rest's.
+    """Yield the members whose owner znodes fit other rules than those of the other members.
 
-    The rest is what most members go by, of several rules the nearest to ours. A member may hold a
-    part of its share alone (`rebalance.mode=incremental`), which tells only where another holds all
-    of its own. One that owns nothing is suspect if it lets free partitions lie that the rest's
-    rules give it, and other rules give it what others hold: it tried, and gave up.
+    The common rules are those that explain most members; of several, those nearest to this
+    member's. A member with `rebalance.mode=incremental` may own only a part of its share. Such a
+    part counts only if another member owns all of its share. A member that owns nothing is reported
+    if both are true: partitions that the common rules assign to it are free, and other rules assign
+    to it partitions that other members own. It has tried to claim those, and failed.
     """
     owning = [consumer for consumer, part in held.items() if part]
     common = max(rules, key=lambda r: sum(r.parts[one] == held[one] for one in owning))
@@ -168,7 +185,11 @@ def _quarrels(
     if common is not own and common.parts != own.parts:
         for consumer in owning:
             if common.parts[consumer] == held[consumer] != own.parts[consumer]:
-                yield consumer, f"it owns what {common} gives it, where ours is {own}"
+                yield (
+                    consumer,
+                    f"it owns the partitions that {common} assigns to it, but this member goes by"
+                    f" {own}",
+                )
     for consumer, part in held.items():
         due = common.parts[consumer]
         if part == due or isinstance(due, Failure):
@@ -179,31 +200,35 @@ def _quarrels(
                 continue
             partly = known and part.items() <= wanted.items() and not part.items() <= due.items()
             if part and (part == wanted or partly):
-                yield consumer, f"it owns what {other} gives it, where others go by {common}"
+                yield (
+                    consumer,
+                    f"it owns the partitions that {other} assigns to it, but the other members go"
+                    f" by {common}",
+                )
                 break
             if not part and taken.isdisjoint(due) and not taken.isdisjoint(wanted):
                 yield (
                     consumer,
-                    (
-                        f"it claims nothing of what {common} gives it, by which others go; if "
-                        "it goes"
-                        f" by {other}, others own what it wants"
-                    ),
+                    # The stories in tests/traces contain this text.
+                    f"it claims nothing of what {common} gives it, by which others go; if it goes"
+                    f" by {other}, others own what it wants",
                 )
                 break
 
 
-def _misread(payload: bytes | None) -> str:
-    """Why a registration means nothing, or not the same to everybody; "" if it does."""
+def _ambiguity(payload: bytes | None) -> str:
+    """Return why a registration means nothing, or different things to different releases; "" if
+    neither.
+    """
     scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
     if scala is None or jackson is None:
-        return ""  # then it fails some members, who throw and own nothing
+        return ""  # some releases throw an exception for it, and their members own nothing
     if (scala.pattern, scala.subscription) != (jackson.pattern, jackson.subscription):
         return "its registration means one thing to 0.8-0.11 and another to 1.0-1.1"
     if scala.pattern is not Pattern.STATIC and any(r"\\" in regex for regex in scala.subscription):
         return (
-            "its regex asks for a backslash, which no topic has: 1.0.1 and later write regexes"
-            " escaped twice"
+            "its regular expression matches only topics with a backslash, and no topic has one:"
+            " Kafka 1.0.1 and later write regular expressions escaped twice"
         )
     return ""
 

@@ -1,7 +1,7 @@
-"""What differs from one Kafka release to the next, as far as a peer or a tool can see it.
+"""The differences between Kafka releases that another member or a tool can observe.
 
-A `Profile` is one column of that table. What a release keeps to itself, such as its deadlocks and
-the version of its fetch requests, is in no profile.
+A `Profile` holds these differences for one release. Differences that other members cannot observe,
+for example a deadlock or the version of a fetch request, are in no profile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer.protocol.assignors import KeyForm, Variant
 
 
 class Layout(Enum):
-    """How a registration is written (`TopicCount`, `kafka.utils.Json.encode`)."""
+    """How a release writes a registration (`TopicCount`, `kafka.utils.Json.encode`)."""
 
     SORTED = "keys in alphabetical order, blanks, nothing escaped"  # 0.8.0
     UNESCAPED = "compact, nothing escaped"  # 0.8.1
@@ -24,9 +24,9 @@ class Layout(Enum):
 
 
 class Parser(Enum):
-    """What reads a registration and a topic (`kafka.utils.Json.parseFull`)."""
+    """How a release parses a registration and a topic (`kafka.utils.Json.parseFull`)."""
 
-    ANY = "whatever one of them takes and none takes for something else"
+    ANY = "accepts what one of the others accepts, unless two of them read it differently"
     SCALA = "Scala's JSON, numbers of 32 bits"  # 0.8.0-0.11
     JACKSON = "Jackson"  # 1.0.0 (KAFKA-1595)
     JACKSON_TWICE = "Jackson, and again with all backslashes doubled"  # 1.0.1-1.1.1
@@ -34,15 +34,15 @@ class Parser(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How members of one release act on each other.
+    """The behaviour of a release's members that other members can observe.
 
     Attributes:
-        release: as `profile` takes it.
-        layout: how it writes registrations.
-        parser: what it takes for a registration or a topic.
-        internal_topics: what `exclude.internal.topics` keeps from wildcards.
-        key_form, variant: its round-robin. A member of Variant.SKIPPING reads every topic of the
-            group in range, too; others read their own topics alone.
+        release: the release, as `profile` accepts it.
+        layout: how members write registrations.
+        parser: how members parse registrations and topics.
+        internal_topics: the topics that `exclude.internal.topics` hides from patterns.
+        key_form, variant: the rules of round-robin. Even with range, a member of Variant.SKIPPING
+            reads every topic of the group; other members read only their own topics.
     """
 
     release: str
@@ -56,8 +56,8 @@ class Profile:
 _OFFSETS: Final = frozenset({"__consumer_offsets"})
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
-# What holds of a group whose release nobody named: one of 0.10.2 to 0.11, and of 0.8.2 to 0.10.1
-# where the two do not differ. It reads what any release takes.
+# The profile of a group whose release is not configured: it behaves as 0.10.2 to 0.11, and as 0.8.2
+# to 0.10.1 where these do not differ. It parses what any release accepts.
 DEFAULT: Final = Profile(
     "0.8.2-0.11", Layout.ESCAPED, Parser.ANY, _INTERNAL, KeyForm.BRACKET, Variant.SKIPPING
 )
@@ -95,9 +95,9 @@ RELEASES: Final = tuple(_PROFILES)
 
 
 def profile(release: str) -> Profile:
-    """The profile of a release: its whole name, or a beginning that leaves no doubt (`0.11`).
+    """Return the profile of a release: its full name, or an unambiguous prefix (`0.11`).
 
-    Raises ConfigError for another name, and for a beginning of releases that differ (`1.0`).
+    Raises ConfigError for another name, and for a prefix whose releases differ (`1.0`).
     """
     named = _PROFILES.get(release)
     if named is not None:
@@ -105,14 +105,14 @@ def profile(release: str) -> Profile:
     meant = [one for name, one in _PROFILES.items() if name.startswith(f"{release}.")]
     if not meant:
         raise ConfigError(
-            f"{release!r} is no release that has this consumer",
+            f"{release!r} is not a Kafka release with the old consumer",
             where="peers.release",
-            remedy=f"one of {', '.join(RELEASES)}",
+            remedy=f"use one of {', '.join(RELEASES)}",
         )
     if any(replace(one, release="") != replace(meant[0], release="") for one in meant):
         raise ConfigError(
-            f"the releases of {release} differ",
+            f"the releases that begin with {release} differ",
             where="peers.release",
-            remedy=f"one of {', '.join(one.release for one in meant)}",
+            remedy=f"use one of {', '.join(one.release for one in meant)}",
         )
     return meant[-1]

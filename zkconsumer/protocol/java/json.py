@@ -1,15 +1,19 @@
-r"""Reading JSON as Jackson does for Kafka 1.0-1.1: strict but for what stands behind the value.
+r"""Parse JSON as the JVM consumer's two parsers do, with bounded work.
 
-Where the text is no JSON, Kafka 1.0.1 and later double all backslashes and try again, for the sake
-of regexes that 0.8.1 wrote unescaped.
+Scala's `JSON.parseFull` reads every znode in Kafka 0.8.2-0.11. Its dialect differs from JSON:
 
-Reading JSON as the JVM consumer's parser does, with bounded work.
+- An unknown escape means its characters: `\d` is a backslash and a d. Kafka 0.8.1 wrote regular
+  expressions unescaped.
+- Raw control characters other than the line feed may occur in strings, and every control character
+  is a blank between tokens.
+- `- 1` is a number.
+- The last of several equal keys wins.
+- The top-level value must be an object or an array.
+- With `parse_scala_int32`, a number that is not an int32 makes the whole text invalid.
 
-The dialect is that of Scala's `JSON.parseFull`, which Kafka 0.8.2-0.11 use on every znode:
-unknown escapes stand for themselves (`\d` is a backslash and a d: 0.8.1 wrote regexes so), raw
-control characters but the line feed may stand in strings, every control character is a blank
-between tokens, `- 1` is a number, the last of equal keys wins, and only an object or an array can
-stand at the top. There a number that is no int32 makes the whole text a fault, wherever it stands.
+Jackson reads every znode in Kafka 1.0-1.1. It is strict, but ignores text after the first value. If
+it rejects the text, Kafka 1.0.1 and later double all backslashes and parse again, because Kafka
+0.8.1 wrote regular expressions unescaped.
 """
 
 from __future__ import annotations
@@ -20,15 +24,17 @@ from itertools import accumulate
 
 from zkconsumer.protocol.java import text
 
-# ---- scalajson -----------------------------------------------------------------------------------
+# ---- Scala's parser ------------------------------------------------------------------------------
 
 
-# Levels of brackets. Kafka writes four at most; the JVM's recursive parser ends in a
-# StackOverflowError at some thousand. Deeper text raises RecursionError, whatever the interpreter.
+# Maximum number of nested brackets; a deeper text raises RecursionError, whatever the interpreter's
+# own limit is. Kafka writes at most four levels. The JVM's recursive parser throws
+# StackOverflowError at some thousand levels.
 MAX_NESTING = 64
 
-# Characters. An int64 with its sign has 20; longer integers become floats (`inf` in the end), which
-# no reader takes for a count, and never cost the quadratic time of a conversion.
+# Maximum number of characters of an integer: an int64 with its sign has 20. A longer integer
+# becomes a float (or `inf`), which no decoder accepts as a count. This avoids a conversion in
+# quadratic time.
 MAX_INTEGER_LENGTH = 20
 
 _STRING = r'"(?:[^"\\]++|\\.?)*+"?'  # possessive: linear even when the closing quote is missing
@@ -43,19 +49,19 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})?')
 
 
 class NotInt32Error(Exception):
-    """A number that `toInt` refuses (JVM: NumberFormatException)."""
+    """A number that Scala's `toInt` rejects (JVM: NumberFormatException)."""
 
 
 def parse_scala(text: str) -> dict[str, object] | list[object]:
-    """Parse one object or array, with any number, as in Jackson.
+    """Parse one object or array, and accept any number, as Jackson does.
 
-    Raises ValueError where the JVM finds the text unparsable, RecursionError beyond MAX_NESTING.
+    Raises ValueError where the JVM cannot parse the text, and RecursionError beyond MAX_NESTING.
     """
     return _parsed(text, _LAX)
 
 
 def parse_scala_int32(text: str) -> dict[str, object] | list[object]:
-    """Parse one object or array; raises NotInt32Error as well (`kafka.utils.Json.parseFull`)."""
+    """Parse one object or array; also raises NotInt32Error (`kafka.utils.Json.parseFull`)."""
     return _parsed(text, _STRICT)
 
 
@@ -78,7 +84,7 @@ def require_shallow(text: str) -> None:
 
 
 def _strict(match: re.Match[str]) -> str:
-    """Turn what only the JVM's parser understands into what Python's does."""
+    """Rewrite what only Scala's parser accepts into JSON that Python's parser accepts."""
     string = match["string"]
     if string is None:
         return match["minus"] or " "
@@ -88,12 +94,12 @@ def _strict(match: re.Match[str]) -> str:
 
 
 def lax_integer(digits: str) -> int | float:
-    """Any integer, in bounded time."""
+    """Convert an integer of any length in bounded time."""
     return int(digits) if len(digits) <= MAX_INTEGER_LENGTH else float(digits)
 
 
 def refuse_constant(constant: str) -> object:
-    """Refuse NaN and the infinities, which Python's decoder would take."""
+    """Reject NaN and the infinities, which Python's decoder would accept."""
     raise ValueError(f"{constant} is not JSON")
 
 
@@ -110,23 +116,25 @@ _STRICT = json.JSONDecoder(
 )
 
 
-# ---- jackson -------------------------------------------------------------------------------------
+# ---- Jackson -------------------------------------------------------------------------------------
 
 
 _BLANKS = " \t\n\r"
 
 
 def parse_jackson(text: str) -> object:
-    """Parse the first value (`ObjectMapper.readTree`).
+    """Parse the first value in the text (`ObjectMapper.readTree`).
 
-    Raises ValueError where Jackson finds the text unparsable, RecursionError for too many levels.
+    Raises ValueError where Jackson cannot parse the text, and RecursionError beyond MAX_NESTING.
     """
     require_shallow(text)
     return _DECODER.raw_decode(text.lstrip(_BLANKS))[0]
 
 
 def parse_jackson_twice(text: str) -> object:
-    """Parse, if need be with all backslashes doubled (`kafka.utils.Json.parseFull`, 1.0.1)."""
+    """Parse as Jackson; if that fails, with all backslashes doubled (`kafka.utils.Json.parseFull`,
+    1.0.1).
+    """
     try:
         return parse_jackson(text)
     except ValueError:

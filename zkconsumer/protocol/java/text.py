@@ -1,8 +1,8 @@
 """Strings and numbers as the JVM treats them: UTF-16 order, hash codes, number parsing, map order.
 
-Members of a group agree only if they sort and hash alike, so these few rules are part of the
-protocol. They are those of `java.lang.String`, `Integer`, `Long` and Scala 2.10/2.11's immutable
-`HashMap`, on which the Kafka 0.8.2-1.1 consumer is built.
+Members of a group agree on the assignment only if they sort and hash alike, so these rules are part
+of the protocol. They are those of `java.lang.String`, `Integer`, `Long` and the immutable `HashMap`
+of Scala 2.10 and 2.11, which the Kafka 0.8.2-1.1 consumer uses.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Iterable
 MIN_INT32, MAX_INT32 = -(2**31), 2**31 - 1
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 
-# The longest text that is tried as a number, in characters without leading ASCII zeros: an int64
-# has 19 digits, more can only be padding in other scripts' zeros. Longer text is not a number.
+# Maximum number of characters of a number, without leading ASCII zeros; a longer text is not a
+# number. An int64 has 19 digits; more can only be leading zeros of another script.
 MAX_NUMBER_LENGTH = 64
 
-# Java looks at single UTF-16 units, so digits beyond U+FFFF are no digits to it.
+# Java examines single UTF-16 units, so it does not recognise digits beyond U+FFFF.
 _NUMBER = re.compile(r"([+-]?)(\d+)")
 _SUPPLEMENTARY = re.compile("[\U00010000-\U0010ffff]")
 
-# Scala keeps insertion order in its small maps (`Map1`..`Map4`) and hashes from the fifth entry on.
+# Scala's small maps (`Map1`..`Map4`) keep the insertion order; larger ones are hash maps.
 _SCALA_SMALL_MAP = 4
 
 
 def utf16_key(text: str) -> bytes:
-    """Sort key that orders strings as `String.compareTo` does, by UTF-16 code units."""
+    """Return a sort key that orders strings as `String.compareTo` does, by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def java_hash(text: str, *, prefix_hash: int = 0) -> int:
-    """`String.hashCode`: signed 32-bit, 31*h + unit.
+    """Return `String.hashCode`: signed 32-bit, 31*h + unit.
 
-    `prefix_hash` continues from the hash of what stands before `text`.
+    `prefix_hash` is the hash of the characters before `text`.
     """
     raw = text.encode("utf-16-be", "surrogatepass")
     value = prefix_hash
@@ -44,17 +44,17 @@ def java_hash(text: str, *, prefix_hash: int = 0) -> int:
 
 
 def parse_int32(text: str) -> int:
-    """`Integer.parseInt`; raises ValueError where Java raises NumberFormatException."""
+    """Parse as `Integer.parseInt`; raise ValueError where Java throws NumberFormatException."""
     return _parse(text, MIN_INT32, MAX_INT32)
 
 
 def parse_int64(text: str) -> int:
-    """`Long.parseLong`; raises ValueError where Java raises NumberFormatException."""
+    """Parse as `Long.parseLong`; raise ValueError where Java throws NumberFormatException."""
     return _parse(text, MIN_INT64, MAX_INT64)
 
 
 def _parse(text: str, low: int, high: int) -> int:
-    """An optional sign and decimal digits of any script; no blanks, no underscores."""
+    """Parse an optional sign and decimal digits of any script, without blanks or underscores."""
     match = _NUMBER.fullmatch(text)
     if match is None or _SUPPLEMENTARY.search(text):
         raise ValueError("not a decimal number")
@@ -68,11 +68,12 @@ def _parse(text: str, low: int, high: int) -> int:
 
 
 def scala_map_order(keys: Iterable[str]) -> list[str]:
-    """The keys in the order in which a Scala immutable Map, filled in this order, iterates.
+    """Return the keys in the order in which a Scala immutable Map iterates, if filled in this
+    order.
 
-    Up to four entries that is insertion order; from five on it is a hash trie's: five bits of the
-    scrambled hash code a level, lowest first (`HashMap.improve`). Keys with equal hash codes keep
-    their order here; nothing is known about theirs in the JVM.
+    Up to four entries the order is that of insertion. From five entries on it is that of a hash
+    trie: five bits of the scrambled hash code per level, lowest bits first (`HashMap.improve`).
+    Keys with equal hash codes keep their order here; their order in the JVM is unknown.
     """
     ordered = list(keys)
     return ordered if len(ordered) <= _SCALA_SMALL_MAP else sorted(ordered, key=_trie_position)

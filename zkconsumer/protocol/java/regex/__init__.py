@@ -1,9 +1,10 @@
 """Java's regular expressions (`java.util.regex`, `String.matches`) on top of the `regex` library.
 
-A pattern is parsed as Java parses it and written anew for `regex`, with every set of characters
-spelled out. The yardstick is Java 11; what its releases read differently, and what `regex` cannot
-do as Java does, is refused (UnsupportedFilterError). Both know Unicode, of different years: a
-character that Unicode has had for less long than the group's JVMs may be classed differently.
+`Parser` parses a pattern as Java does, and `text_of` writes an equivalent pattern for `regex`, with
+every set of characters spelled out. The reference is Java 11. A pattern that Java's releases read
+differently, or that `regex` cannot match as Java does, raises UnsupportedFilterError. Java and
+`regex` know different versions of Unicode, so they may classify a recently added character
+differently.
 """
 
 from __future__ import annotations
@@ -25,35 +26,35 @@ from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
 from zkconsumer.protocol.java.regex.syntax_tree import rounds, text_of
 
-# Characters of a pattern: room for a list of hundreds of topics, and parsed and compiled within
-# half a second. Longer ones raise FilterTooCostlyError.
+# Maximum number of characters of a pattern; a longer one raises FilterTooCostlyError. It is enough
+# for a list of hundreds of topics, and is parsed and compiled within half a second.
 MAX_LENGTH = 16_384
 
-# Rounds of counted repetitions within each other, multiplied: (a{100}){100} has 10,000. More raise
-# FilterTooCostlyError, since `regex` keeps a record of each while it matches.
+# Maximum product of nested counted repetitions: (a{100}){100} has 10,000. More raise
+# FilterTooCostlyError, because `regex` stores every iteration while it matches.
 MAX_ROUNDS = 10_000
 
-# Characters of what is written for `regex`; classes in any case of letters and many families make
-# it longer than the pattern. `regex` compiles this much within a second; more raises
-# FilterTooCostlyError.
+# Maximum number of characters of the pattern written for `regex`; a longer one raises
+# FilterTooCostlyError. It is longer than the original if that has case-insensitive classes or many
+# Unicode properties. `regex` compiles 200,000 characters within a second.
 MAX_WRITTEN = 200_000
 
-# Compiled patterns that are kept. A group has few; the least used is compiled anew.
+# Number of compiled patterns in the cache; a group has few. Others are compiled again.
 _REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class JavaPattern:
-    """A compiled pattern; `text` is what was written for `regex`."""
+    """A compiled pattern; `text` is the pattern written for `regex`."""
 
     text: str
     _compiled: Any
 
     def matches(self, texts: Sequence[str], *, timeout_s: float) -> list[bool]:
-        """Which texts match as a whole (`String.matches`).
+        """Return for each text whether the whole text matches (`String.matches`).
 
-        TimeoutError after `timeout_s` seconds of the process's time, for all texts together: they
-        are matched in one go. None of them may hold SEPARATOR.
+        All texts are matched in one call; none of them may contain SEPARATOR. Raises TimeoutError
+        after `timeout_s` seconds of the process's processor time.
         """
         joined = "".join(text + SEPARATOR for text in texts)
         found = self._compiled.findall(joined, timeout=timeout_s)
@@ -64,14 +65,14 @@ class JavaPattern:
 
 @lru_cache(maxsize=_REMEMBERED)
 def compile_java(pattern: str) -> JavaPattern:
-    """Compile a pattern of Java's syntax.
+    """Compile a pattern in Java's syntax.
 
-    Raises InvalidFilterError where Java raises PatternSyntaxException, UnsupportedFilterError for
-    what cannot be done here as Java does it, FilterTooCostlyError beyond a limit.
+    Raises InvalidFilterError where Java throws PatternSyntaxException, UnsupportedFilterError for a
+    pattern that cannot be matched as in Java, and FilterTooCostlyError beyond a limit.
     """
     if len(pattern) > MAX_LENGTH:
         raise FilterTooCostlyError(
-            f"a regex of {len(pattern)} characters, and {MAX_LENGTH} are allowed"
+            f"the regex has {len(pattern)} characters; the limit is {MAX_LENGTH}"
         )
     try:
         text = _translated(pattern)
@@ -89,7 +90,7 @@ def compile_java(pattern: str) -> JavaPattern:
 
 
 def _short(pattern: str) -> str:
-    """As it stands, if it can be printed in a line; else its beginning, quoted."""
+    """Return the pattern itself if it fits in a line and is printable, else its start, quoted."""
     return pattern if len(pattern) <= 80 and pattern.isprintable() else shown(pattern)
 
 
@@ -97,13 +98,13 @@ def _translated(pattern: str) -> str:
     parser = Parser(pattern)
     tree = parser.parse()
     if rounds(tree) > MAX_ROUNDS:
-        raise FilterTooCostlyError(f"repetitions of more than {MAX_ROUNDS} rounds together")
+        raise FilterTooCostlyError(f"nested repetitions with more than {MAX_ROUNDS} rounds")
     text = text_of(tree, frozenset(parser.referenced))
     if len(text) > MAX_WRITTEN:
-        raise FilterTooCostlyError(f"sets of more than {MAX_WRITTEN} characters together")
+        raise FilterTooCostlyError(f"character classes of more than {MAX_WRITTEN} characters")
     return text
 
 
 def _for_many(text: str) -> str:
-    """Matches one text and the separator after it, which is the last group if the text was hit."""
+    """Return a pattern for a text and its separator; its last group is set if the text matches."""
     return f"(?:{text})(\\uDFFF)|[^\\uDFFF]*+\\uDFFF"

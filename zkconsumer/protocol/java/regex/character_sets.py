@@ -1,16 +1,15 @@
-r"""Sets of characters: how they are put together, and how the `regex` library is told of them.
+r"""Sets of characters in Java's patterns, and how they are written for the `regex` library.
 
-A set is an expression, since a class of Java's is parsed before all of its characters are known
-(`Bits`). Its text is a bracketed set of `regex`'s version 1, with every character escaped.
+A set is an expression, because Java parses a class before it knows all of its characters (`Bits`).
+Its text is a bracketed set of `regex`'s version 1, with every character escaped.
 
-Names of Unicode's blocks and scripts as `Character.UnicodeBlock` and `UnicodeScript` know them.
+The tables below list the blocks and scripts of Unicode that `Character.UnicodeBlock` and
+`UnicodeScript` know in Java 11 (Unicode 10), in capitals; Java ignores the case of these names. A
+name that is not listed raises UnsupportedFilterError, because another release of Java may know it.
+Two kinds are left out: blocks beyond U+FFFF, because ZooKeeper rejects such characters in a path
+and so in a topic, and names with blanks, because a filter cannot contain blanks.
 
-Those of Java 11 (Unicode 10), in capitals: Java takes them in any case. A block or script that is
-not listed here is refused, not guessed: other releases of Java may know it. Blocks beyond U+FFFF
-are left out, since ZooKeeper refuses such characters in a path, and so in a topic. Names with
-blanks are left out because a filter cannot hold blanks.
-
-Java's named and predefined sets of characters: `\p{...}`, `\d`, `\h`, and their like.
+The last section has the predefined sets and properties: `\p{...}`, `\d`, `\h` and others.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError, shown
 
 
 class Mode(Flag):
-    """The inline flags that a position of a pattern is under."""
+    """The inline flags that apply at a position of a pattern."""
 
     NONE = 0
     CASE_INSENSITIVE = auto()  # i
@@ -40,21 +39,21 @@ class Mode(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What stands between the brackets of a set."""
+    """The text between the brackets of a set."""
 
     body: str
 
 
 @dataclass(slots=True)
 class Bits:
-    """The single characters below U+0100 of one class; it grows while the class is parsed."""
+    """The single characters below U+0100 of one class; the parser adds to it."""
 
     codes: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Characters of either set."""
+    """The characters of either set."""
 
     left: CharSet
     right: CharSet
@@ -62,7 +61,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """Characters of both sets."""
+    """The characters of both sets."""
 
     left: CharSet
     right: CharSet
@@ -70,31 +69,31 @@ class Intersection:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """All other characters."""
+    """All characters that are not in the set."""
 
     inner: CharSet
 
 
 CharSet = Text | Bits | Union | Intersection | Negation
 
-# Separates the topics that are matched in one go. ZooKeeper refuses surrogates in a path, so no
-# topic holds it; no set that is written into a pattern holds it either.
+# Separates the topics that are matched in one call. ZooKeeper rejects surrogates in a path, so no
+# topic contains it. No set written for `regex` contains it either.
 SEPARATOR = "\udfff"
 
 
-# One character, as `escaped` writes it, that is not SEPARATOR.
+# One character other than SEPARATOR, as `escaped` writes it.
 _ONE = regex.compile(r"[0-9A-Za-z]|\\u(?!DFFF)[0-9A-F]{4}|\\U[0-9A-F]{8}")
 
 
 def escaped(code: int) -> str:
-    """One character as `regex` reads it in a set and outside of one."""
+    """Return one character as `regex` reads it, inside and outside of a set."""
     if chr(code).isascii() and chr(code).isalnum():
         return chr(code)
     return f"\\U{code:08X}" if code > 0xFFFF else f"\\u{code:04X}"
 
 
 def span(first: int, last: int) -> str:
-    """A range for the body of a set."""
+    """Return a range for the text of a set."""
     return escaped(first) if first == last else f"{escaped(first)}-{escaped(last)}"
 
 
@@ -113,7 +112,7 @@ def _bracketed(one: CharSet) -> str:
 
 
 def written(one: CharSet) -> str:
-    """The set as a pattern of `regex`; it never matches SEPARATOR."""
+    """Return the set as a pattern of `regex` that never matches SEPARATOR."""
     if isinstance(one, Text) and _ONE.fullmatch(one.body):
         return one.body
     return f"[{_bracketed(one)}--[\\uDFFF]]"
@@ -123,7 +122,7 @@ def written(one: CharSet) -> str:
 
 
 def upper(code: int) -> int:
-    """`Character.toUpperCase(int)`: one character for one, unlike str.upper."""
+    """Return `Character.toUpperCase(int)`, which is always one character, unlike str.upper."""
     for text in (chr(code).upper(), chr(code).title()):
         if len(text) == 1:
             return ord(text)
@@ -131,26 +130,28 @@ def upper(code: int) -> int:
 
 
 def lower(code: int) -> int:
-    """`Character.toLowerCase(int)`: one character for one, unlike str.lower."""
+    """Return `Character.toLowerCase(int)`, which is always one character, unlike str.lower."""
     text = chr(code).lower()
     return ord(text[0]) if len(text) == 1 or code == _DOTTED_I else code
 
 
-_DOTTED_I = 0x130  # whose small letter is i and, in full, a dot
-# Small and capital letters whose other forms lie beyond U+00FF: Java keeps them out of its bits.
+_DOTTED_I = 0x130  # its full lower-case form is an i and a combining dot
+# Letters whose other case is beyond U+00FF: Java does not store them in the bits of a class.
 _NO_BITS = frozenset(map(ord, "IiSsKk\u00ff\u00b5\u00c5\u00e5"))
 
 
 @lru_cache(maxsize=1)
 def _cased() -> tuple[tuple[int, int, int], ...]:
-    """(character, its capital, that one's small letter) of all that have another form."""
+    """Return (character, its capital, the small letter of that capital) for all characters with
+    case.
+    """
     every = "".join(map(chr, range(0x20000)))
     codes = (ord(found[0]) for found in regex.finditer(r"\p{Changes_When_Casemapped}", every))
     return tuple((code, upper(code), lower(upper(code))) for code in codes)
 
 
 def single(code: int, mode: Mode) -> CharSet:
-    """A character that stands for itself, or for its other cases too."""
+    """Return the set for a literal character, with its other cases if the mode ignores case."""
     if Mode.CASE_INSENSITIVE not in mode:
         return Text(escaped(code))
     if Mode.UNICODE_CASE not in mode:
@@ -159,7 +160,7 @@ def single(code: int, mode: Mode) -> CharSet:
     others = {one for one, _, folded in _cased() if folded == small}
     if capital == small and others - {code}:
         raise UnsupportedFilterError(
-            f"Java is of two minds about the case of {chr(code)}", remedy="leave (?iu) out"
+            f"Java treats the case of {chr(code)} inconsistently", remedy="leave out (?iu)"
         )
     return Text("".join(map(escaped, sorted({small, code, *others}))))
 
@@ -170,7 +171,9 @@ def _ascii_cases(code: int) -> set[int]:
 
 
 def in_class(bits: Bits, code: int, mode: Mode) -> CharSet | None:
-    """A single character of a class: added to its bits (then None), or a set of its own."""
+    """Add a single character of a class to its bits and return None, or return it as a set of its
+    own.
+    """
     folds = Mode.CASE_INSENSITIVE in mode
     unicode = folds and Mode.UNICODE_CASE in mode
     if code > 0xFF or (unicode and code in _NO_BITS):
@@ -184,7 +187,7 @@ def in_class(bits: Bits, code: int, mode: Mode) -> CharSet | None:
 
 
 def between(first: int, last: int, mode: Mode) -> CharSet:
-    """A range of a class."""
+    """Return the set for a range in a class."""
     body = span(first, last)
     if Mode.CASE_INSENSITIVE not in mode:
         return Text(body)
@@ -349,7 +352,7 @@ _SPACE = r"\p{Z}\t-\r\u0085"
 _IGNORABLE = r"\u0000-\u0008\u000E-\u001B\u007F-\u009F\p{Cf}"
 UNICODE_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D"
 _HEX_DIGIT = r"\p{Nd}0-9A-Fa-f\uFF10-\uFF19\uFF21-\uFF26\uFF41-\uFF46"
-# What \b takes for a word, marks aside (until Java 19): not what \w takes.
+# The characters of a word for \b (until Java 19), without combining marks; it differs from \w.
 BOUND_WORD = r"_\p{L}\p{Nd}"
 
 _CATEGORIES = frozenset(
@@ -430,10 +433,10 @@ _JAVA = {
     "javaISOControl": r"\u0000-\u001F\u007F-\u009F",
     "javaMirrored": r"\p{Bidi_Mirrored}",
 }
-# What these hold depends on the release of Java.
-_MOVING = frozenset({"javaUnicodeIdentifierStart", "javaUnicodeIdentifierPart"})
+# Java's releases differ in the characters of these properties.
+_RELEASE_DEPENDENT = frozenset({"javaUnicodeIdentifierStart", "javaUnicodeIdentifierPart"})
 _GRAPH = r"[^\p{Z}\p{Cc}\p{Cs}\p{Cn}]"
-# Under (?U), and after \p{Is...} in any case of letters
+# The POSIX classes under (?U), and after \p{Is...}; the case of the name is ignored.
 _POSIX = {
     "ALPHA": r"\p{Alphabetic}",
     "LOWER": r"\p{Lowercase}",
@@ -468,7 +471,7 @@ _BINARY = {
     "WHITE_SPACE": _SPACE,
     "WORD": UNICODE_WORD,
 }
-# Java 11.0.13 and 17 differ in what these are in any case of letters.
+# Java 11.0.13 and 17 differ in what these match if case is ignored.
 _CASED_NAMES = frozenset(
     {
         "lower",
@@ -496,7 +499,7 @@ _PREDEFINED = {
 
 
 def predefined(letter: str, mode: Mode) -> CharSet | None:
-    """The set of an escape such as \\d or \\W, or None if the letter has none."""
+    r"""Return the set of an escape such as `\d` or `\W`, or None if the letter has none."""
     if letter.lower() not in _PREDEFINED:
         return None
     one = Text(_PREDEFINED[letter.lower()][Mode.UNICODE_CLASSES in mode])
@@ -504,11 +507,13 @@ def predefined(letter: str, mode: Mode) -> CharSet | None:
 
 
 def family(name: str, mode: Mode) -> CharSet:
-    """The set of \\p{name}; InvalidFilterError or UnsupportedFilterError if there is none."""
+    r"""Return the set of `\p{name}`, or raise InvalidFilterError or UnsupportedFilterError."""
     key, equals, value = name.partition("=")
     bare = value if equals else name.removeprefix("Is")
     if Mode.CASE_INSENSITIVE in mode and bare.lower() in _CASED_NAMES:
-        raise UnsupportedFilterError(f"releases of Java differ in what {name} is in any case")
+        raise UnsupportedFilterError(
+            f"Java's releases differ in what {name} matches if case is ignored"
+        )
     body: str | None = None
     if equals:
         body = _keyed(key.lower(), value)
@@ -522,7 +527,7 @@ def family(name: str, mode: Mode) -> CharSet:
             body = _POSIX.get(name.upper())
         body = body or _property(name)
     if body is None:
-        raise InvalidFilterError(f"Java knows no characters named {shown(name)}")
+        raise InvalidFilterError(f"Java has no character property named {shown(name)}")
     return Text(body)
 
 
@@ -536,26 +541,26 @@ def _keyed(key: str, value: str) -> str | None:
 
 def _block(name: str) -> str:
     if name.upper() not in BLOCKS:
-        raise UnsupportedFilterError(f"the block of characters {shown(name)} is not known here")
+        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode block {shown(name)}")
     return span(*BLOCKS[name.upper()])
 
 
 def _script(name: str) -> str:
     if name.upper() not in SCRIPTS:
-        raise UnsupportedFilterError(f"the script {shown(name)} is not known here")
+        raise UnsupportedFilterError(f"zkconsumer does not know the Unicode script {shown(name)}")
     return rf"\p{{Script={SCRIPTS[name.upper()]}}}"
 
 
 def _property(name: str) -> str | None:
-    if name in _MOVING:
-        raise UnsupportedFilterError(f"releases of Java differ in what {name} is")
+    if name in _RELEASE_DEPENDENT:
+        raise UnsupportedFilterError(f"Java's releases differ in what {name} matches")
     if name in _CATEGORIES:
         return rf"\p{{{name}}}"
     return _JAVA.get(name, _ASCII_CLASSES.get(name))
 
 
 def known_character(name: str) -> bool:
-    """Whether Unicode has a character of this name."""
+    """Return whether Unicode has a character with this name."""
     try:
         unicodedata.lookup(name)
     except KeyError:

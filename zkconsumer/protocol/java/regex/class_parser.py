@@ -1,6 +1,7 @@
-"""Escapes and classes of Java's patterns: what matches one character, or stands for one.
+"""Parse the parts of a Java pattern that match one character: escapes and character classes.
 
-The characters of a pattern, as Java's parser walks over them.
+`Scanner` is the cursor over a pattern's characters, with the rules of Java's own parser for
+comments and quotes. `ClassParser` reads escapes and classes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from zkconsumer.protocol.java.regex.character_sets import (
     predefined,
 )
 
-# ---- scanner -------------------------------------------------------------------------------------
+# ---- cursor --------------------------------------------------------------------------------------
 
 
 _SPACE = frozenset(map(ord, "\t\n\v\f\r "))
@@ -35,10 +36,10 @@ _LINE_ENDS = frozenset(map(ord, "\n\r\u0085\u2028\u2029"))
 
 
 class Scanner:
-    """A cursor over code points, with two zeros behind the last.
+    """A cursor over code points; two zeros follow the last one.
 
-    In comments mode `peek`, `next` and `read` pass over blanks and comments first; the others
-    take the characters as they stand. The mode may change between any two steps.
+    In comments mode `peek`, `next` and `read` first skip blanks and comments; the other methods do
+    not. The mode may change between any two steps.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -48,33 +49,33 @@ class Scanner:
         self.mode = Mode.NONE
 
     def at(self, distance: int) -> str:
-        """The character so far from the cursor, which stays."""
+        """Return the character at a distance from the cursor, without moving the cursor."""
         return chr(self.codes[self.cursor + distance])
 
     def peek(self) -> str:
-        """The next character, which is not taken."""
+        """Return the next character without consuming it."""
         if Mode.COMMENTS in self.mode:
             self._pass_comments()
         return self.at(0)
 
     def next(self) -> str:
-        """Leave out one character and peek."""
+        """Skip one character, then peek."""
         self.cursor += 1
         return self.peek()
 
     def read(self) -> str:
-        """Take the next character."""
+        """Consume and return the next character."""
         found = self.peek()
         self.cursor += 1
         return found
 
     def skip(self) -> str:
-        """Leave out one character and take the one after it, whatever it is."""
+        """Skip one character, then consume and return the one after it, even a blank."""
         self.cursor += 2
         return self.at(-1)
 
     def ended(self) -> bool:
-        """Whether the cursor is behind the last character."""
+        """Return whether the cursor is after the last character."""
         return self.cursor >= self.length
 
     def refuse(self, reason: str) -> NoReturn:
@@ -97,9 +98,9 @@ class Scanner:
 
 
 def _unquoted(pattern: str) -> str:
-    """The pattern with \\Q...\\E written as escapes (`Pattern.RemoveQEQuoting`).
+    r"""Return the pattern with `\Q...\E` rewritten as escapes (`Pattern.RemoveQEQuoting`).
 
-    Without a \\Q nothing is done, so that a lone \\E is an error.
+    A pattern without `\Q` is returned unchanged, so a lone `\E` is an error.
     """
     first = _first_quote(pattern)
     if first < 0:
@@ -118,7 +119,9 @@ def _unquoted(pattern: str) -> str:
             out.append(char + rest[:1])
             rest = rest[1:]
         elif char.isascii() and char.isdigit() and opening:
-            out.append("\\x3" + char)  # an escape before the quote must not swallow the digit
+            out.append(
+                "\\x3" + char
+            )  # the digit must not become part of an escape before the quote
         elif char.isascii() and not char.isalnum() and quoting:
             out.append("\\" + char)
         else:
@@ -139,11 +142,11 @@ def _first_quote(pattern: str) -> int:
     return -1
 
 
-# ---- classes -------------------------------------------------------------------------------------
+# ---- escapes and classes -------------------------------------------------------------------------
 
 
-# Groups and classes within each other. The parser, and that of `regex`, call themselves once for
-# each; 400 of them overflow the stack. Deeper patterns raise FilterTooCostlyError.
+# Maximum number of nested groups and classes; a deeper pattern raises FilterTooCostlyError. This
+# parser and that of `regex` recurse once per level, and 400 levels overflow the stack.
 MAX_DEPTH = 50
 
 _CONTROLS = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}
@@ -152,22 +155,22 @@ _OCTAL = frozenset("01234567")
 
 
 class ClassParser(Scanner):
-    """Reads `[...]`, `\\p{...}` and the escapes that are good in a class and outside of one."""
+    r"""Reads `[...]`, `\p{...}`, and the escapes that are valid inside and outside of a class."""
 
     depth = 0
 
     def deeper(self) -> None:
-        """Enter a group or a class, or raise FilterTooCostlyError."""
+        """Enter a group or a class, or raise FilterTooCostlyError if they are nested too deeply."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise FilterTooCostlyError(f"more than {MAX_DEPTH} groups or classes in each other")
+            raise FilterTooCostlyError(f"more than {MAX_DEPTH} nested groups or classes")
 
     # ---- escapes --------------------------------------------------------------------------------
 
     def literal_escape(self, letter: str) -> int | None:
-        """The code point that an escape stands for; None if `letter` starts no such escape.
+        """Return the code point of an escape; None if `letter` does not begin such an escape.
 
-        The cursor is behind the letter.
+        The cursor is after the letter.
         """
         if letter in _CONTROLS:
             return _CONTROLS[letter]
@@ -237,12 +240,12 @@ class ClassParser(Scanner):
             name += char
         if not known_character(name):
             self.refuse(f"no character is named {shown(name)}")
-        raise UnsupportedFilterError("\\N{...} is an error in Java 8, not in Java 9")
+        raise UnsupportedFilterError("\\N{...} is an error in Java 8, and valid in Java 9")
 
     # ---- families and classes -------------------------------------------------------------------
 
     def family(self) -> CharSet:
-        """Read \\p{name} or \\pL; the cursor is on the p."""
+        r"""Read `\p{name}` or `\pL`; the cursor is on the p."""
         negated = self.at(0) == "P"
         if self.next() == "{":
             self.next()
@@ -254,14 +257,14 @@ class ClassParser(Scanner):
             name = "".join(map(chr, self.codes[start : self.cursor]))
             self.read()
             if not name:
-                self.refuse("\\p{} names nothing")
+                self.refuse("\\p{} without a name")
         else:
             name = self.read()
         found = family(name, self.mode)
         return Negation(found) if negated else found
 
     def char_class(self) -> CharSet:
-        """Read a class; the cursor is on the [."""
+        """Read a class; the cursor is on the `[`."""
         self.deeper()
         found = self._members()
         self.read()
@@ -269,7 +272,9 @@ class ClassParser(Scanner):
         return found
 
     def _members(self) -> CharSet:
-        """Read up to the closing ], which stays; the cursor is one before the first member."""
+        """Read up to the closing `]` without consuming it; the cursor is one before the first
+        member.
+        """
         bits, whole, latest, used = Bits(), None, None, False
         char, negated, compound = self.next(), False, False
         if char == "^" and self.at(-1) == "[":
@@ -286,14 +291,14 @@ class ClassParser(Scanner):
                 assert found is not None
                 if negated and compound:
                     raise UnsupportedFilterError(
-                        "Java 8 and Java 9 differ in what [^...] is with a class or && in it",
+                        "Java 8 and Java 9 differ in what [^...] with a class or && in it matches",
                         remedy="write [...&&[^...]]",
                     )
                 return Negation(found) if negated else found
             else:
                 if char == "\0" and self.ended():
                     self.refuse("a class without ]")
-                self.cursor -= char == "&"  # where the look for a second one began
+                self.cursor -= char == "&"  # go back: no second & follows
                 latest = self._member(bits)
                 used = used or latest is None
                 if latest is not None:
@@ -303,9 +308,10 @@ class ClassParser(Scanner):
     def _intersected(
         self, left: CharSet | None, latest: CharSet | None
     ) -> tuple[CharSet, CharSet | None]:
-        """Read what follows &&; the cursor is on the second &. Returns the set and its last part.
+        """Read the right-hand side of `&&`, with the cursor on the second `&`; return the set and
+        its last part.
 
-        Without anything to the right, Java takes what was read last for the right-hand side.
+        If nothing follows `&&`, Java uses the last part read before it as the right-hand side.
         """
         char, right = self.next(), None
         while char not in "]&":
@@ -322,11 +328,13 @@ class ClassParser(Scanner):
             latest = left
         latest = right or latest
         if latest is None:
-            self.refuse("&& with nothing beside it")
+            self.refuse("&& without a set on either side")
         return (latest if left is None else Intersection(left, latest)), latest
 
     def _member(self, bits: Bits) -> CharSet | None:
-        """Read a character (into `bits`, if it can be), a range or an escape of a class."""
+        """Read a character, a range or an escape of a class; a single character goes into `bits` if
+        possible.
+        """
         code = self._member_start()
         if not isinstance(code, int):
             return code
@@ -357,7 +365,7 @@ class ClassParser(Scanner):
     def _class_escape(self, letter: str) -> int:
         code = self.literal_escape(letter)
         if code is None:
-            self.refuse(f"\\{letter} in a class")
+            self.refuse(f"the escape \\{letter} is not allowed in a class")
         return code
 
     def _range_end(self) -> int:

@@ -1,11 +1,9 @@
-"""Java's patterns as a tree: the grammar of `java.util.regex.Pattern` in Java 11.
+"""Parse a Java pattern into a tree: the grammar of `java.util.regex.Pattern` in Java 11.
 
-Quantifiers of Java's patterns.
-
-The dot and the assertions of Java's patterns, written for `regex`.
-
-Topics are matched side by side, each with a separator behind it; so their starts and ends are
-written as looks at that separator.
+`QuantifierParser` reads repetitions. The functions under "assertions" write the dot, anchors and
+word boundaries for `regex`. `Parser` reads a whole pattern. All topics are matched in one text,
+each followed by a separator, so the start and the end of a topic are written as lookarounds for
+that separator.
 """
 
 from __future__ import annotations
@@ -50,16 +48,16 @@ from zkconsumer.protocol.java.regex.syntax_tree import (
 # ---- quantifiers ---------------------------------------------------------------------------------
 
 
-# Rounds of one counted repetition. `regex` lays some of them out one by one: a{99999999} takes
-# 1.9 GB. No topic is longer than 249 characters. More raise FilterTooCostlyError.
+# Maximum count of one repetition; a larger one raises FilterTooCostlyError. `regex` unrolls some
+# repetitions: a{99999999} takes 1.9 GB. No topic is longer than 249 characters.
 MAX_COUNT = 1_000
 
 
 class QuantifierParser(ClassParser):
-    """Reads what stands behind a group, a class or a character."""
+    """Reads the quantifier after a group, a class or a character."""
 
     def quantified(self, node: Node) -> Node:
-        """The node, repeated if a quantifier follows."""
+        """Return the node, repeated if a quantifier follows."""
         match self.peek():
             case "?":
                 return Repeat(node, 0, 1, self._greed())
@@ -74,7 +72,7 @@ class QuantifierParser(ClassParser):
         return node
 
     def _greed(self) -> Greed:
-        """Leave out one character and read the sign behind it."""
+        """Skip one character, and read the `?` or `+` after it."""
         try:
             greed = Greed(self.next())
         except ValueError:
@@ -84,7 +82,7 @@ class QuantifierParser(ClassParser):
 
     def _counts(self) -> tuple[int, int]:
         if self.at(1) not in "0123456789":
-            self.refuse("a { that repeats nothing")
+            self.refuse("a { without a number after it")
         self.cursor += 1
         least = self._number()
         most = least
@@ -106,7 +104,7 @@ class QuantifierParser(ClassParser):
         return int(digits or "0")
 
 
-# ---- anchors -------------------------------------------------------------------------------------
+# ---- assertions ----------------------------------------------------------------------------------
 
 
 START = r"(?<![^\uDFFF])"
@@ -114,14 +112,14 @@ END = r"(?=\uDFFF)"
 
 
 def dot(mode: Mode) -> CharSet:
-    """What . matches."""
+    """Return the characters that `.` matches."""
     if Mode.DOT_ALL in mode:
         return Negation(Text(r"\uDFFF"))
     return Negation(Text(r"\n" if Mode.UNIX_LINES in mode else LINE_ENDS))
 
 
 def line_start(mode: Mode) -> str:
-    """What ^ asserts: never the end of the text, of several lines."""
+    """Return what `^` asserts; with (?m) it does not match at the end of the text."""
     if Mode.MULTILINE not in mode:
         return START
     before = r"(?<=\n)" if Mode.UNIX_LINES in mode else rf"(?<=[{LINE_ENDS}])(?<!\r(?=\n))"
@@ -129,12 +127,14 @@ def line_start(mode: Mode) -> str:
 
 
 def line_end(mode: Mode) -> str:
-    """What $ asserts: the end of the text or the line end before it; of several lines, any."""
+    """Return what `$` asserts: the end of the text, or before its last line end; with (?m) any line
+    end.
+    """
     return _before_line_end(mode, "" if Mode.MULTILINE in mode else END)
 
 
 def _final_end(mode: Mode) -> str:
-    """What \\Z asserts: the end of the text, or the line end before it."""
+    r"""Return what `\Z` asserts: the end of the text, or before its last line end."""
     return _before_line_end(mode, END)
 
 
@@ -145,7 +145,7 @@ def _before_line_end(mode: Mode, then: str) -> str:
 
 
 def _word_bound(mode: Mode) -> str:
-    """What \\b asserts. A mark belongs to the word if its base does."""
+    r"""Return what `\b` asserts. A combining mark belongs to the word of its base character."""
     word = UNICODE_WORD if Mode.UNICODE_CLASSES in mode else BOUND_WORD
     base = r"[\p{L}\p{Nd}]"
     left = rf"(?:(?<=[{word}])|(?<={base}\p{{Mn}}+))"
@@ -153,7 +153,7 @@ def _word_bound(mode: Mode) -> str:
     return rf"(?:{left}(?!{right})|(?!{left}){right})"
 
 
-# letter of an escape -> what it asserts
+# letter of an escape -> its assertion
 ASSERTIONS: dict[str, Callable[[Mode], str]] = {
     "A": lambda _: START,
     "G": lambda _: START,
@@ -164,10 +164,11 @@ ASSERTIONS: dict[str, Callable[[Mode], str]] = {
 }
 
 
-# ---- parser --------------------------------------------------------------------------------------
+# ---- patterns ------------------------------------------------------------------------------------
 
 
-# Alternatives of a whole pattern; each is tried in turn. More raise FilterTooCostlyError.
+# Maximum number of alternatives in a pattern; more raise FilterTooCostlyError. `regex` tries them
+# one by one.
 MAX_ALTERNATIVES = 2_000
 
 _FLAGS = {
@@ -182,7 +183,7 @@ _FLAGS = {
 
 
 class Parser(QuantifierParser):
-    """Reads one pattern; `parse` may be called once."""
+    """Parses one pattern; `parse` may be called once."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
@@ -190,28 +191,34 @@ class Parser(QuantifierParser):
         self.names: dict[str, int] = {}
         self.closed: set[int] = set()
         self.referenced: set[int] = set()
-        self.early: set[int] = set()  # referred to before they end, or without being there at all
+        self.early: set[int] = set()  # groups referenced before their end, or that do not exist
         self.alternatives = 1
 
     def parse(self) -> Node:
-        """The whole pattern, or InvalidFilterError, or what else a filter can raise."""
+        """Parse the whole pattern, or raise InvalidFilterError, UnsupportedFilterError,
+        FilterTooCostlyError.
+        """
         try:
             whole = self._alternation()
             if self.cursor != self.length:
-                self.refuse("a ) that closes nothing, or a \\ that escapes nothing")
+                self.refuse("a ) without a (, or a \\ at the end")
         except IndexError:
-            self.refuse("it ends too early")
+            self.refuse("the pattern ends too early")
         self._check_references(whole)
         if out_of_step(whole):
-            raise UnsupportedFilterError("rounds of a repetition that may match nothing or not")
+            raise UnsupportedFilterError("a repetition whose content may match the empty text")
         return whole
 
     def _check_references(self, whole: Node) -> None:
-        """A group that is nowhere matches never; others must have matched, once and for all."""
+        """Refuse a reference whose group may not have matched, or whose last match may differ from
+        Java's.
+
+        A reference to a group that does not exist is allowed; it never matches.
+        """
         if any(number <= self.groups for number in self.early):
             raise UnsupportedFilterError("a reference to a group before its end")
         if self.referenced & unsettled(whole):
-            raise UnsupportedFilterError("a reference to a group whose last match is in doubt")
+            raise UnsupportedFilterError("a reference to a group whose last match is ambiguous")
 
     def _alternation(self) -> Node:
         branches = [self._sequence()]
@@ -230,7 +237,7 @@ class Parser(QuantifierParser):
             if char in "|)" or (char == "\0" and self.ended()):
                 return Sequence(tuple(items))
             if char in "?*+":
-                self.refuse(f"a {char} that repeats nothing")
+                self.refuse(f"a {char} with nothing to repeat before it")
             if char == "(":
                 group = self._group()
                 if group is not None:
@@ -245,7 +252,7 @@ class Parser(QuantifierParser):
             return Chars(self.char_class())
         if char == "\\":
             return self._escape()
-        if char == "{":  # Java repeats nothing, then
+        if char == "{":  # in Java it then repeats the empty text
             return Assertion()
         self.next()
         if char == "^":
@@ -267,7 +274,7 @@ class Parser(QuantifierParser):
         if letter == "X":
             return Grapheme()
         if letter == "b" and self.peek() == "{":
-            raise UnsupportedFilterError("releases of Java differ in what one character looks like")
+            raise UnsupportedFilterError("Java's releases differ in what \\b{g} matches")
         if letter in ASSERTIONS:
             return Assertion(ASSERTIONS[letter](self.mode))
         if letter == "R":
@@ -279,7 +286,7 @@ class Parser(QuantifierParser):
             return Chars(chars)
         code = self.literal_escape(letter)
         if code is None:
-            self.refuse(f"Java has no \\{letter}")
+            self.refuse(f"Java has no escape \\{letter}")
         return Chars(single(code, self.mode))
 
     # ---- references -----------------------------------------------------------------------------
@@ -294,12 +301,12 @@ class Parser(QuantifierParser):
             self.refuse("\\k without <")
         name = self._group_name(self.read())
         if name not in self.names:
-            self.refuse(f"no group is named {shown(name)} before this")
+            self.refuse(f"no group before the reference is named {shown(name)}")
         return self._reference(self.names[name])
 
     def _reference(self, number: int) -> Node:
         if Mode.CASE_INSENSITIVE in self.mode:
-            raise UnsupportedFilterError("a reference to a group in any case of letters")
+            raise UnsupportedFilterError("a case-insensitive reference to a group")
         (self.referenced if number in self.closed else self.early).add(number)
         return Reference(number)
 
@@ -309,13 +316,13 @@ class Parser(QuantifierParser):
             name += char
             char = self.read()
         if not name or char != ">":
-            self.refuse("a group's name is letters and digits between < and >")
+            self.refuse("a group's name needs letters and digits between < and >")
         return name
 
     # ---- groups ---------------------------------------------------------------------------------
 
     def _group(self) -> Node | None:
-        """Read a group and its quantifier; None for flags alone. The cursor is on the (."""
+        """Read a group and its quantifier; return None for flags only. The cursor is on the `(`."""
         self.deeper()
         before = self.mode
         found: Node | None
@@ -340,7 +347,7 @@ class Parser(QuantifierParser):
         return Group(inner, number)
 
     def _special(self, char: str) -> Node | None:
-        """Read what is in a group behind (?x; the cursor is behind the x."""
+        """Read the rest of a group after `(?x`; the cursor is after the x."""
         match char:
             case ":":
                 return Group(self._alternation())
@@ -356,7 +363,7 @@ class Parser(QuantifierParser):
         if char == ")":
             return None
         if char != ":":
-            self.refuse(f"(?{char} opens nothing that Java knows")
+            self.refuse(f"Java has no group that begins with (?{char}")
         return Group(self._alternation())
 
     def _named_or_behind(self, char: str) -> Node:
@@ -373,9 +380,9 @@ class Parser(QuantifierParser):
     def _check_behind(self, inner: Node) -> None:
         found = extent(inner, Extent())
         if found.accidental:
-            raise UnsupportedFilterError("releases of Java differ in endless look-behinds")
+            raise UnsupportedFilterError("Java's releases differ in unbounded lookbehinds")
         if not found.bounded:
-            self.refuse("a look-behind without an obvious maximum length")
+            self.refuse("a lookbehind without an obvious maximum length")
         refuse_in_look_behind(inner)
 
     def _flags(self) -> None:

@@ -1,6 +1,8 @@
-"""What a pattern of Java's is made of, and its text for `regex`.
+"""The syntax tree of a Java pattern, its text for `regex`, and checks for differences between the
+two.
 
-What Java knows of a pattern before it matches, and where `regex` would match otherwise.
+The checks find what Java rejects before it matches (the length of a lookbehind), and the cases
+in which `regex` would match differently from Java.
 """
 
 from __future__ import annotations
@@ -30,24 +32,24 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class LineEnd:
-    """\\R: one line end, of one or two characters."""
+    r"""`\R`: one line end of one or two characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grapheme:
-    r"""\X: one extended grapheme cluster, which is one character wherever the text is ASCII."""
+    r"""`\X`: one extended grapheme cluster, which in ASCII text is one character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other."""
+    """Several nodes, one after the other."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """One of several, the first that leads on."""
+    """Several branches; the first one with which the rest matches is used."""
 
     branches: tuple[Node, ...]
 
@@ -62,7 +64,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look around; `sign` is one of ?= ?! ?<= ?<!."""
+    """A lookaround; `sign` is one of ?= ?! ?<= ?<!."""
 
     inner: Node
     sign: str
@@ -70,13 +72,13 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """(?>...): no way back into it."""
+    """`(?>...)`: no backtracking into it."""
 
     inner: Node
 
 
 class Greed(Enum):
-    """How a repetition gives way; the values are what stands behind the quantifier."""
+    """How a repetition backtracks; the values are the characters after the quantifier."""
 
     GREEDY = ""
     LAZY = "?"
@@ -85,7 +87,7 @@ class Greed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`least` to `most` times; `braces` if it was written in them, which Java treats apart."""
+    """`least` to `most` times; `braces` if written in braces, which Java treats differently."""
 
     inner: Node
     least: int
@@ -96,7 +98,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a group matched."""
+    """The text that a group matched."""
 
     number: int
 
@@ -117,7 +119,7 @@ Node = (
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes directly below one."""
+    """Return the direct children of a node."""
     match node:
         case Sequence(items):
             return items
@@ -128,14 +130,14 @@ def children(node: Node) -> tuple[Node, ...]:
     return ()
 
 
-# ---- for `regex` to read ------------------------------------------------------------------------
+# ---- text for `regex` ---------------------------------------------------------------------------
 
 NEVER = "(?!)"
 _LINE_END = r"\r\n|[\n-\r\u0085\u2028\u2029]"
 
 
 def text_of(node: Node, referenced: frozenset[int]) -> str:
-    """The pattern for `regex`; only `referenced` groups capture, under the names g1, g2..."""
+    """Return the pattern for `regex`; only `referenced` groups capture, named g1, g2..."""
     match node:
         case Chars(chars):
             return written(chars)
@@ -165,8 +167,8 @@ def text_of(node: Node, referenced: frozenset[int]) -> str:
 def _repeat_text(node: Repeat, referenced: frozenset[int]) -> str:
     text = text_of(node.inner, referenced)
     if not isinstance(node.inner, Chars):
-        # In Java a possessive repetition never goes back into one of its rounds, and a quantified
-        # line end does not try its other length; what else is no group has one way to match only.
+        # In Java, a possessive repetition never backtracks into an iteration, and a quantified line
+        # end does not try its other length. Other nodes without a group match in only one way.
         atomic = node.greed is Greed.POSSESSIVE or isinstance(node.inner, LineEnd)
         text = f"(?>{text})" if atomic else f"(?:{text})"
     return text + _quantifier(node.least, node.most) + node.greed.value
@@ -185,13 +187,13 @@ def _quantifier(least: int, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What Java knows of a match's length, in its 32-bit arithmetic (`Pattern.TreeInfo`).
+    """What Java knows about the length of a match, in its 32-bit arithmetic (`Pattern.TreeInfo`).
 
     Attributes:
-        longest: meaningless if not `bounded`.
-        bounded: whether Java sees an obvious maximum, which a look-behind must have.
-        fixed: Java's "deterministic": there is one way to match only.
-        accidental: `bounded` though endless, which depends on the release of Java.
+        longest: the maximum length; meaningless if not `bounded`.
+        bounded: whether Java finds an obvious maximum, which a lookbehind needs.
+        fixed: Java's "deterministic": there is only one way to match.
+        accidental: `bounded` although unbounded in truth, which depends on the release of Java.
     """
 
     longest: int = 0
@@ -201,7 +203,7 @@ class Extent:
 
 
 def extent(node: Node, before: Extent) -> Extent:
-    """The extent of what stands before, and the node after it."""
+    """Return the extent of the preceding nodes together with this node."""
     match node:
         case Chars() | Grapheme():
             return replace(before, longest=_int32(before.longest + 1))
@@ -255,17 +257,20 @@ def _int32(number: int) -> int:
 
 
 def refuse_in_look_behind(node: Node) -> None:
-    """UnsupportedFilterError for what Java matches forwards in a look-behind and `regex` back."""
+    """Raise UnsupportedFilterError for a node that Java matches forwards in a lookbehind.
+
+    `regex` matches it backwards.
+    """
     if isinstance(node, Atomic | LineEnd | Grapheme) or (
         isinstance(node, Repeat) and node.greed is Greed.POSSESSIVE
     ):
-        raise UnsupportedFilterError("a look-behind holds something possessive")
+        raise UnsupportedFilterError("a lookbehind contains a possessive repetition")
     for child in children(node):
         refuse_in_look_behind(child)
 
 
 def unsettled(node: Node) -> frozenset[int]:
-    """Capturing groups of which Java and `regex` need not keep the same match."""
+    """Return the capturing groups whose last match may differ between Java and `regex`."""
     if isinstance(node, Look) and node.sign != "?=":
         return _captured(node)
     if isinstance(node, Repeat) and _can_be_empty(node.inner):
@@ -279,7 +284,7 @@ def _captured(node: Node) -> frozenset[int]:
 
 
 def rounds(node: Node) -> int:
-    """Rounds of counted repetitions within each other, multiplied."""
+    """Return the product of nested counted repetitions."""
     inner = max((rounds(child) for child in children(node)), default=1)
     if not isinstance(node, Repeat):
         return inner
@@ -287,10 +292,11 @@ def rounds(node: Node) -> int:
 
 
 def out_of_step(node: Node) -> bool:
-    """Whether a repetition ends early in Java because one of its rounds can match nothing.
+    """Return whether a repetition ends early in Java because an iteration can match the empty text.
 
-    After an empty round Java's `Loop` leaves, even below the minimum. That shows only where a round
-    is empty in some places and not in others, and is due at least twice.
+    After an empty iteration Java's `Loop` ends, even below the minimum count. This has an effect
+    only if the minimum is at least two and an iteration is empty at some positions and not at
+    others.
     """
     if isinstance(node, Repeat) and isinstance(node.inner, Group) and node.least > 1:
         loops = node.greed is not Greed.POSSESSIVE and not extent(node.inner, Extent()).fixed
