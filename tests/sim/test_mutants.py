@@ -1,4 +1,4 @@
-"""Planted faults: the monitor notices each of them, so its silence means something."""
+"""Planted faults: the monitor notices each of them, so its silence is evidence."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LIMIT = 2_000
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
 def test_it_is_caught(mutant: Mutant) -> None:
-    """Within 2,000 schedules some promise is seen to be broken."""
-    # It starts where it was caught when the table was made: the table counts from seed 0.
+    """Within 2,000 schedules the monitor finds a broken promise."""
+    # Start at the seed of the recorded run, which counts from seed 0.
     assert schedules_to_catch(mutant, limit=LIMIT, first=mutant.near) is not None
 
 
 def test_there_are_enough() -> None:
-    """At least 16, each with a name of its own."""
+    """There are at least 16 mutants, and their names differ."""
     assert len({one.name for one in MUTANTS}) == len(MUTANTS) >= 16
 
 
 @pytest.mark.parametrize("name", ["release before stop", "deaf to members"])
 def test_the_exhaustive_search_finds_it_too(name: str) -> None:
-    """A search of the small world comes to a broken promise, and says how."""
+    """The exhaustive search of the small world finds the violation and the path to it."""
     mutant = next(one for one in sim_mutants.MUTANTS if one.name == name)
     with mutant.planted():
         found = explore(Scope(faults=0), max_states=20_000)

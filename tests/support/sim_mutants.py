@@ -1,8 +1,8 @@
-"""Planted faults: each takes away one thing that the protocol needs, and a monitor must notice.
+"""Planted faults: each removes one thing that the protocol needs, and a monitor must notice it.
 
-Every mutant replaces functions of the production code, within this process and for as
-long as its context lasts. Some are what other clients do to this day (`who`); some are bugs that
-the simulator found in this project's own code, planted again.
+Every mutant replaces functions of the production code, in this process and while its context lasts.
+Some mutants are faults that other clients still have (`who`). Others are defects that the simulator
+has found in this project's code.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted fault; `patches` makes (where, name, replacement) of each function.
+    """One planted fault; `patches` returns (where, name, replacement) for each function.
 
-    `near` is the seed that caught it in the last recorded run, or 0; tests begin there.
+    `near` is the seed that caught it in the last recorded run, or 0. Tests start at this seed.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Mutant:
 
 @cache
 def _recorded() -> dict[str, dict[str, Any]]:
-    """What docs/records/ says of each mutant."""
+    """Return the recorded result of each mutant from docs/records/."""
     scripts = str(Path(__file__).resolve().parents[2] / "scripts")
     if scripts not in sys.path:
         sys.path.append(scripts)
@@ -100,12 +100,17 @@ def _recorded() -> dict[str, dict[str, Any]]:
 def schedules_to_catch(
     mutant: Mutant, *, limit: int = 2_000, first: int = 0
 ) -> tuple[int, InvariantViolation] | None:
-    """How many seeds it takes until a promise is broken, and which; None within the limit."""
-    with mutant.planted():
-        for count in range(1, limit + 1):
-            result = run(Decisions(random.Random(first + count - 1)))
-            if result.violation is not None:
-                return count, result.violation
+    """Return how many seeds run until the mutant breaks a promise, and the violation.
+
+    A seed that also breaks a promise without the mutant is skipped: its violation has another
+    cause. The result is None if no seed within `limit` catches the mutant.
+    """
+    for count in range(1, limit + 1):
+        seed = first + count - 1
+        with mutant.planted():
+            violation = run(Decisions(random.Random(seed))).violation
+        if violation is not None and run(Decisions(random.Random(seed))).violation is None:
+            return count, violation
     return None
 
 
