@@ -26,6 +26,7 @@ from zkconsumer.sandbox import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
+from zkconsumer.sandbox.server import JavaServer
 
 # The servers that several rooms of the suite share.
 pytest_plugins = ["support.zk_servers"]
@@ -133,6 +134,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+# How much the processes of all other tests yield to those of Spark. Spark gives its Python workers
+# ten seconds to start, and no setting changes that.
+YIELDS = 5
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lower the priority of an xdist worker that has begun with tests other than Spark's."""
+    is_spark = item.path.parent.name == "spark"
+    if not is_spark and "PYTEST_XDIST_WORKER" in os.environ and os.nice(0) < YIELDS:
+        os.nice(YIELDS - os.nice(0))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what tests have recorded as `summary`, also those that ran in another process."""
     for reports in terminalreporter.stats.values():
@@ -223,6 +237,20 @@ def ensemble(
     directory = tmp_path_factory.mktemp("ensemble")
     with ZooKeeperEnsemble(directory, release=zookeeper_release) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_servers(pytestconfig: pytest.Config) -> Iterator[None]:
+    """In the quick lane no server starts: a test that wants one belongs into another lane."""
+
+    def refused(server: JavaServer) -> None:
+        kind = type(server).__name__
+        raise AssertionError(f"the quick lane starts no {kind}: add a rule to tests/lanes.py")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if lanes.of_run(pytestconfig) is Lane.QUICK:
+            patch.setattr(JavaServer, "launch", refused)
+        yield
 
 
 @pytest.fixture(autouse=True)

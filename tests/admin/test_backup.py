@@ -331,6 +331,7 @@ def test_a_group_of_our_own(
         run(hands, plan_offsets(tools, "offsets set", {group: dict.fromkeys(T, 5)}), tmp_path)
         nodes = tools.tree(paths.group(group))
         before = {path: node.data for path, node in nodes.items()}, tools.rights(nodes)
+        assert any(before[1].values())
         assert all(
             right.identity.startswith("digest:u:")
             for rights in before[1].values()

@@ -225,6 +225,7 @@ def test_what_moves(ask: Run, group: str, topic: str) -> None:
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == ["TOPIC", "PARTITION", "THREAD", "OWNER", "MOVE"]
     moves = [row for row in rows[1:] if "->" in row]
+    assert moves
     assert all(row[4:] == [row[3], "->", row[2]] for row in moves)
     assert f"{len(moves)} of 12 partitions move ({topic}: {len(moves)})" in err
     assert "1 without an owner get one" in err

@@ -137,9 +137,10 @@ class Listener:
 
 @pytest.mark.parametrize("fails", ["the settings", "the registration"])
 def test_a_join_that_fails_leaves_nothing_open(
-    group: Group, proxy: Proxy, tmp_path: Any, fails: str
+    group: Group, proxy: Proxy, tmp_path: Any, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the trace's file nor the listener's thread outlives a join that raised."""
+    monkeypatch.setattr(group_member, "REPLY_S", 3.0)
     trace = tmp_path / "trace"
     one: One = group.member(
         zookeeper_connect=proxy.address,

@@ -213,6 +213,7 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
     assert 1 <= len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FaultKind.PASSING}
     answers = fetcher.resolve(nowhere, Reset.LARGEST).result(PATIENCE_S)
+    assert answers
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
 

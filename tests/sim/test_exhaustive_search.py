@@ -31,13 +31,16 @@ from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Link, Wrong
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
+LIMIT_S = 200.0
+"""2,500 states take 2 to 6 seconds; a search that takes longer than this fails."""
+
 
 @pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
 def test_no_promise_is_broken(faults: int, states: int) -> None:
     """As far as this run goes, no order of operations and faults breaks a promise."""
-    found = explore(Scope(faults=faults), max_states=states, max_s=20.0)
+    found = explore(Scope(faults=faults), max_states=states, max_s=LIMIT_S)
     assert found.violation is None, [*map(str, found.path)]
-    assert found.complete or found.states > states / 10
+    assert found.complete or found.states >= states
 
 
 def test_a_join_without_faults_is_explored_to_the_end() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.spark_queries import SLOW
 
 from zkconsumer.sandbox import spark as sparks
 
@@ -15,6 +17,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Another Spark is tested where it is asked for."""
     is_other = collection_path.name == "test_kafka_source.py"
     return True if is_other and not config.getoption("--kafka-source") else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call a test of this room once more if Spark waited ten seconds for a Python worker in vain.
+
+    Spark has no setting for this time. On a machine with other work it can be too short, which says
+    nothing about zkconsumer.
+    """
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    try:
+        pyfuncitem.obj(**arguments)
+    except Exception as error:
+        if SLOW not in str(error):
+            raise
+        warnings.warn(f"called again, because of: {SLOW}", stacklevel=1)
+        pyfuncitem.obj(**arguments)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)
