@@ -342,8 +342,8 @@ def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
         ConsumerConfig.from_properties(NEEDED, set_)
     assert "Property auto.offset.reset is overridden to smallest" in caplog.messages
     (unused,) = [one for one in caplog.messages if "fetch.max.bytes" in one]
-    assert "No effect here" in unused
-    assert any(one.startswith("Property mirror.x has no effect here") for one in caplog.messages)
+    assert "No effect in zkconsumer" in unused
+    assert any(one.startswith("Property mirror.x has no effect in") for one in caplog.messages)
     assert "geheim" not in caplog.text
 
 
@@ -359,11 +359,14 @@ def test_no_property_of_the_jvm_is_ignored_in_silence(
     told = [one for one in caplog.messages if one.startswith(f"Property {name} ")][-1]
     row = next((row for row in TABLE if row.name == name), None)
     if row is None:
-        assert "has no effect here" in told
+        assert "has no effect in zkconsumer" in told
         (start,) = [start for start in NO_EFFECT if name.startswith(start)]
         assert f"`{start}*`" in PAGE.read_text()
     elif not any(re.search(rf"\.{row.attribute}\b", module) for module in modules_that_act()):
-        assert "Only the default of rebalance.backoff.ms" in row.effect or "No effect here" in told
+        assert (
+            "Used only as the default of rebalance.backoff.ms" in row.effect
+            or "No effect in zkconsumer" in told
+        )
 
 
 def test_later_sources_win() -> None:

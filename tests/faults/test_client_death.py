@@ -220,6 +220,6 @@ def test_a_tool_is_told_at_once(guarded: Guarded, spoiler: Spoiler) -> None:
         assert connection.children([paths.CONSUMERS]) is not None
         spoiler.logins = 1
         spoiler.cut()
-        with pytest.raises(AccessDeniedError, match="refused our credential"):
+        with pytest.raises(AccessDeniedError, match="refused the credential"):
             while True:
                 connection.children([paths.CONSUMERS])

@@ -258,4 +258,4 @@ def test_a_stranger(idle: World, tmp_path: Path) -> None:
         assert listed.exit_code == Exit.OK, listed.output
         (row,) = (one for one in json.loads(listed.stdout) if one["group"] == idle.group)
         assert (row["members"], row["state"]) == (None, None)
-        assert "ZooKeeper does not let us read this" in str(row)
+        assert "ZooKeeper does not allow this client to read the znode" in str(row)

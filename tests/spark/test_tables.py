@@ -291,12 +291,12 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
     rows = tables.offsets(spark, zookeeper=scene.connect).collect()
     found = {row.group: (row.offset, row.error) for row in rows}
     assert found["a"] == found["c"] == (1, None)
-    assert found["b"][0] is None and "does not let us read" in found["b"][1]
+    assert found["b"][0] is None and "does not allow this client to read" in found["b"][1]
     # Nor may its rooms be listed, from which the tasks are planned.
     scene.session.set_acls(paths.offsets("b"), [nobody])
     rows = tables.lag(spark, zookeeper=scene.connect).collect()
     errors = {row.group: row.error for row in rows}
-    assert errors.keys() == {"a", "b", "c"} and "does not let us read" in errors["b"]
+    assert errors.keys() == {"a", "b", "c"} and "does not allow this client to read" in errors["b"]
 
 
 def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Settings: properties as one table, from files, and for the connection to ZooKeeper."""
+"""Configuration: the table of properties, properties files, and the connection to ZooKeeper."""
 
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 

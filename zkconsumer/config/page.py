@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the table, to standard output."""
+"""Write docs/configuration.md from the table of properties to standard output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from zkconsumer.config.settings import EXEMPT, NO_EFFECT, TABLE
 
 
 def configuration_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     head = (
         "# Configuration",
         "",
-        "Written by `python -m zkconsumer.config.page`; do not edit. A JVM consumer's properties",
-        "file is taken as it is. Durations are whole milliseconds in a file, and float seconds in",
-        'Python. "Ours" marks the properties that the JVM consumer does not have.',
+        "`python -m zkconsumer.config.page` writes this page; do not edit it. zkconsumer reads a",
+        "JVM consumer's properties file unchanged. Durations are whole milliseconds in a file, and",
+        'float seconds in Python. "zkconsumer only" marks properties that the JVM consumer does',
+        "not have.",
         "",
         "| Property | Python | Default | Allowed | Effect |",
         "|---|---|---|---|---|",
@@ -28,14 +29,20 @@ def configuration_page() -> str:
     tail = (
         "",
         f"Accepted without effect: {', '.join(f'`{one}*`' for one in NO_EFFECT)}.",
-        f"Names that begin with `{EXEMPT}` are yours. Any other name gives a warning, as in the",
-        "JVM: `Property … is not valid`. What a file sets is logged at INFO:",
-        "`Property … is overridden to …`, and where that has no effect here, this is said.",
+        f"Names that begin with `{EXEMPT}` are reserved for your own code. Any other unknown name",
+        "causes the warning `Property … is not valid`, as in the JVM. Each property that a file",
+        "sets is logged at INFO: `Property … is overridden to …`. The line also says if the",
+        "property has no effect.",
         "",
-        "librdkafka has limits where the JVM has none; what is beyond is the limit: 300 s of",
-        "`socket.timeout.ms`, `offsets.channel.socket.timeout.ms`, `fetch.wait.max.ms` and",
-        "`refresh.leader.backoff.ms` (10 ms at least of the first two), 100 MB of",
-        "`socket.receive.buffer.bytes` and `fetch.min.bytes`, 1 GB of `fetch.message.max.bytes`.",
+        "librdkafka limits some values that the JVM does not limit. zkconsumer reduces a larger",
+        "value to the limit:",
+        "",
+        "| Property | Limit |",
+        "|---|---|",
+        "| `socket.timeout.ms`, `offsets.channel.socket.timeout.ms` | 10 ms to 300 s |",
+        "| `fetch.wait.max.ms`, `refresh.leader.backoff.ms` | 300 s |",
+        "| `socket.receive.buffer.bytes`, `fetch.min.bytes` | 100 MB |",
+        "| `fetch.message.max.bytes` | 1 GB |",
     )
     return "\n".join((*head, *rows, *tail, ""))
 

@@ -1,10 +1,10 @@
-"""Java's .properties syntax, as `java.util.Properties.load` reads it, with line numbers.
+r"""Read Java's .properties syntax as `java.util.Properties.load` does, with line numbers.
 
-Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first `=`, `:` or
-blank that is not escaped; blanks around the separator do not count. A line that ends in an odd
-number of backslashes goes on in the next one, whose leading blanks do not count. `\\t`, `\\n`,
-`\\r`, `\\f` and `\\uXXXX` are escapes; any other escaped character stands for itself. Where a key
-comes twice, the last one counts.
+Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first unescaped `=`,
+`:` or blank; blanks around the separator are ignored. A line that ends in an odd number of
+backslashes continues on the next line, whose leading blanks are ignored. `\t`, `\n`, `\r`, `\f`
+and `\uXXXX` are escapes; any other escaped character means itself. If a key occurs twice, the last
+value wins.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Each (key, value, line number) of a file, in order.
+    r"""Yield each (key, value, line number) of a file, in order.
 
-    The file is taken as UTF-8 if it is valid UTF-8, else as ISO-8859-1 (Java's own choice; both
-    agree on ASCII). Raises ConfigError if it cannot be read, or holds a bad `\\u` escape.
+    The file is decoded as UTF-8 if it is valid UTF-8, else as ISO-8859-1, which Java uses; both
+    agree on ASCII. Raises ConfigError if it cannot be read, or contains a malformed `\u` escape.
     """
     try:
         data = path.read_bytes()
@@ -46,7 +46,7 @@ def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def parse_properties(text: str, *, where: str) -> Iterator[tuple[str, str, int]]:
-    """Each (key, value, line number) of `text`; `where` is its name in errors."""
+    """Yield each (key, value, line number) of `text`; `where` is its name in errors."""
     for number, line in _logical_lines(text):
         key = _KEY.match(line)
         assert key is not None, "the pattern matches the empty string"
@@ -77,7 +77,7 @@ def _unescape(text: str, where: str) -> str:
         escape = match[1]
         if escape == "u":
             raise ConfigError(
-                "malformed \\u escape", where=where, remedy="write \\u and four hex digits"
+                "malformed \\u escape", where=where, remedy="write \\u and four hexadecimal digits"
             )
         if len(escape) == 5:
             return chr(int(escape[1:], 16))

@@ -1,8 +1,9 @@
-"""What a property may hold: one small value per kind, and `setting`, which puts it on a field.
+"""The types of properties, and `setting`, which declares a property as a dataclass field.
 
-A kind turns the text of a properties file into a typed value (`from_text`) and checks a typed value
-(`check`), whichever way it came. Both raise ValueError; `zkconsumer.config.settings` says where.
-The rules are those of `kafka.utils.VerifiableProperties` 0.9 and later.
+A type converts the text in a properties file to a typed value (`from_text`), and checks a typed
+value from any source (`check`). Both raise ValueError without a text; `zkconsumer.config.settings`
+adds the property and its place. The rules are those of `kafka.utils.VerifiableProperties` 0.9 and
+later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol.paths import MAX_NAME_LENGTH, validate_group, znode_fault
 from zkconsumer.protocol.releases import profile
 
-# Java's Int: what `Integer.parseInt` takes. Larger numbers are refused, as there.
+# Java's largest Int; `Integer.parseInt` rejects larger numbers too.
 INT_MAX = 2**31 - 1
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -26,17 +27,17 @@ class Kind(Protocol):
 
     @property
     def allowed(self) -> str:
-        """What is allowed, for the error's remedy and for the documentation."""
+        """The allowed values, for the error's remedy and for the documentation."""
 
     def from_text(self, text: str) -> object:
-        """The value that stands in a properties file as `text`; ValueError if it is none."""
+        """Convert the text in a properties file; raise ValueError if it is invalid."""
 
     def check(self, value: object) -> object:
-        """`value`, normalised; ValueError if it is not allowed."""
+        """Return `value`, normalised; raise ValueError if it is not allowed."""
 
 
 class Secret(str):
-    """A string that does not show itself in a repr, hence not in a log of the configuration."""
+    """A string whose repr is masked, so that a log of the configuration does not contain it."""
 
     __slots__ = ()
 
@@ -46,7 +47,7 @@ class Secret(str):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string for which `accepts` gives something true; `type` may be a subclass of str."""
+    """A string for which `accepts` returns a true value; `type` may be a subclass of str."""
 
     allowed: str = "any text"
     accepts: Callable[[str], object] = lambda text: True
@@ -63,7 +64,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `fold` is applied first (the JVM lower-cases some and not others)."""
+    """One of a few words; `fold` is applied first, because the JVM lower-cases only some
+    properties.
+    """
 
     words: tuple[str, ...]
     fold: Callable[[str], str] = str
@@ -83,7 +86,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Exactly `true` or `false`: the JVM takes neither `True` nor `1` nor `yes`."""
+    """Exactly `true` or `false`: the JVM rejects `True`, `1` and `yes`."""
 
     allowed: str = "true or false"
 
@@ -96,7 +99,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number of `unit` from `least` to `most`, which is Java's largest Int."""
+    """An integer of `unit` from `least` to `most`, by default Java's largest Int."""
 
     least: int
     unit: str = ""
@@ -118,7 +121,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Millis:
-    """Whole milliseconds in a file, float seconds in Python; the one place that translates."""
+    """Whole milliseconds in a file, float seconds in Python; only this module converts them."""
 
     least: int
 
@@ -138,13 +141,13 @@ class Millis:
 
 
 MIN_PAUSE_S = 0.05
-"""Least pause between two attempts, in seconds. The JVM takes 0, and its loops then run as fast as
-the servers answer. A shorter pause counts as this one."""
+"""Minimum pause between two attempts, in seconds; a shorter pause is raised to it. The JVM accepts
+0, and then retries as fast as the servers answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Like Millis, for the pause between two attempts: `MIN_PAUSE_S` at least."""
+    """Like Millis, for the pause between two attempts; at least `MIN_PAUSE_S`."""
 
     allowed: str = f"{Millis(0).allowed}; 0 to 49 ms count as {MIN_PAUSE_S * 1000:.0f} ms"
 
@@ -157,7 +160,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class MillisOrNever:
-    """Like Millis, where any negative number in a file means "never", in Python None."""
+    """Like Millis; a negative number in a file means "never", which in Python is None."""
 
     allowed: str = f"whole milliseconds up to {INT_MAX}, negative: never (in Python: seconds, None)"
 
@@ -179,7 +182,7 @@ def _is_group(name: str) -> bool:
 GROUP = Text(f"1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 . _ - and neither '.' nor '..'", _is_group)
 # kafka.common.Config.validateChars
 CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
-# The JVM does not check it and should: a '/' makes a tree of nodes below `ids`, which fails every
+# The JVM does not check it, although a '/' creates a tree of znodes below `ids` that fails every
 # member of the group.
 ID_SUFFIX = Text(
     "what ZooKeeper allows in the name of a znode",
@@ -199,7 +202,7 @@ def _is_release(name: str) -> bool:
         return False
 
 
-# A beginning that leaves no doubt is completed: `0.11` becomes `0.11.0.3`.
+# An unambiguous prefix is completed: `0.11` becomes `0.11.0.3`.
 RELEASE = Text("0.8.0 to 1.1.1, 0.8.2-0.11, or auto", _is_release, _release)
 HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
@@ -210,12 +213,14 @@ SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
 
 class Required:
-    """The default of a property that has none."""
+    """Stands for the default of a property that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedDefault:
-    """The default of a property that another one decides; `by` says which, for the reader."""
+    """The default of a property that depends on another one; `by` describes it for the
+    documentation.
+    """
 
     by: str
 
@@ -226,7 +231,7 @@ Default = str | float | bool | None | DerivedDefault | Required
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: a property, and the attribute that holds it."""
+    """One row of the table: a property, and the attribute that holds its value."""
 
     name: str
     kind: Kind
@@ -236,7 +241,9 @@ class Setting:
 
 
 def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
-    """A dataclass field for property `name`; a default that is Decided is None until resolved."""
+    """Return a dataclass field for a property; a DerivedDefault is None until the constructor
+    resolves it.
+    """
     metadata = {"setting": Setting(name, kind, default, effect)}
     if isinstance(default, Required):
         return field(metadata=metadata)
@@ -246,7 +253,7 @@ def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
 
 
 def settings_of(cls: type) -> tuple[Setting, ...]:
-    """The rows of a dataclass whose fields were made by `setting`, in order."""
+    """Return the rows of a dataclass whose fields were made by `setting`, in order."""
     return tuple(replace(one.metadata["setting"], attribute=one.name) for one in fields(cls))
 
 

@@ -1,10 +1,10 @@
-"""The settings of a consumer: the JVM's property names, typed and validated.
+"""The configuration of a consumer: the JVM consumer's properties, typed and validated.
 
-The fields of `ConsumerConfig` are the one table: property name, attribute, type, default, what is
-allowed, effect. `zkconsumer.config.page` writes docs/configuration.md from it. Tools that concern
-no group use the base class, `ConnectionConfig`.
-Rules and defaults: `kafka.consumer.ConsumerConfig` and `kafka.utils.VerifiableProperties`,
-Kafka 0.9 to 1.1.
+The fields of `ConsumerConfig` are the table of all properties: name, attribute, type, default,
+allowed values, effect. `zkconsumer.config.page` writes docs/configuration.md from it. Tools that
+need no group use the base class, `ConnectionConfig`. Rules and defaults are those of
+`kafka.consumer.ConsumerConfig` and `kafka.utils.VerifiableProperties` in Kafka 0.9 to 1.1. The
+functions at the end check properties together: the connect string, authentication and TLS.
 """
 
 from __future__ import annotations
@@ -49,112 +49,126 @@ from zkconsumer.protocol.releases import DEFAULT
 
 _log = logging.getLogger("zkconsumer.config")
 
-# Accepted, and said at INFO: reporters of the JVM's metrics, and constants that it never uses.
+# Prefixes of properties that have no effect, reported at INFO: those of the JVM's metrics
+# reporters, and constants that the JVM never uses.
 NO_EFFECT: Final = ("kafka.metrics.", "kafka.csv.metrics.", "mirror.")
-# The JVM, too, is silent about these from 0.8.2 on: they belong to the user's own code.
+# Prefix of properties for the user's own code. From 0.8.2 on, the JVM ignores them silently too.
 EXEMPT: Final = "external"
 
-_NONE = "No effect here"
+_NONE = "No effect in zkconsumer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionConfig:
-    """Where ZooKeeper is, and how a client logs in; immutable.
+    """The connection to ZooKeeper: servers, authentication and TLS; immutable.
 
-    Keyword arguments have the property's name in snake_case; durations are float seconds and end
-    in `_s`. A default that another setting decides is resolved at construction. Raises ConfigError
-    with name, value and what is allowed (JVM: InvalidConfigException, IllegalArgumentException).
+    Keyword arguments are the properties' names in snake_case. Durations are float seconds, and
+    their names end in `_s`. The constructor resolves defaults that depend on other properties.
+    Raises ConfigError with name, value and allowed values (JVM: InvalidConfigException,
+    IllegalArgumentException).
     """
 
     zookeeper_connect: str = setting(
         "zookeeper.connect",
         HOSTS,
         REQUIRED,
-        "ZooKeeper servers, and the chroot, which must exist: it is never created.",
+        "The ZooKeeper servers and the optional chroot. The chroot must exist.",
     )
     zookeeper_session_timeout_s: float = setting(
         "zookeeper.session.timeout.ms",
         Millis(1),
         6.0,
-        "After so long without a word ZooKeeper counts this member as dead.",
+        "If ZooKeeper receives no heartbeat from the consumer for this time, the session expires"
+        " and"
+        " the consumer loses its partitions.",
     )
     zookeeper_connection_timeout_s: float = setting(
         "zookeeper.connection.timeout.ms",
         Millis(1),
         DerivedDefault("zookeeper.session.timeout.ms"),
-        "How long to wait for the first connection.",
+        "The maximum time that the client waits for the first connection to ZooKeeper.",
     )
     zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
         "zookeeper.auth.scheme",
         Choice(("digest", "sasl")),
         None,
-        "Ours. Authenticate to ZooKeeper; digest only over TLS or to this machine.",
+        "zkconsumer only. How to authenticate to ZooKeeper. digest needs TLS, or a server on this"
+        " machine.",
     )
     zookeeper_auth_credential: str | None = setting(
         "zookeeper.auth.credential",
         TOKEN,
         None,
-        "Ours. User and password, for digest and DIGEST-MD5; never shown in logs or errors.",
+        "zkconsumer only. User and password for digest and DIGEST-MD5. Logs and errors never show"
+        " it.",
     )
     zookeeper_auth_insecure_plaintext: bool = setting(
         "zookeeper.auth.insecure.plaintext",
         Flag(),
         False,
-        "Ours. Send a digest password in clear text over the network.",
+        "zkconsumer only. Allow a digest password to be sent over the network in clear text.",
     )
     zookeeper_sasl_mechanism: Literal["DIGEST-MD5", "GSSAPI"] = setting(
         "zookeeper.sasl.mechanism",
         Choice(("DIGEST-MD5", "GSSAPI")),
         "DIGEST-MD5",
-        "Ours. For zookeeper.auth.scheme=sasl; GSSAPI uses the ticket cache of the process.",
+        "zkconsumer only. The mechanism for zookeeper.auth.scheme=sasl. GSSAPI uses the Kerberos"
+        " ticket cache of the process.",
     )
     zookeeper_sasl_service: str = setting(
         "zookeeper.sasl.service",
         SERVICE,
         "zookeeper",
-        "Ours. The service name of ZooKeeper's Kerberos principal.",
+        "zkconsumer only. The service name of ZooKeeper's Kerberos principal.",
     )
     zookeeper_ssl_enable: bool = setting(
         "zookeeper.ssl.enable",
         Flag(),
         False,
-        "Ours. TLS 1.2 or later to ZooKeeper; certificate and host name are checked.",
+        "zkconsumer only. Connect to ZooKeeper with TLS 1.2 or later, and verify the certificate"
+        " and"
+        " the host name.",
     )
     zookeeper_ssl_ca: str | None = setting(
         "zookeeper.ssl.ca",
         PATH,
         None,
-        "Ours. PEM file of the authorities to trust, instead of the system's.",
+        "zkconsumer only. PEM file of the trusted authorities, instead of the system's.",
     )
     zookeeper_ssl_certificate: str | None = setting(
-        "zookeeper.ssl.certificate", PATH, None, "Ours. PEM file of our own certificate."
+        "zookeeper.ssl.certificate",
+        PATH,
+        None,
+        "zkconsumer only. PEM file of the client's certificate.",
     )
     zookeeper_ssl_key: str | None = setting(
-        "zookeeper.ssl.key", PATH, None, "Ours. PEM file of its key."
+        "zookeeper.ssl.key", PATH, None, "zkconsumer only. PEM file of the client's private key."
     )
     zookeeper_ssl_key_password: str | None = setting(
         "zookeeper.ssl.key.password",
         SECRET,
         None,
-        "Ours. Decrypts the key; never shown in logs or errors.",
+        "zkconsumer only. The password of the private key. Logs and errors never show it.",
     )
     zookeeper_ssl_insecure_skip_hostname: bool = setting(
         "zookeeper.ssl.insecure.skip.hostname",
         Flag(),
         False,
-        "Ours. Take a certificate that is valid for another host.",
+        "zkconsumer only. Accept a server certificate that is valid for another host.",
     )
     zookeeper_ssl_insecure_skip_verify: bool = setting(
         "zookeeper.ssl.insecure.skip.verify",
         Flag(),
         False,
-        "Ours. Take any certificate, so that anybody in between can be ZooKeeper.",
+        "zkconsumer only. Accept any server certificate. An attacker between client and server can"
+        " then impersonate ZooKeeper.",
     )
     zookeeper_acl: Literal["open", "creator"] = setting(
         "zookeeper.acl",
         Choice(("open", "creator")),
         "open",
-        "Ours. Who may change the owner and offset nodes we create; needs zookeeper.auth.scheme.",
+        "zkconsumer only. Who may change the znodes that the consumer creates: all clients (open),"
+        " or only the authenticated user (creator, needs zookeeper.auth.scheme).",
     )
 
     def __post_init__(self) -> None:
@@ -168,7 +182,7 @@ class ConnectionConfig:
         self._check_together()
 
     def _derived(self) -> dict[str, Any]:
-        """Attribute -> the value that other settings give it when it is not set."""
+        """Return the defaults that depend on other properties, by attribute."""
         return {"zookeeper_connection_timeout_s": self.zookeeper_session_timeout_s}
 
     def _check_together(self) -> None:
@@ -177,24 +191,24 @@ class ConnectionConfig:
 
     @property
     def zookeeper_hosts(self) -> str:
-        """The servers of `zookeeper_connect`, without the chroot: `h1:2181,h2:2181`."""
+        """The servers in `zookeeper_connect`, without the chroot: `h1:2181,h2:2181`."""
         return split_connect(self.zookeeper_connect)[0]
 
     @property
     def zookeeper_chroot(self) -> str:
-        """The chroot of `zookeeper_connect`: `/kafka`, or empty."""
+        """The chroot in `zookeeper_connect`: `/kafka`, or empty."""
         return split_connect(self.zookeeper_connect)[1]
 
     @classmethod
     def from_properties(
         cls, *sources: str | PathLike[str] | Mapping[str, str], **overrides: Any
     ) -> Self:
-        """The settings of a JVM consumer's file, or of a mapping of property names to text.
+        """Read a JVM consumer's properties file, or a mapping of property names to text.
 
-        Later sources win over earlier ones; `overrides` are keyword arguments of the class and win
-        over all sources. An unknown name gives a warning with the nearest known name.
+        Later sources override earlier ones. `overrides` are keyword arguments of the class and
+        override all sources. An unknown name causes a warning with the most similar known name.
         `ConnectionConfig` ignores the properties of a consumer. Raises ConfigError with name,
-        value, file and line, and what is allowed.
+        value, file, line and allowed values.
         """
         table = settings_of(cls)
         own = {row.attribute for row in table}
@@ -225,9 +239,9 @@ class ConnectionConfig:
             raise ConfigError(error.what, where=place, remedy=error.remedy) from None
 
     def for_group(self, group_id: str) -> ConsumerConfig:
-        """The settings of a consumer of this group over the same connection.
+        """Return the configuration of a consumer of this group with the same connection.
 
-        Every other setting has its default. Raises ConfigError for a group name that is not valid.
+        All other properties have their defaults. Raises ConfigError for an invalid group name.
         """
         names = [row.attribute for row in settings_of(ConnectionConfig)]
         return ConsumerConfig(group_id=group_id, **{name: getattr(self, name) for name in names})
@@ -235,190 +249,216 @@ class ConnectionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ConnectionConfig):
-    """The settings of one consumer; immutable. As `ConnectionConfig`, with the member's own."""
+    """The configuration of one consumer, with that of its connection; immutable."""
 
-    group_id: str = setting("group.id", GROUP, REQUIRED, "The group to be a member of.")
+    group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
     zookeeper_sync_time_s: float = setting(
-        "zookeeper.sync.time.ms", Pause(), 2.0, "Only the default of rebalance.backoff.ms."
+        "zookeeper.sync.time.ms", Pause(), 2.0, "Used only as the default of rebalance.backoff.ms."
     )
     consumer_id: str | None = setting(
         "consumer.id",
         ID_SUFFIX,
         None,
-        "Suffix of the consumer id; by default host, time and a random part. For tests.",
+        "The suffix of the consumer id, for tests. By default it is generated from the host, the"
+        " time and a random part.",
     )
     client_id: str = setting(
         "client.id",
         CLIENT,
         DerivedDefault("group.id"),
-        "The name by which the brokers know the client.",
+        "The client id that is sent to the brokers with each request.",
     )
     socket_timeout_s: float = setting(
         "socket.timeout.ms",
         Millis(1),
         30.0,
-        "Time limit of a request to a broker; at least fetch.wait.max.ms.",
+        "The timeout of a request to a broker; must be at least fetch.wait.max.ms.",
     )
     socket_receive_buffer_bytes: int = setting(
         "socket.receive.buffer.bytes",
         Integer(-1, "bytes"),
         65536,
-        "The socket's receive buffer; 65536, 0 and less: the system's own, which grows as needed.",
+        "The size of the sockets' receive buffer. With 65536, or with 0 and less, the system"
+        " chooses"
+        " the size.",
     )
     fetch_message_max_bytes: int = setting(
         "fetch.message.max.bytes",
         Integer(1, "bytes"),
         1048576,
-        "Bytes to ask for per partition and request; grows for a larger message (JVM: never).",
+        "The number of bytes to fetch per partition in one request. It grows for a larger message;"
+        " in the JVM it does not.",
     )
     num_consumer_fetchers: int = setting(
         "num.consumer.fetchers",
         Integer(1),
         1,
-        "Broker clients of a connector with more than four streams; it has two at least.",
+        "The number of broker clients of a connector with more than four streams; it uses at least"
+        " two.",
     )
     auto_commit_enable: bool = setting(
         "auto.commit.enable",
         Flag(),
         True,
-        "Commit finished messages from time to time, and at each rebalance.",
+        "Commit the offsets of finished messages periodically, and before each partition is"
+        " released.",
     )
     auto_commit_interval_s: float = setting(
-        "auto.commit.interval.ms", Millis(1), 60.0, "How often."
+        "auto.commit.interval.ms", Millis(1), 60.0, "The time between two automatic commits."
     )
     queued_max_message_chunks: int = setting(
         "queued.max.message.chunks",
         Integer(1),
         2,
-        "With fetch.message.max.bytes: the bytes that a stream fetches ahead.",
+        "Multiplied by fetch.message.max.bytes: the maximum number of bytes that a stream"
+        " prefetches.",
     )
     rebalance_max_retries: int = setting(
         "rebalance.max.retries",
         Integer(1),
         4,
-        "Attempts before the blocker is reported; we go on trying (JVM: gives up).",
+        "The number of failed attempts to claim a partition after which the blocking owner is"
+        " reported. zkconsumer keeps retrying; the JVM gives up.",
     )
     rebalance_backoff_s: float = setting(
         "rebalance.backoff.ms",
         Pause(),
         DerivedDefault("zookeeper.sync.time.ms"),
-        "Longest wait between two attempts to claim a partition that is held.",
+        "The maximum back-off before the next attempt to claim a partition that another member"
+        " owns.",
     )
     rebalance_mode: Literal["incremental", "eager"] = setting(
         "rebalance.mode",
         Choice(("incremental", "eager")),
         "incremental",
-        "Ours. Release only what moves, or everything as the JVM does.",
+        "zkconsumer only. In a rebalance, release only the partitions that are reassigned"
+        " (incremental), or all partitions as the JVM does (eager).",
     )
     release_grace_s: float = setting(
         "release.grace.ms",
         Millis(0),
         1.0,
-        "Ours. How long a release waits for the user to ask for the next message, and then as"
-        " long for the rebalance listener, if there is one.",
+        "zkconsumer only. How long a release waits until the user asks for the next message, and"
+        " then as long again for the rebalance listener, if there is one.",
     )
     peers_nudge: bool = setting(
         "peers.nudge",
         Flag(),
         False,
-        "Ours. Register anew once a minute while a peer leaves its share unclaimed, to wake it.",
+        "zkconsumer only. While another member does not claim its partitions, register again once a"
+        " minute, which makes that member rebalance.",
     )
     peers_release: str = setting(
         "peers.release",
         RELEASE,
         DEFAULT.release,
-        "Ours. The Kafka release of the JVM members, whose ways we then have; auto: as the owner"
-        " nodes of a settled group show (see [releases.md](releases.md)).",
+        "zkconsumer only. The Kafka release of the group's JVM members, whose rules the consumer"
+        " follows. With auto, it detects the release from the owner znodes of a settled group (see"
+        " [releases.md](releases.md)).",
     )
     refresh_leader_backoff_s: float = setting(
         "refresh.leader.backoff.ms",
         Pause(),
         0.2,
-        "Pause after a failed fetch or look-up of a leader.",
+        "The back-off after a failed fetch or leader lookup.",
     )
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", Integer(0, "bytes"), 1, "The broker answers a fetch when it has so much."
+        "fetch.min.bytes",
+        Integer(0, "bytes"),
+        1,
+        "The minimum number of bytes that a broker returns for a fetch; until then the request"
+        " waits.",
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         Integer(0, "bytes"),
         52428800,
-        f"{_NONE}; the JVM parses it and never uses it, either.",
+        f"{_NONE}; the JVM parses it but never uses it.",
     )
     fetch_wait_max_s: float = setting(
-        "fetch.wait.max.ms", Millis(0), 0.1, "The broker answers a fetch after so long in any case."
+        "fetch.wait.max.ms",
+        Millis(0),
+        0.1,
+        "The maximum time that a broker waits for fetch.min.bytes.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",
         Choice(("smallest", "largest")),
         "largest",
-        "Where to begin without a stored offset, or with one that is out of range.",
+        "Where to start if a partition has no stored offset, or one that is out of range.",
     )
     consumer_timeout_s: float | None = setting(
         "consumer.timeout.ms",
         MillisOrNever(),
         None,
-        "ConsumerTimeoutError when no message came for so long; the stream stays usable.",
+        "If no message arrives for this time, the stream raises ConsumerTimeoutError and remains"
+        " usable.",
     )
     partition_assignment_strategy: Literal["range", "roundrobin"] = setting(
         "partition.assignment.strategy",
         Choice(("range", "roundrobin")),
         "range",
-        "Who gets which partition; must be the same in the whole group.",
+        "How partitions are assigned to consumer threads; must be the same for all members of a"
+        " group.",
     )
     offsets_storage: Literal["zookeeper", "kafka"] = setting(
         "offsets.storage",
         Choice(("zookeeper", "kafka"), str.lower),
         "zookeeper",
-        "Where offsets are kept: in znodes, or in the brokers (0.8.2 and later).",
+        "Where offsets are stored: in ZooKeeper, or in Kafka (brokers 0.8.2 and later).",
     )
     dual_commit_enabled: bool = setting(
         "dual.commit.enabled",
         Flag(),
         DerivedDefault("true if offsets.storage is kafka"),
-        "With offsets.storage=kafka: commit to ZooKeeper as well, and begin at the larger of both.",
+        "With offsets.storage=kafka: also commit to ZooKeeper, and start at the higher of the two"
+        " offsets.",
     )
     offsets_channel_backoff_s: float = setting(
         "offsets.channel.backoff.ms",
         Pause(),
         1.0,
-        "With offsets.storage=kafka: pause before the brokers are asked again.",
+        "With offsets.storage=kafka: the back-off before a failed offset request is retried.",
     )
     offsets_channel_socket_timeout_s: float = setting(
         "offsets.channel.socket.timeout.ms",
         Millis(1),
         10.0,
-        "With offsets.storage=kafka: time limit of one commit or look-up.",
+        "With offsets.storage=kafka: the timeout of one commit or fetch of offsets.",
     )
     offsets_commit_max_retries: int = setting(
         "offsets.commit.max.retries",
         Integer(0),
         5,
-        "With offsets.storage=kafka: how often a commit is tried again; at a hand-over never.",
+        "With offsets.storage=kafka: how often a failed commit is retried. The commit before a"
+        " release is never retried.",
     )
     exclude_internal_topics: bool = setting(
         "exclude.internal.topics",
         Flag(),
         True,
-        "No filter matches Kafka's own topics, anybody's; must be the same in the whole group.",
+        "Exclude Kafka's internal topics from the filters of all members; must be the same for all"
+        " members of a group.",
     )
     metrics_port: int | None = setting(
         "metrics.port",
         PORT,
         None,
-        "Ours. Answer Prometheus here; needs `zkconsumer[metrics]` ([metrics.md](metrics.md)).",
+        "zkconsumer only. The port of the Prometheus endpoint; needs `zkconsumer[metrics]`"
+        " ([metrics.md](metrics.md)).",
     )
     metrics_host: str = setting(
         "metrics.host",
         Text("an address of this machine", bool),
         "127.0.0.1",
-        "Ours. Where metrics.port listens; 0.0.0.0 lets others ask, without any authentication.",
+        "zkconsumer only. The address on which metrics.port listens. 0.0.0.0 gives other machines"
+        " access, without authentication.",
     )
     trace_file: str | None = setting(
         "trace.file",
         Text("a path"),
         None,
-        "Ours. Write one JSON line per event of the group to this file.",
+        "zkconsumer only. Write one JSON line per event of the member to this file.",
     )
 
     def _derived(self) -> dict[str, Any]:
@@ -432,21 +472,23 @@ class ConsumerConfig(ConnectionConfig):
         super()._check_together()
         if self.socket_timeout_s < self.fetch_wait_max_s:
             raise ConfigError(
-                "socket.timeout.ms is below fetch.wait.max.ms, so that fetches would time out",
+                "socket.timeout.ms is below fetch.wait.max.ms, so fetches would time out",
                 where="socket.timeout.ms",
-                remedy=f"at least {round(self.fetch_wait_max_s * 1000)}",
+                remedy=f"set it to at least {round(self.fetch_wait_max_s * 1000)}",
             )
         if self.peers_release.startswith(("0.8.0", "0.8.1")) and (
             self.partition_assignment_strategy == "roundrobin"
         ):
             raise ConfigError(
-                f"Kafka {self.peers_release} has no round-robin: its members do range in any case",
+                f"Kafka {self.peers_release} has no round-robin: its members always use range",
                 where="partition.assignment.strategy",
-                remedy="range, or another peers.release",
+                remedy="use range, or another peers.release",
             )
 
     def for_group(self, group_id: str) -> ConsumerConfig:
-        """The same settings for another group. Raises ConfigError for a name that is not valid."""
+        """Return the same configuration for another group. Raises ConfigError for an invalid
+        name.
+        """
         return replace(self, group_id=group_id)
 
 
@@ -458,7 +500,7 @@ REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in TABLE if row.def
 def _entries(
     source: str | PathLike[str] | Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
-    """Each (name, value, place) of one source."""
+    """Yield each (name, value, place) of one source."""
     if isinstance(source, Mapping):
         for name, text in source.items():
             yield name, text, name
@@ -485,7 +527,7 @@ def _checked(row: Setting, value: object) -> object:
 
 def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
     shown = "(not shown)" if row.kind in (TOKEN, SECRET) else repr(value)
-    reason = " (the JVM takes it, and makes nodes that no tool can name)" if value == "" else ""
+    reason = " (the JVM accepts it, but no tool can name such a group)" if value == "" else ""
     return ConfigError(
         f"bad value {shown} of {row.name}{reason if row.kind is GROUP else ''}",
         where=place,
@@ -495,18 +537,18 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
 
 def _tell(row: Setting, text: str) -> None:
     shown = "(not shown)" if row.kind in (TOKEN, SECRET) else text
-    vain = f"; {row.effect}" if row.effect.startswith(_NONE) else ""
-    _log.info("Property %s is overridden to %s%s", row.name, shown, vain)
+    note = f"; {row.effect}" if row.effect.startswith(_NONE) else ""
+    _log.info("Property %s is overridden to %s%s", row.name, shown, note)
 
 
 def _warn_unknown(name: str, place: str) -> None:
     if name.startswith(NO_EFFECT):
-        _log.info("Property %s has no effect here (%s)", name, place)
+        _log.info("Property %s has no effect in zkconsumer (%s)", name, place)
     if name.startswith((*NO_EFFECT, EXEMPT)):
         return
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    # The beginning as in the JVM, for those who look for it.
+    # The text begins as in the JVM, so that a search of the logs finds both.
     _log.warning("Property %s is not valid, and has no effect (%s)%s", name, place, hint)
 
 
@@ -518,18 +560,19 @@ def _names(sources: tuple[object, ...]) -> str:
 
 
 def split_connect(connect: str) -> tuple[str, str]:
-    """(hosts, chroot) of a ZooKeeper connect string; the chroot is empty or begins with `/`.
+    """Split a ZooKeeper connect string into (hosts, chroot); the chroot is empty or begins with
+    `/`.
 
-    A host without a port gets 2181, as in the Java client. Raises ConfigError.
+    A host without a port gets port 2181, as in the Java client. Raises ConfigError.
     """
     hosts, slash, path = connect.partition("/")
     servers = [_server(one.strip(), connect) for one in hosts.split(",")]
     if not path:
         return ",".join(servers), ""
     if re.search(r",[^/,]+:[0-9]+", path):
-        raise _bad_connect(connect, "the chroot stands once, after the last server")
+        raise _bad_connect(connect, "write the chroot once, after the last server")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise _bad_connect(connect, "the chroot is a path without empty parts, `.` and `..`")
+        raise _bad_connect(connect, "the chroot must be a path without empty parts, `.` and `..`")
     return ",".join(servers), slash + path
 
 
@@ -551,11 +594,11 @@ def _bad_connect(connect: str, why: str) -> ConfigError:
     )
 
 
-# ---- what must fit together ----------------------------------------------------------------------
+# ---- authentication and TLS ----------------------------------------------------------------------
 
 
 def check_security(config: ConnectionConfig) -> None:
-    """Raises ConfigError for settings that contradict each other or that are unsafe together."""
+    """Raise ConfigError for properties that contradict each other, or that are unsafe together."""
     _check_auth(config)
     _check_tls(config)
 
@@ -567,13 +610,14 @@ def _check_auth(config: ConnectionConfig) -> None:
     )
     if needs != (credential is not None):
         raise ConfigError(
-            "zookeeper.auth.scheme and zookeeper.auth.credential need each other (GSSAPI: none)",
+            "zookeeper.auth.scheme and zookeeper.auth.credential need each other (GSSAPI needs no"
+            " credential)",
             where="zookeeper.auth.scheme",
             remedy="set both, or neither",
         )
     if config.zookeeper_acl == "creator" and scheme is None:
         raise ConfigError(
-            "zookeeper.acl=creator without authentication: ZooKeeper would refuse every node",
+            "zookeeper.acl=creator without authentication: ZooKeeper would refuse every new znode",
             where="zookeeper.acl",
             remedy="set zookeeper.auth.scheme and zookeeper.auth.credential as well",
         )
@@ -583,9 +627,9 @@ def _check_auth(config: ConnectionConfig) -> None:
         far = [host for host in hosts if not _is_loopback(host.rpartition(":")[0])]
         if far:
             raise ConfigError(
-                f"the digest password would go over the network in clear text, to {far[0]}",
+                f"the digest password would be sent in clear text over the network, to {far[0]}",
                 where="zookeeper.auth.scheme",
-                remedy="set zookeeper.ssl.enable=true, or, where the network is trusted, "
+                remedy="set zookeeper.ssl.enable=true; or, if you trust the network, "
                 "zookeeper.auth.insecure.plaintext=true",
             )
 
@@ -622,7 +666,7 @@ def _check_tls(config: ConnectionConfig) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine; any name but localhost may not."""
+    """Return whether the host is this machine; a name other than localhost is not."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -95,8 +95,8 @@ def validate_registration(registration: Registration, *, profile: Profile) -> No
     r"""Raise ConfigError if members of the release would read another meaning from this
     registration.
 
-    0.8.0 and 0.8.1 escape nothing, so `\\b` becomes a backspace. 1.0.1 and later escape regular
-    expressions twice, so `\\d` becomes a backslash and a d, for the writer as well.
+    0.8.0 and 0.8.1 escape nothing, so `\b` becomes a backspace. 1.0.1 and later escape regular
+    expressions twice, so `\d` becomes a backslash and a d, for the writer as well.
     """
     written = Registration(registration.subscription, registration.pattern, 0)
     try:

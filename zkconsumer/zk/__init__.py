@@ -1,1 +1,1 @@
-"""ZooKeeper: the session, the operations on it, and an observer of any group."""
+"""ZooKeeper: a member's session, the tools' client, and an observer of any group."""

@@ -1,4 +1,4 @@
-"""A plain connection for tools: many reads at once, transactions, no watches, no membership."""
+"""The tools' ZooKeeper client: pipelined reads and transactions, without watches or membership."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 Read = Get | Exists | Children | SyncLeader | Rights
 
 PIPELINE = 5_000
-"""Requests that are under way at once: more take memory and gain nothing, and a window of 64 takes
-half as long again. The rest waits its turn."""
+"""Maximum number of requests in flight; further requests wait. More take memory and gain nothing; a
+window of 64 takes half as long again."""
 
 _RETRY_S = 0.1
 
 
 class ZooKeeperClient:
-    """Reads and writes znodes for as long as it is entered; all paths are below the chroot.
+    """Reads and writes znodes while it is entered; all paths are below the chroot.
 
-    `config` says where ZooKeeper is, how to authenticate, and with
-    `zookeeper.connection.timeout.ms` how long a lost connection is waited for. Nothing is written
-    but by `write`. To be used from one thread.
+    `config` says where ZooKeeper is and how to authenticate. `zookeeper.connection.timeout.ms`
+    limits how long a lost connection is retried. Only `write` writes. Use it from one thread.
 
-    Raises on entering what `ZooKeeperSession.start` raises.
+    Entering raises what `ZooKeeperSession.start` raises.
     """
 
     def __init__(self, config: ConnectionConfig) -> None:
@@ -51,7 +50,7 @@ class ZooKeeperClient:
         self._limit_s = config.zookeeper_connection_timeout_s
         self._death: ClientDeath | None = None
         self._session = ZooKeeperSession(
-            config, on_state=_unheeded, on_watch=_unheeded, on_death=self._died
+            config, on_state=_ignored, on_watch=_ignored, on_death=self._died
         )
 
     def _died(self, death: ClientDeath) -> None:
@@ -72,48 +71,52 @@ class ZooKeeperClient:
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
-        """Payload and stat of each of these znodes that exists, in their order.
+        """Return payload and stat of each existing znode, in the order of `paths`.
 
-        Raises AccessDeniedError, naming the first that may not be read, and
-        ZooKeeperUnreachableError, as all reads do.
+        Raises AccessDeniedError with the first path that may not be read, and
+        ZooKeeperUnreachableError; so do all reads.
         """
         return dict(self._present(Get(path) for path in paths))
 
     def read_allowed(self, paths: Iterable[str]) -> dict[str, Node | AccessDeniedError]:
-        """As `read`; in place of what may not be read stands the error."""
+        """Read as `read` does; a znode that may not be read has the error as its value."""
         return self._allowed(Get(path) for path in paths)
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """The names below each of these znodes that exists, sorted."""
+        """Return the sorted names of the children of each existing znode."""
         return {path: sorted(names) for path, names in self.listed(paths).items()}
 
     def listed(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """As `children`, in the server's own order, which the JVM's tools show as it is."""
+        """Return the children in the server's own order, in which the JVM's tools print them."""
         return dict(self._present(Children(path) for path in paths))
 
     def list_allowed(self, paths: Iterable[str]) -> dict[str, list[str] | AccessDeniedError]:
-        """As `listed`; in place of what may not be listed stands the error."""
+        """List as `listed` does; a znode that may not be listed has the error as its value."""
         return self._allowed(Children(path) for path in paths)
 
     def listable(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """As `children`; without those that may not be listed."""
+        """List as `children` does, without the znodes that may not be listed."""
         answers = self.list_allowed(paths)
         return {path: sorted(got) for path, got in answers.items() if isinstance(got, list)}
 
     def stats(self, paths: Iterable[str]) -> dict[str, Stat]:
-        """The stat of each of these znodes that exists."""
+        """Return the stat of each existing znode."""
         found = self._present(Exists(path) for path in paths)
         return {path: stat for path, stat in found if stat is not None}
 
     def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
-        """Who may do what with each of these znodes that exists, or the error if that is secret.
+        """Return the access control list of each existing znode, or the error if it may not be
+        read.
 
-        ZooKeeper 3.6 and later put `x` for a digest's hash where we may not administer the znode.
+        ZooKeeper 3.6 and later replace the hash of a digest by `x` if this client may not
+        administer the znode.
         """
         return self._allowed(Rights(path) for path in paths)
 
     def tree(self, *roots: str) -> dict[str, Node]:
-        """Znodes and everything below them, parents first; empty if they do not exist."""
+        """Return the znodes and everything below them, parents first; empty if they do not
+        exist.
+        """
         nodes: dict[str, Node] = {}
         level = list(roots)
         while level:
@@ -123,7 +126,7 @@ class ZooKeeperClient:
         return nodes
 
     def _allowed(self, requests: Iterable[Read]) -> dict[str, Any]:
-        """The values of what exists, or the error of what is kept from us."""
+        """Return the values of existing znodes, or the error for those that may not be read."""
         found: dict[str, Any] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
@@ -140,7 +143,9 @@ class ZooKeeperClient:
                 yield request.path, reply.value
 
     def _replies(self, requests: Iterable[Read]) -> Iterator[tuple[Read, Reply]]:
-        """A read that met a broken connection is asked again until the time is up."""
+        """Yield each request with its reply; repeat the reads of a broken connection within the
+        time limit.
+        """
         left = iter(requests)
         while batch := list(islice(left, PIPELINE)):
             deadline = time.monotonic() + self._limit_s
@@ -160,16 +165,19 @@ class ZooKeeperClient:
     # ---- writing ---------------------------------------------------------------------------------
 
     def write(self, writes: Sequence[Write]) -> Reply:
-        """All of these or none, in one transaction.
+        """Execute all writes or none, in one transaction.
 
-        A reply that is not OK says with `code` why, and with `value` which of them was refused.
-        BROKEN: the connection was lost, and it may have happened or not: `sync`, and read back.
+        If the reply is not OK, its `code` says why and its `value` is the index of the refused
+        write. With BROKEN the connection was lost, and the transaction may or may not have been
+        executed: `sync`, then read back.
         """
         (reply,) = self._ask([Multi(tuple(writes))])
         return reply
 
     def sync(self, path: str) -> None:
-        """Later reads show whatever any client had been told was done before this call."""
+        """Make later reads show every write that was acknowledged to any client before this
+        call.
+        """
         for _ in self._present([SyncLeader(path)]):
             pass
 
@@ -185,7 +193,7 @@ class ZooKeeperClient:
         if self._death is not None:
             return self._session.death_error(self._death)
         return ZooKeeperUnreachableError(
-            f"the connection to ZooKeeper was lost, and not back within {self._limit_s:g} s",
+            f"the connection to ZooKeeper was lost, and not restored within {self._limit_s:g} s",
             where=self.config.zookeeper_hosts,
             remedy="try again when the servers are up",
         )
@@ -193,11 +201,11 @@ class ZooKeeperClient:
 
 def _denied(request: Read) -> AccessDeniedError:
     return AccessDeniedError(
-        "ZooKeeper does not let us read this",
+        "ZooKeeper does not allow this client to read the znode",
         where=request.path,
-        remedy="authenticate as somebody who may (zookeeper.auth.*)",
+        remedy="authenticate as a user who may read it (zookeeper.auth.*)",
     )
 
 
-def _unheeded(*_: object) -> None:
-    """Connections and watches: what was asked for says itself what became of it."""
+def _ignored(*_: object) -> None:
+    """Ignore connection events and watches: the reply to each request reports its result."""

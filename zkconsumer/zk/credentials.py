@@ -1,7 +1,7 @@
-"""How a session authenticates, encrypts, and sees before it joins that its credential is right.
+"""Authentication and TLS of a ZooKeeper session, and a check of the credential before joining.
 
-The TLS context is our own: kazoo's trusts the system's authorities beside those it is given, does
-not check host names by default, and keeps the key's password.
+The package makes its own TLS context. kazoo's context also trusts the system's authorities if a CA
+is configured, does not check host names by default, and keeps the key's password.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from zkconsumer.zk import kazoo_transport
 logger = logging.getLogger(__name__)
 
 _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
-# What ZooKeeper 3.6 and later say in place of a hash to who may not administer the znode.
+# ZooKeeper 3.6 and later show this instead of a hash to users who may not administer the znode.
 _HIDDEN = "x"
 
 TLS_SINCE = (3, 5)
 """The first release of ZooKeeper that offers TLS to its clients."""
 
-# Seconds and bytes that the answer to `srvr` may take, which has some 300 bytes. A port that speaks
-# TLS does not answer it, so that the error of the handshake is reported this much later.
+# Limits in seconds and bytes of the answer to `srvr`, which has about 300 bytes. A TLS port does
+# not answer it, so the error of the handshake is reported this much later.
 _PLAIN_ANSWER_S = 2.0
 _PLAIN_ANSWER_BYTES = 16 * 1024
 
 
 def client_options(config: ConnectionConfig) -> dict[str, Any]:
-    """The keyword arguments of KazooClient for authentication, and for the ACL of new znodes.
+    """Return KazooClient's keyword arguments for authentication and for the ACL of new znodes.
 
-    Raises ConfigError when SASL is asked for and pure-sasl is not installed.
+    Raises ConfigError if SASL is configured and pure-sasl is not installed.
     """
     scheme, credential = config.zookeeper_auth_scheme, config.zookeeper_auth_credential
     options: dict[str, Any] = {
@@ -69,9 +69,9 @@ def client_options(config: ConnectionConfig) -> dict[str, Any]:
 
 
 def tls_context(config: ConnectionConfig) -> ssl.SSLContext | None:
-    """What TLS trusts and shows, or None without TLS.
+    """Return the TLS context with trusted and own certificates, or None without TLS.
 
-    Raises ConfigError, with the file's name, for a file that cannot be read or is no PEM.
+    Raises ConfigError with the name of a file that cannot be read or is not a PEM file.
     """
     if not config.zookeeper_ssl_enable:
         return None
@@ -106,7 +106,7 @@ def _load(name: str, file: str, load: Any) -> None:
         raise ConfigError(
             f"{name} cannot be used: {reason}",
             where=file,
-            remedy="a PEM file that this process may read, with the right key and password",
+            remedy="use a PEM file that this process may read, with the right key and password",
         ) from None
 
 
@@ -120,8 +120,8 @@ class TlsSockets:
         self.fault = ""
 
     def open(self, address: tuple[str, int], *, hostname: Any, timeout: float) -> ssl.SSLSocket:
-        """A connection to an IP address that shows a certificate for `hostname`."""
-        # For its four letter words kazoo gives the port as host name: the name of before holds.
+        """Connect to an IP address whose certificate must be valid for `hostname`."""
+        # For four-letter commands kazoo passes the port as host name: use the earlier host name.
         if isinstance(hostname, str):
             self._names[address[0]] = hostname
         name = self._names.get(address[0], address[0])
@@ -141,13 +141,13 @@ class TlsSockets:
         return secure
 
     def refuse_plain_port(self) -> None:
-        """Ask the server of the last failed handshake, in plain text, whether its port has no TLS.
+        """Raise ConfigError if the server of the last failed handshake speaks plain text on
+        that port.
 
-        A plain port reads the handshake as a request of impossible length and closes the
-        connection, which names no reason. Its answer to `srvr` does: every release answers that
-        question, whatever is on its whitelist, and the question holds no secret.
-
-        Raises ConfigError: the port speaks plain text. The error names the server's release.
+        A plain-text port reads the handshake as a request of impossible length, and closes
+        the connection without a reason. So this method sends `srvr` in plain text. Every
+        release answers this command, whatever its whitelist, and the command contains no
+        secret. The error names the server's release.
         """
         if self._failed is None:
             return
@@ -169,7 +169,7 @@ class TlsSockets:
 
 
 def _ask_plainly(address: tuple[str, int]) -> str:
-    """Return the answer to `srvr` without TLS; empty when none comes within the limit."""
+    """Return the answer to `srvr` without TLS; empty if none comes within the limit."""
     said, deadline = b"", time.monotonic() + _PLAIN_ANSWER_S
     try:
         with socket.create_connection(address, _PLAIN_ANSWER_S) as connection:
@@ -184,12 +184,12 @@ def _ask_plainly(address: tuple[str, int]) -> str:
 
 
 def check_credential(client: KazooClient, config: ConnectionConfig, group: str) -> None:
-    """Compare a digest credential with the ACLs of a group's znodes, as far as they exist.
+    """Compare a digest credential with the ACLs of the group's existing znodes.
 
-    ZooKeeper takes any digest password, and only refuses what its owner may do later; but the ACLs
-    of what was created under our user name show whether ours is the same.
+    ZooKeeper accepts any digest password at login and only refuses later operations. But the ACLs
+    of znodes created under this user name show whether the password is the same.
 
-    Raises AccessDeniedError: they are another password's, or may not even be seen.
+    Raises AccessDeniedError if the ACLs belong to another password, or may not be read.
     """
     if config.zookeeper_auth_scheme != "digest" and config.zookeeper_acl != "creator":
         return
@@ -208,8 +208,9 @@ def check_credential(client: KazooClient, config: ConnectionConfig, group: str) 
             open_rooms.append(path)
     if open_rooms and config.zookeeper_acl == "creator":
         logger.warning(
-            "zookeeper.acl=creator, but anybody may change %s, which existed before; "
-            "set their ACLs",
+            "zookeeper.acl=creator, but these znodes existed before, and any client may change"
+            " them:"
+            " %s; set their ACLs",
             ", ".join(open_rooms),
         )
 
@@ -217,7 +218,7 @@ def check_credential(client: KazooClient, config: ConnectionConfig, group: str) 
 def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None:
     credential = str(config.zookeeper_auth_credential)
     user = credential.partition(":")[0]
-    # ZooKeeper's own scheme (DigestAuthenticationProvider): it protects nothing here.
+    # SHA-1 as in ZooKeeper's DigestAuthenticationProvider: it only serves a comparison here.
     digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
     ours = f"{user}:{base64.b64encode(digest).decode()}"
     same_user = [one for one in identities if one.partition(":")[0] == user]
@@ -230,7 +231,8 @@ def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None
 def _denied(config: ConnectionConfig, path: str) -> AccessDeniedError:
     user = str(config.zookeeper_auth_credential).partition(":")[0]
     return AccessDeniedError(
-        f"ZooKeeper does not know user {user!r} by this password here, or gives it no right",
+        f"the znode belongs to user {user!r} with another password, or this user has no right to it"
+        " ",
         where=path,
-        remedy="check zookeeper.auth.credential, or have the znode's ACL changed",
+        remedy="check zookeeper.auth.credential, or change the znode's ACL",
     )

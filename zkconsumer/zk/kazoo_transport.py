@@ -1,19 +1,18 @@
-"""How kazoo waits and calls back: watches and replies in one order, and cheap waiting.
+"""All code that relies on kazoo's internals: connections, threads, sockets, and how requests
+are sent.
 
-Requests in kazoo's words, and its answers as replies.
-
-A batch goes past kazoo's own calls where it can: each of these makes an object with a lock and a
-condition to wait for, and puts its answer into a queue by itself, which is half of what it costs.
-
-Many reads in one request: ZooKeeper's `multiRead`, which kazoo does not know.
-
-A request costs kazoo some 60 us of Python, whatever it asks for; a read in a request of a hundred
-costs a tenth. Each is answered for itself, as if it had been sent alone: its payload and stat, its
-children, or why not. ZooKeeper has it from 3.6.0 on (`ZooDefs.OpCode.multiRead`); an older server
-shuts the connection that such a request comes by.
-
-It takes no watches. Those of payloads are armed together by another request, which ZooKeeper's own
-client sends after each reconnect (`ZooDefs.OpCode.setWatches`).
+- `observe_connection` and `limit_attempts` wrap two private methods of kazoo's connection.
+- `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. They deliver watches and
+  replies in one order, and need few system calls.
+- `ManyReads` and `Arm` are two requests that kazoo does not have. `ManyReads` is ZooKeeper's
+  `multiRead` (`ZooDefs.OpCode.multiRead`, since 3.6.0), which puts many reads into one request. A
+  request costs kazoo about 60 us of Python, and a read in a request of a hundred a tenth of that.
+  Each read has its own result, as if it had been sent alone. An older server closes the connection.
+  `multiRead` sets no watches, so `Arm` sets the watches of payloads, with the request that
+  ZooKeeper's own client sends after a reconnect (`ZooDefs.OpCode.setWatches`).
+- `Sender` sends batches of requests and returns their replies as values. It bypasses kazoo's own
+  calls where possible: each of these makes an object with a lock and a condition, and queues its
+  result separately, which is half of the cost of a request.
 """
 
 from __future__ import annotations
@@ -152,16 +151,18 @@ def limit_attempts(
 
 
 class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, but that watches and replies arrive in the order the server sent them.
+    """kazoo's threads, with watches and replies in the order in which the server sent them.
 
-    kazoo has a queue and a thread for each of the two. So the watch that tells of a znode's end
-    could come after the reply to a create of the same znode, sent later: a member that has just
-    claimed a partition would hear that it had lost it. Whoever is called back must not wait for a
-    reply; this package only enqueues.
+    kazoo has a separate queue and thread for watches and for replies. So the watch for the deletion
+    of a znode could arrive after the reply to a later create of that znode, and a member that has
+    just claimed a partition would take the watch for the loss of it. Callbacks must not wait for a
+    reply; this package's callbacks only enqueue.
     """
 
     def create_socket_pair(self) -> tuple[Any, Any]:
-        """What wakes kazoo's thread for each request: its reading end, and the writing end."""
+        """Return the two ends with which kazoo's thread is woken for each request: reading,
+        writing.
+        """
         wake = _Wake(*super().create_socket_pair())
         return wake, wake.other
 
@@ -175,12 +176,13 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
         xlist: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """One system call; kazoo's makes and closes an epoll object for each of five waits a
-        request, which is half of what a request costs. No socket may be in two lists.
+        """Wait for sockets with one system call; no socket may be in two lists.
 
-        A TLS socket is ready, too, when it holds bytes that it has decrypted already; kazoo asks
-        the system alone, and leaves the second of two replies in one record until the next ping.
-        Where there are requests to send, replies wait for these: batches have an end.
+        kazoo's own implementation opens and closes an epoll object for each of five waits per
+        request, which is half of the cost of a request. A TLS socket is also ready when it holds
+        decrypted bytes. kazoo asks only the system, so it would read the second of two replies in
+        one TLS record only at the next ping. While requests wait to be sent, replies are read
+        later; this ends because batches are finite.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
@@ -194,7 +196,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(one, select.POLLIN | select.POLLPRI)
         for one in wlist:
             poll.register(one, select.POLLOUT)
-        # An error or a hang-up makes ready, too: the read or write that follows reports it.
+        # A socket with an error or a hang-up is ready too: the next read or write reports it.
         found = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
         return (
             [one for one in rlist if one.fileno() in found],
@@ -204,19 +206,20 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Wake:
-    """The reading end of a pair of sockets; a byte is on its way only while there are any at all.
+    """The reading end of a pair of sockets; at most one byte is in transit, however many
+    requests wait.
 
-    kazoo writes one for each request and reads one for each that it sends: two system calls, and
-    a third to find out that there is more to send, which `pending` tells as well.
+    kazoo writes one byte per request and reads one per request sent. That takes two system
+    calls, and a third to find out whether more requests wait, which `pending` answers too.
     """
 
-    def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
-        self._ours, self._theirs = ours, theirs
+    def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
+        self._reader, self._writer = reader, writer
         self._count, self._lock = 0, threading.Lock()
-        self.other = _Waker(self, theirs)
+        self.other = _Waker(self, writer)
 
     def fileno(self) -> int:
-        return self._ours.fileno()
+        return self._reader.fileno()
 
     def pending(self) -> int:
         return self._count
@@ -224,7 +227,7 @@ class _Wake:
     def add(self, count: int) -> None:
         with self._lock:
             if not self._count:
-                self._theirs.send(b"\0")
+                self._writer.send(b"\0")
             self._count += count
 
     def recv(self, count: int) -> bytes:
@@ -232,11 +235,11 @@ class _Wake:
             taken = min(count, self._count)
             self._count -= taken
             if taken and not self._count:
-                self._ours.recv(1)
+                self._reader.recv(1)
         return bytes(taken)
 
     def close(self) -> None:
-        self._ours.close()
+        self._reader.close()
 
 
 class _Waker:
@@ -256,8 +259,8 @@ class _Waker:
 class BulkHandler(InOrderHandler):
     """For thousands of requests at once: few system calls for many requests and replies.
 
-    kazoo takes a write and a wait a request, three reads and as many waits a reply. A TLS socket,
-    which another function opens, is left as it is.
+    kazoo needs a write and a wait per request, and three reads with as many waits per reply. TLS
+    sockets are opened by another function and stay unchanged.
     """
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
@@ -270,7 +273,9 @@ class BulkHandler(InOrderHandler):
         xlist: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """What waits to be sent goes when there is nothing more to add, and before any wait."""
+        """Wait for sockets; send the buffered requests once no more can be added, and before
+        any wait.
+        """
         if wlist and all(isinstance(one, _Bulk) and one.has_room() for one in wlist):
             return [], list(wlist), []
         held = [one for one in rlist if getattr(one, "pending", int)()]
@@ -288,9 +293,11 @@ class BulkHandler(InOrderHandler):
 
 
 class _Bulk:
-    """A socket that reads ahead and sends later; `pending` says how much was read ahead."""
+    """A socket that reads ahead and buffers what it sends; `pending` is the number of bytes
+    read ahead.
+    """
 
-    _AT_ONCE = 65_536  # bytes: some 500 replies, or 1,000 requests
+    _AT_ONCE = 65_536  # bytes per system call: about 500 replies, or 1,000 requests
 
     def __init__(self, plain: Any) -> None:
         self._plain, self._held, self._at, self.waits = plain, b"", 0, bytearray()
@@ -316,7 +323,7 @@ class _Bulk:
         return len(data)
 
     def flush(self) -> None:
-        """All of it, also where that takes the other side a while to take."""
+        """Send all buffered bytes, even if the server takes a while to read them."""
         waits, self.waits = self.waits, bytearray()
         try:
             before = self._plain.gettimeout()
@@ -326,8 +333,8 @@ class _Bulk:
             finally:
                 self._plain.settimeout(before)
         except OSError:
-            # Half a request may be out: the connection is of no more use, and the read that
-            # follows finds it shut.
+            # Half a request may have been sent, so the connection is unusable. The next read
+            # detects that it is shut down.
             with suppress(OSError):
                 self._plain.shutdown(socket.SHUT_RDWR)
 
@@ -337,48 +344,51 @@ class _Bulk:
         self._plain.close()
 
 
-# Seconds that a server may take to read what fills the system's own buffers; then it is given up.
+# Seconds to wait until the server has read enough to make room in the system's buffers; then the
+# connection is closed.
 _FLUSH_LIMIT_S = 5.0
 
 
-# ---- manyreads -----------------------------------------------------------------------------------
+# ---- many reads in one request -------------------------------------------------------------------
 
 
 SINCE = (3, 6)
-"""The first release of ZooKeeper that knows it."""
+"""The first release of ZooKeeper that supports `multiRead`."""
 
 WORTH_IT = 20
-"""Reads of one batch from which on they are put together."""
+"""Minimum number of reads in a batch that are sent as one request."""
 
 AT_ONCE = 100
-"""Reads in one request. A server makes the whole reply in its memory, where payloads may take 1 MiB
-each; what more would gain is not to be seen. The rest goes into further requests."""
+"""Maximum number of reads in one request; more go into further requests. A server builds the whole
+reply in memory, and each payload may take 1 MiB. More reads per request gain nothing measurable."""
 
 REQUEST_BYTES = 512 * 1024
-"""Bytes of one request, about: a server shuts the connection at jute.maxbuffer, by default 1 MiB.
-The rest goes into further requests."""
+"""Approximate maximum number of bytes of one request; more reads go into further requests. A server
+closes the connection at `jute.maxbuffer`, by default 1 MiB."""
 
 PlainRead = Get | rq.Exists | Children
 
 _GET, _CHILDREN, _ERROR = 4, 8, -1  # `ZooDefs.OpCode`
-_HEADER = struct.Struct("!i?i")  # `MultiHeader`: the operation, whether this is the end, the error
+_HEADER = struct.Struct("!i?i")  # `MultiHeader`: operation, whether it is the last, error
 _END = _HEADER.pack(-1, True, -1)
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-_ANY_ZXID = 2**63 - 1  # whenever the znode was last changed, its watch is armed
+_ANY_ZXID = 2**63 - 1  # sets the watch, whenever the znode was last changed
 
 
 def release_in(answer: str) -> tuple[int, ...]:
-    """Return the release that a server's answer to `srvr` names, as (3, 8, 4); empty if none."""
+    """Return the release in a server's answer to `srvr`, for example (3, 8, 4); empty if there
+    is none.
+    """
     found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", answer)
     return tuple(map(int, found.groups())) if found else ()
 
 
 class ManyReads:
-    """One request, as kazoo sends and reads it.
+    """One `multiRead` request, as kazoo serializes it and reads its response.
 
-    The result is for each read a Node (of Exists, too) or the names of the children, or
-    ZooKeeper's code of the error, a negative number.
+    The result of each read is a Node (also for Exists), the names of the children, or ZooKeeper's
+    error code, a negative number.
     """
 
     type = 22
@@ -425,23 +435,23 @@ class ManyReads:
 
 
 class Arm:
-    """One request that watches the payloads of many znodes, as kazoo sends it and reads its end.
+    """One `setWatches` request for the payloads of many znodes, as kazoo serializes it.
 
-    Sent before their reads, it leaves nothing unseen. Of a znode that is not there it arms nothing,
-    and tells of its end before the reply: while kazoo knows of no watch, so that this is not heard.
-    Before ZooKeeper 3.8.4 it watches a znode also where its read is refused: news of that one only
-    makes the reader look again.
+    It is sent before the reads, so no change is missed. For a znode that does not exist it sets no
+    watch; the server instead sends a deletion event before the reply, when kazoo knows of no watch,
+    and kazoo ignores the event. Before ZooKeeper 3.8.4 it also watches znodes that may not be read;
+    such an event only makes the reader read again.
     """
 
     type = 101
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """`paths` with the chroot."""
+        """Take the paths including the chroot."""
         parts = [struct.pack("!qi", _ANY_ZXID, len(paths))]
         for path in paths:
             encoded = path.encode()
             parts += (_INT.pack(len(encoded)), encoded)
-        parts.append(struct.pack("!ii", 0, 0))  # none of absence, none of children
+        parts.append(struct.pack("!ii", 0, 0))  # no watches for absence, none for children
         self._body = b"".join(parts)
 
     def serialize(self) -> bytes:
@@ -453,18 +463,18 @@ class Arm:
 
 
 def go_together(batch: Sequence[Request | Rights]) -> TypeGuard[Sequence[PlainRead]]:
-    """Whether it is all reads, without a watch but for that of a payload."""
+    """Return whether all requests are reads, with no watches other than those of payloads."""
     return all(
         isinstance(one, PlainRead) and (not one.watch or isinstance(one, Get)) for one in batch
     )
 
 
 def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
-    """Cut what is too much for one request."""
+    """Split reads that are too many or too large for one request."""
     piece: list[PlainRead] = []
     size = 0
     for read in reads:
-        more = 4 * len(read.path) + 32  # at most, but for the chroot
+        more = 4 * len(read.path) + 32  # upper bound, without the chroot
         if piece and (len(piece) == AT_ONCE or size + more > REQUEST_BYTES):
             yield piece
             piece, size = [], 0
@@ -474,7 +484,7 @@ def pieces(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
         yield piece
 
 
-# ---- sending -------------------------------------------------------------------------------------
+# ---- batches of requests -------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)
@@ -494,7 +504,7 @@ _CODES: dict[type[Exception], Code] = {
     kz.ConnectionClosedError: Code.BROKEN,
     kz.SessionMovedError: Code.BROKEN,
     kz.OperationTimeoutError: Code.BROKEN,
-    kz.AuthFailedError: Code.BROKEN,  # what waits when the server refuses a reconnect
+    kz.AuthFailedError: Code.BROKEN,  # for waiting requests when the server refuses a reconnect
 }
 _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "code")}
 
@@ -502,7 +512,7 @@ _NUMBERS = {kind.code: code for kind, code in _CODES.items() if hasattr(kind, "c
 class Sender:
     """Sends batches over a client; `watch` gets the watches that fire.
 
-    `takes_many` says whether the server takes many reads in one request.
+    `takes_many` says whether the server supports many reads in one request.
     """
 
     def __init__(self, client: KazooClient, watch: Callable[[Any], None]) -> None:
@@ -510,10 +520,10 @@ class Sender:
         self.takes_many = False
 
     def send(self, batch: Sequence[Sent], done: Done) -> None:
-        """Send all at once; `done` gets the replies, in order, once.
+        """Send all requests together; `done` gets the replies once, in order.
 
-        It is called on kazoo's completion thread, after every watch that fired before the last
-        reply came; or on whatever thread ends the session, if that is ending.
+        kazoo's completion thread calls `done`, after every watch that fired before the last reply.
+        While the session ends, the thread that ends it may call `done`.
         """
         handler = self._client.handler
 
@@ -540,13 +550,15 @@ class Sender:
             self._client._call(ManyReads(piece, self._client.chroot), slots)
             index += len(piece)
 
-    def heed(self, paths: Sequence[str]) -> None:
-        """What is armed is told to `watch`. On kazoo's thread alone, which keeps the watches."""
+    def register_watches(self, paths: Sequence[str]) -> None:
+        """Deliver the events of armed watches; call it only on kazoo's thread, which owns the
+        watches.
+        """
         for path in paths:
             self._client._data_watchers[path].add(self._watch)
 
     def send_one(self, request: Sent, slot: _Slot) -> None:
-        """Send a request; its answer goes to `slot`."""
+        """Send one request; its reply goes to `slot`."""
         client = self._client
         match request:
             case rq.Get(path, watch):
@@ -569,7 +581,7 @@ class Sender:
                 made.rawlink(slot.take)
 
     def _full(self, path: str) -> str:
-        """Below the chroot, as the watches on it are kept."""
+        """Return the path including the chroot; kazoo stores watches under such paths."""
         chroot: str = self._client.chroot
         return chroot + path if path != "/" else chroot or path
 
@@ -590,7 +602,10 @@ class Sender:
 
 
 class _Gathering:
-    """The replies of a batch. They come on kazoo's thread; on the sender's what is not sent."""
+    """Collects the replies of a batch.
+
+    kazoo's thread adds replies; the sender's thread adds those of requests that are not sent.
+    """
 
     def __init__(self, count: int, done: Done) -> None:
         self._replies: list[Reply | None] = [None] * count
@@ -599,7 +614,7 @@ class _Gathering:
     def reply(self, index: int, reply: Reply) -> None:
         with self._lock:
             if self._replies[index] is not None:
-                return  # kazoo answers twice for what meets the end of a session
+                return  # kazoo replies twice to a request that is pending when the session ends
             self._replies[index] = reply
             self._left -= 1
             is_last = not self._left
@@ -608,7 +623,9 @@ class _Gathering:
 
 
 class _Slot:
-    """Where one answer goes; to kazoo what it calls an async object, of which it uses this much."""
+    """Receives one reply; for kazoo it is an async object, of which kazoo uses only these
+    methods.
+    """
 
     __slots__ = ("_gathering", "_index", "_request")
 
@@ -622,7 +639,7 @@ class _Slot:
         self.reply(Reply(_code(error), f"{type(error).__name__} {error}".strip()))
 
     def take(self, result: Any) -> None:
-        """From one of kazoo's own async objects, which is ready."""
+        """Take the result of one of kazoo's own async objects, which is ready."""
         if result.exception is None:
             self.set(result.value)
         else:
@@ -633,7 +650,7 @@ class _Slot:
 
 
 class _Slots:
-    """Where the answers of many reads go, which come as one."""
+    """Receives the common reply of many reads."""
 
     __slots__ = ("_first", "_gathering", "_reads", "_sender")
 
@@ -649,14 +666,16 @@ class _Slots:
             return
         for index, (read, one) in enumerate(zip(self._reads, found, strict=True), self._first):
             if one == kz.NoAuthError.code and isinstance(read, rq.Exists):
-                # Before 3.8.3 its stat takes no right (ZOOKEEPER-2590), as its payload does.
+                # Before 3.8.3, reading a stat needs no right (ZOOKEEPER-2590), but `multiRead`
+                # reads the payload, which does.
                 self._sender.send_one(read, _Slot(self._gathering, index, read))
             else:
                 self._gathering.reply(index, _read_reply(read, one))
 
     def set_exception(self, error: Exception) -> None:
         if _code(error) is not Code.BROKEN:
-            # A server before 3.6, which the connection has moved to: it says so and shuts it.
+            # The client has reconnected to a server before 3.6, which refuses the request and
+            # closes the connection.
             self._sender.takes_many = False
         reply = Reply(Code.BROKEN, f"{type(error).__name__} {error}".strip())
         for index in range(self._first, self._first + len(self._reads)):
@@ -664,7 +683,7 @@ class _Slots:
 
 
 class _Armed:
-    """Where the end of an arming goes; refused, it takes the reads that it is for along."""
+    """Receives the reply to `Arm`; if it is refused, the reads fail with the same error."""
 
     __slots__ = ("_paths", "_sender", "_slots")
 
@@ -672,7 +691,7 @@ class _Armed:
         self._sender, self._slots, self._paths = sender, slots, paths
 
     def set(self, _: None) -> None:
-        self._sender.heed(self._paths)
+        self._sender.register_watches(self._paths)
 
     def set_exception(self, error: Exception) -> None:
         self._slots.set_exception(error)
@@ -690,7 +709,11 @@ def _read_reply(read: PlainRead, found: rq.Node | list[str] | int) -> Reply:
 
 
 def _acl(request: rq.Create) -> list[ACL] | None:
-    """All groups stand below one znode: whoever makes it must not shut the others out."""
+    """Return the ACL for a new znode.
+
+    /consumers is open to all users: it holds all groups, so its creator must not lock out other
+    users.
+    """
     if request.rights is None:
         return OPEN_ACL_UNSAFE if request.path == paths.CONSUMERS else None
     who = ((right.permissions, right.identity.partition(":")) for right in request.rights)
@@ -717,7 +740,9 @@ def _reply(request: Sent, value: Any) -> Reply:
 
 
 def _multi_reply(results: Sequence[Any]) -> Reply:
-    """The one that failed stands between those rolled back and those never tried."""
+    """Find the failed write: it is between those that were rolled back and those that were not
+    tried.
+    """
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(
             result, kz.RolledBackError | kz.RuntimeInconsistency

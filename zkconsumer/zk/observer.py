@@ -1,18 +1,15 @@
-"""Follows a group from outside: its members, owners and offsets. Reads only, writes never.
+"""Follows a group from outside: its members, owners and offsets. It only reads.
 
-An `Observer` has a ZooKeeper session of its own. `snapshot()` reads once; `changes()` follows by
-one-shot watches (`zkconsumer.zk.observer`). After any connection event everything is read again,
-and what differs from the last report is reported.
+An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows it
+with one-shot watches; after any connection event it reads everything again and reports what differs
+from its last report.
 
-The tree of a group as an observer last read it, and what of it has changed since.
-
-What is followed: `ids/<member>`, `owners/<topic>/<partition>` and `offsets/<topic>/<partition>`.
-Nodes with other names are not looked at.
-
-Nothing is missed: a list is read and its watch set in one request, so whatever happens afterwards
-fires the watch. Owner znodes carry no watches of their own: a claim or a release changes the list
-of the topic, and a list whose version grew by more than its difference hides a znode that went and
-came back, so all of them are read again.
+A `GroupWatcher` holds the group as last read. It follows `ids/<member>`,
+`owners/<topic>/<partition>` and `offsets/<topic>/<partition>`, and ignores znodes with other names.
+It misses no change: one request reads a list and sets its watch, so every later change fires the
+watch. Owner znodes need no watches of their own, because a claim or a release changes the list of
+the topic. If the version of a list has grown by more than the number of its changes, a znode was
+deleted and re-created in between; then all znodes of the list are read again.
 """
 
 from __future__ import annotations
@@ -43,15 +40,15 @@ from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
 
-# ---- mirror --------------------------------------------------------------------------------------
+# ---- the group as last read ----------------------------------------------------------------------
 
 
-# Seconds one reply may take; a server that is slower than this is treated like a lost connection.
+# Seconds to wait for one reply; a slower server is treated like a lost connection.
 _REPLY_S = 30.0
 
 
 class GroupPart(Enum):
-    """What of a group is followed."""
+    """The parts of a group that can be followed."""
 
     MEMBERS = "ids"
     OWNERS = "owners"
@@ -61,18 +58,20 @@ class GroupPart(Enum):
 ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
 
-# A text in place of a value is the reason why the znode cannot be read.
+# A text in place of a value is the reason why the payload is malformed.
 Value = Registration | OwnerZnode | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group as it was read; the parts are read one after the other, so they may be torn.
+    """A group as it was read.
+
+    The parts are read one after the other, so they may contradict each other.
 
     Attributes:
-        members: consumer id to registration, or to the reason why it is malformed.
-        owners: partition to owner.
-        offsets: partition to the next offset to consume, or to the reason why it is malformed.
+        members: consumer id -> registration, or the reason why it is malformed.
+        owners: partition -> owner znode.
+        offsets: partition -> next offset to read, or the reason why it is malformed.
     """
 
     members: Mapping[str, Registration | str] = field(default_factory=dict)
@@ -81,18 +80,18 @@ class GroupSnapshot:
 
 
 class ChangeKind(Enum):
-    """What has changed."""
+    """The kinds of changes."""
 
     MEMBER = auto()  # key: consumer id
     OWNER = auto()  # key: partition
     OFFSET = auto()  # key: partition
     CONNECTION = auto()  # key: ""; after: "suspended", "lost" or "connected"
-    READ = auto()  # key: ""; everything there was at the beginning, or after a connection event
+    READ = auto()  # key: ""; the whole group has been read, at the start or after a reconnect
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: `before` is None for what has come, `after` None for what has gone."""
+    """One change: `before` is None for a new znode, `after` is None for a deleted one."""
 
     what: ChangeKind
     key: str | TopicPartition
@@ -106,18 +105,18 @@ _LEAVES = {
     Kind.OWNER: ChangeKind.OWNER,
     Kind.OFFSET: ChangeKind.OFFSET,
 }
-# Owner znodes are never written to, only made and removed, which the list above them shows.
+# Owner znodes are never changed, only created and deleted, which changes the list above them.
 _WATCHED_LEAVES = {Kind.MEMBER, Kind.OFFSET}
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
     children: frozenset[str] = frozenset()
-    version: int = 0  # cversion: grows by one with each child that comes or goes
+    version: int = 0  # cversion: grows by one with each child created or deleted
 
 
 class GroupWatcher:
-    """The tree of a group as last read, and what of it has not been reported yet."""
+    """A group as last read, and its changes that have not been reported yet."""
 
     def __init__(
         self,
@@ -137,13 +136,13 @@ class GroupWatcher:
         self._roots = {path for part, path in roots.items() if part in follow}
         self._lists: dict[str, _Listing] = {}
         self._values: dict[str, Value] = {}
-        # What the reader was told, and the paths that may differ from it. Both outlive a read that
-        # a lost connection cuts short, so that the next one reports what that one had found.
+        # The values last reported, and the paths that may differ from them. Both are kept when a
+        # lost connection aborts a read, so that the next read reports what that one has found.
         self._reported: dict[str, Value] = {}
         self._touched: set[str] = set()
 
     def snapshot(self) -> GroupSnapshot:
-        """All values, by kind."""
+        """Return all values, by kind."""
         members: dict[str, Registration | str] = {}
         owners: dict[TopicPartition, OwnerZnode] = {}
         offsets: dict[TopicPartition, int | str] = {}
@@ -163,17 +162,19 @@ class GroupWatcher:
         )
 
     def read_all(self) -> list[Change]:
-        """Reads the whole tree; returns what differs from what was reported."""
+        """Read the whole group; return what differs from the last report."""
         self._touched.update(self._values)
         self._lists, self._values = {}, {}
         return self.read(self._roots)
 
     def read(self, dirty: Collection[str]) -> list[Change]:
-        """Reads the nodes whose watch fired, and what is new below them."""
+        """Read the znodes whose watch fired, and new znodes below them; return the changes."""
         lists = [path for path in dirty if self._is_list(path)]
         leaves = {path for path in dirty if paths.locate(path).kind in _LEAVES}
         while lists:
-            below = [child for path, new in self._list(lists) for child in self._turn(path, new)]
+            below = [
+                child for path, new in self._list(lists) for child in self._apply_listing(path, new)
+            ]
             lists = [path for path in below if self._is_list(path)]
             leaves.update(path for path in below if paths.locate(path).kind in _LEAVES)
         self._get(leaves)
@@ -182,8 +183,8 @@ class GroupWatcher:
     def _is_list(self, path: str) -> bool:
         return path in self._roots or paths.locate(path).kind in _LISTS
 
-    def _turn(self, path: str, new: _Listing | None) -> list[str]:
-        """Takes over a listing, drops what has gone, and returns the children to read."""
+    def _apply_listing(self, path: str, new: _Listing | None) -> list[str]:
+        """Store a listing, remove deleted znodes, and return the children to read."""
         old = self._lists.get(path, _Listing())
         if new is None:
             self._drop(path)
@@ -191,10 +192,10 @@ class GroupWatcher:
         for name in old.children - new.children:
             self._drop(f"{path}/{name}")
         self._lists[path] = new
-        come = new.children - old.children
+        to_read = new.children - old.children
         if new.version - old.version != len(old.children ^ new.children):
-            come = new.children  # one has gone and come back in between
-        return [f"{path}/{name}" for name in come]
+            to_read = new.children  # a child was deleted and re-created in between
+        return [f"{path}/{name}" for name in to_read]
 
     def _drop(self, path: str) -> None:
         listing = self._lists.pop(path, _Listing())
@@ -204,7 +205,7 @@ class GroupWatcher:
             self._touched.add(path)
 
     def _list(self, wanted: Collection[str]) -> list[tuple[str, _Listing | None]]:
-        """The children of each path, or None; a root that is missing is watched for."""
+        """Return the children of each path, or None; set a watch on a root that does not exist."""
         asked = [
             (path, self._client.get_children_async(path, watch=self._watch, include_data=True))
             for path in wanted
@@ -279,26 +280,26 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
 
 __all__ = ["Observer", "GroupSnapshot", "GroupPart", "ALL", "Change", "ChangeKind"]
 
-# Seconds. kazoo's own back-off grows to a minute, so that an observer would miss the recovery.
+# Maximum back-off between attempts to connect, in seconds. kazoo's own back-off grows to a minute,
+# so an observer would report the recovery too late.
 _RECONNECT_MAX_S = 0.5
 T = TypeVar("T")
 
 
 class Observer:
-    """Watches one group; a context manager. Methods may be called from several threads.
+    """Follows one group; a context manager. Several threads may call its methods.
 
     Args:
         connect: servers and chroot, as in `zookeeper.connect`.
         group: a group, which need not exist yet.
-        follow: the parts to read; fewer are cheaper.
-        timeout_s: for the first connection, and as session timeout.
+        follow: the parts to read; fewer parts need fewer requests.
+        timeout_s: the limit for the first connection and the session timeout, in seconds.
         auth: scheme and credential, such as ("digest", "user:password").
-        config: whose authentication and TLS count, in place of `auth`.
+        config: the source of authentication and TLS settings, in place of `auth`.
 
-    Raises ConfigError, InvalidNameError, and on entering ZooKeeperUnreachableError,
-    ChrootMissingError, or ConfigError when TLS is configured and the server's port speaks plain
-    text. While the connection is away later on, `changes` waits; the others raise
-    ZooKeeperUnreachableError.
+    Raises ConfigError and InvalidNameError. Entering raises ZooKeeperUnreachableError,
+    ChrootMissingError, or ConfigError if TLS is configured and the server's port speaks plain text.
+    After a connection loss `changes` waits, and the other methods raise ZooKeeperUnreachableError.
     """
 
     def __init__(
@@ -332,7 +333,7 @@ class Observer:
             )
 
     def __enter__(self) -> Self:
-        # Not start(), which warns on stderr about a chroot that does not exist.
+        # Not start(): it prints a warning about a missing chroot before ChrootMissingError does.
         self._client.start_async().wait(self._timeout_s)
         if not self._client.connected:
             self.close()
@@ -342,7 +343,7 @@ class Observer:
             raise ZooKeeperUnreachableError(
                 f"no answer from ZooKeeper within {self._timeout_s:g} s{fault}",
                 where=self._hosts,
-                remedy="check the address, and that the server runs",
+                remedy="check the addresses and that the servers are up",
             )
         self._client.add_listener(self._on_state)
         if self._chroot and self._read(lambda: self._client.exists("/")) is None:
@@ -350,7 +351,7 @@ class Observer:
             raise ChrootMissingError(
                 "the chroot does not exist",
                 where=self._chroot,
-                remedy="correct it; it is never created here",
+                remedy="correct it: an observer never creates it",
             )
         return self
 
@@ -363,45 +364,47 @@ class Observer:
         self.close()
 
     def close(self) -> None:
-        """Ends every `changes()` and the session; harmless when repeated."""
+        """End every `changes` and the session; may be called more than once."""
         for inbox in self._inboxes:
             inbox.put(None)
         self._client.stop()
         self._client.close()
 
     def group_exists(self) -> bool:
-        """Whether the group has a znode at all."""
+        """Return whether the group has a znode."""
         path = f"{paths.CONSUMERS}/{self.group}"
         return self._read(lambda: self._client.exists(path)) is not None
 
     def count_owners(self, topic: str) -> int:
-        """How many partitions of a topic have an owner znode: one small read."""
+        """Return how many partitions of a topic have an owner znode, with one small read."""
         path = paths.owners_of(self.group, topic)
         stat = self._read(lambda: self._client.exists(path))
         return 0 if stat is None else int(stat.numChildren)
 
     def snapshot(self) -> GroupSnapshot:
-        """Reads everything that is followed, pipelined."""
-        mirror = GroupWatcher(self._client, self.group, self._follow, watch=None)
-        self._read(mirror.read_all)
-        return mirror.snapshot()
+        """Read all followed parts with pipelined requests."""
+        watcher = GroupWatcher(self._client, self.group, self._follow, watch=None)
+        self._read(watcher.read_all)
+        return watcher.snapshot()
 
     def changes(self) -> Iterator[tuple[float, Change]]:
-        """Every change, with the monotonic time in seconds at which it was known; until `close`.
+        """Yield every change with the monotonic time in seconds at which it was read, until
+        `close`.
 
-        First comes all there is, as changes from nothing, then one of kind READ. Of several changes
-        of one znode between two reads the last is reported. Waits while ZooKeeper is away.
+        The first changes report everything that exists as new, followed by one change of
+        kind READ. If a znode changes several times between two reads, only its last value is
+        reported. Waits while ZooKeeper is unreachable.
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
-        mirror = GroupWatcher(
+        watcher = GroupWatcher(
             self._client, self.group, self._follow, watch=lambda event: inbox.put(event.path or "")
         )
         stale = True
         while True:
             try:
                 if stale:
-                    found = mirror.read_all()
+                    found = watcher.read_all()
                     now, stale = time.monotonic(), False
                     yield from ((now, change) for change in found)
                     yield now, Change(ChangeKind.READ, "", None, None)
@@ -413,18 +416,18 @@ class Observer:
                 if states:
                     stale = states[-1] == "connected"
                     continue
-                found = mirror.read(dirty)
+                found = watcher.read(dirty)
                 now = time.monotonic()
                 yield from ((now, change) for change in found)
             except NoAuthError as error:
                 raise self._denied(error) from error
             except (KazooException, KazooTimeoutError):
-                # The connection went while reading: the listener reports it, and its return.
+                # The connection was lost during the read; the listener reports loss and return.
                 stale = self._client.connected
 
     def _on_state(self, state: KazooState) -> None:
-        # A ZooKeeper call in a listener would never return: only enqueue. The leading space tells
-        # a state from a path.
+        # A ZooKeeper call in a listener would never return: only enqueue. A leading space marks a
+        # state, as opposed to a path.
         for inbox in self._inboxes:
             inbox.put(f" {state.lower()}")
 
@@ -442,14 +445,16 @@ class Observer:
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(
-            "ZooKeeper does not let us read the group",
+            "ZooKeeper does not allow this client to read the group",
             where=f"{paths.CONSUMERS}/{self.group}",
-            remedy="authenticate as somebody who may",
+            remedy="authenticate as a user who may read it",
         )
 
 
 def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:
-    """Waits, then takes all there is: (changed paths, connection states); (None, ...): the end."""
+    """Wait, then take everything queued: (changed paths, connection states); (None, ...) after
+    `close`.
+    """
     dirty: set[str] = set()
     states: list[str] = []
     while True:
@@ -458,7 +463,7 @@ def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:
             return None, states
         if item.startswith(" "):
             states.append(item[1:])
-        elif item:  # kazoo tells a watch that its session is gone with an event without a path
+        elif item:  # when a session expires, kazoo calls its watches with an event without a path
             dirty.add(item)
         if inbox.empty():
             return dirty, states

@@ -1,9 +1,9 @@
-"""One ZooKeeper session over kazoo: connection events with the session's identity, and requests.
+"""A member's ZooKeeper session over kazoo: connection events, watches, and batches of requests.
 
-Two rules that kazoo's behaviour forces (each was measured): a listener only enqueues, since a call
-made inside one never returns; and LOST is never waited for, since kazoo reports it only after it
-has reconnected. Watches are one-shot and do not survive a disconnect: after `Connected` the member
-reads everything again.
+Two properties of kazoo, each verified by a measurement, decide how the session works. A ZooKeeper
+call inside a kazoo listener never returns, so listeners only enqueue. kazoo reports LOST only after
+it has reconnected, so the session never waits for LOST. A watch fires once and does not survive a
+disconnect, so a member reads everything again after `Connected`.
 """
 
 from __future__ import annotations
@@ -35,24 +35,27 @@ from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, Sent
 logger = logging.getLogger(__name__)
 
 RECONNECT_DELAY_MAX_S = 0.5
-"""kazoo's own back-off lets 3.6 s pass after a restart of the server; capped so, 0.24-0.5 s."""
+"""Maximum back-off between attempts to connect, in seconds. With it, a reconnect after a restart of
+the server takes 0.24-0.5 s; with kazoo's own back-off it takes 3.6 s."""
 
 ATTEMPT_SHARE = 1 / 3
 ATTEMPT_MIN_S = 1.0
-"""One attempt to connect, in seconds: a third of the session timeout, so that others can follow
-before the session ends; a second at least, which a busy server may need. kazoo lets it take all of
-the timeout: one server that accepts and is not ready yet, or that is cut off, costs the session."""
+"""The time limit of one attempt to connect: a third of the session timeout, so that other attempts
+fit in before the session expires, and at least one second, which a busy server may need. kazoo's
+own limit is the whole session timeout, so one server that accepts connections but does not answer
+would cost the session."""
 
 STOP_S = 3.0
-"""Seconds that the end of a session may take. On a healthy server it takes milliseconds. Where the
-server is silent, or its host name is being resolved, the session ends on the server by itself after
-the session timeout."""
+"""Seconds that `stop` waits for the end of the session; on a healthy server that takes
+milliseconds. If the server is silent, or its host name is still being resolved, the session expires
+on the server after the session timeout."""
 
 
 class ClientDeath(NamedTuple):
-    """Why kazoo's connection loop has ended for good: no call on this client will ever be answered.
+    """Why kazoo's connection loop has ended for good: kazoo answers no further call on this client.
 
-    `refused` says that the server refused the credential, or may have: it hung up on the login.
+    `refused` says that the server refused the credential, or closed the connection during the
+    login.
     """
 
     reason: str
@@ -65,11 +68,12 @@ OnWatch = Callable[[EventType, str], None]
 
 
 class ZooKeeperSession:
-    """A session that reconnects by itself, and is replaced by a new one when it expires.
+    """A session that reconnects by itself; a new session replaces it when it expires.
 
-    `on_state` gets the session at every authenticated connection, and None when the connection is
-    gone; `on_watch` gets each fired watch. `on_death` gets the reason when kazoo's client has ended
-    for good, which `recreate` mends. All are called on kazoo's threads and must only enqueue.
+    `on_state` gets the session after each authenticated connection, and None when the connection is
+    lost. `on_watch` gets each watch that fires. `on_death` gets the reason when kazoo's client has
+    failed for good; `recreate` replaces that client. kazoo's threads call all three, so they must
+    only enqueue.
     """
 
     def __init__(
@@ -86,13 +90,13 @@ class ZooKeeperSession:
         context = tls_context(config)
         self._tls = TlsSockets(context) if context else None
         self._timeout_s = config.zookeeper_session_timeout_s
-        # The session's number and password, with which a new client goes on with it.
+        # The session's number and password, with which a new client resumes it.
         self._identity: tuple[int, bytes] | None = None
         self._death: ClientDeath | None = None
-        self._decided = threading.Event()  # the first connection stands, or the client has died
+        self._decided = threading.Event()  # connected for the first time, or failed for good
         self._lock = threading.Lock()
         self._has_started = self._is_stopping = False
-        self.is_ending = False  # `stop` has not waited for the end of kazoo's threads
+        self.is_ending = False  # `stop` has returned before kazoo's threads ended
         self._client = self._new_client()
         self._sender = Sender(self._client, self._watch)
 
@@ -131,7 +135,7 @@ class ZooKeeperSession:
         with self._lock:
             self._death = _death_of(fault)
             has_started = self._has_started
-        logger.debug("the ZooKeeper client has died: %s", self._death.reason)
+        logger.debug("the ZooKeeper client has failed for good: %s", self._death.reason)
         self._decided.set()
         if has_started:
             self._on_death(self._death)
@@ -145,7 +149,7 @@ class ZooKeeperSession:
             self._on_state(None)
 
     def _watch(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # a disconnect clears all watches; Suspended says that
+        if event.type != EventType.NONE:  # a disconnect clears all watches; `on_state` reports it
             self._fired(event.type, event.path)
 
     def start(self) -> None:
@@ -154,13 +158,13 @@ class ZooKeeperSession:
         Raises:
             ZooKeeperUnreachableError: no session within `zookeeper.connection.timeout.ms`.
             ChrootMissingError: the chroot does not exist.
-            AccessDeniedError: the credential is refused, or the group's znodes are another's.
-            ConfigError: the negotiated session timeout is under three server ticks, or TLS is
-                configured and the server's port speaks plain text.
+            AccessDeniedError: ZooKeeper refuses the credential, or another user owns the group's
+                znodes. ConfigError: the negotiated session timeout is under three server ticks, or
+                TLS is configured and the server's port speaks plain text.
         """
         try:
             self._connect_and_check()
-            with self._lock:  # `_loop_ended` looks at the same two fields
+            with self._lock:  # `_loop_ended` uses the same two fields
                 self._has_started = self._death is None
             if self._death is not None:
                 raise self.death_error(self._death)
@@ -171,7 +175,7 @@ class ZooKeeperSession:
     def _connect_and_check(self) -> None:
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         limit_s = self._config.zookeeper_connection_timeout_s
-        # Not start(), which warns on standard error of a missing chroot before we can name it.
+        # Not start(): it prints a warning about a missing chroot before ChrootMissingError does.
         self._client.start_async()
         self._decided.wait(limit_s)
         if self._death is not None:
@@ -189,65 +193,66 @@ class ZooKeeperSession:
         self._check_server(where)
 
     def _check_server(self, where: str) -> None:
-        # The connection may break right after it was made: as long as there is time, again.
-        patiently = KazooRetry(
+        # The connection may break at once: retry until the time limit.
+        retry = KazooRetry(
             max_tries=-1,
             delay=0.05,
             max_delay=RECONNECT_DELAY_MAX_S,
             deadline=self._config.zookeeper_connection_timeout_s,
         )
         try:
-            missing = patiently(self._client.exists, "/") is None
+            missing = retry(self._client.exists, "/") is None
             if not missing and isinstance(self._config, ConsumerConfig):
                 group = self._config.group_id
-                patiently(check_credential, self._client, self._config, group)
+                retry(check_credential, self._client, self._config, group)
         except kz.KazooException as error:
             if self._death is not None:
                 raise self.death_error(self._death) from error
             raise ZooKeeperUnreachableError(
-                f"the connection broke at once ({type(error).__name__})",
+                f"the connection to ZooKeeper broke at once ({type(error).__name__})",
                 where=where,
-                remedy="check that the server is up and lets us in, or try again",
+                remedy="check that the server is up and accepts this client, or try again",
             ) from error
         if missing:
             raise ChrootMissingError(
                 f"the chroot {self._chroot} does not exist",
                 where=where,
-                remedy="check its spelling, or create it; a consumer never does",
+                remedy="correct it, or create the chroot: a consumer never creates it",
             )
         self._sender.takes_many = self.server_release() >= kazoo_transport.SINCE
         tick_s = self._tick_time_s()
         if not tick_s:
             logger.warning(
-                "%s does not tell its tickTime, so that the session timeout of %g s is not checked:"
-                " it must be at least three ticks; add conf to 4lw.commands.whitelist, or compare"
-                " with the servers' zoo.cfg",
+                "%s does not report its tickTime, so the session timeout of %g s is not checked: it"
+                " must be at least three ticks; add conf to 4lw.commands.whitelist, or compare it"
+                " with tickTime in the servers' zoo.cfg",
                 self._hosts,
                 self._timeout_s,
             )
         if tick_s and self._timeout_s < 3 * tick_s:
             raise ConfigError(
                 f"the session timeout of {self._timeout_s:g} s is under three ticks of the server "
-                f"({tick_s:g} s each), which leaves a lease no margin",
+                f"({tick_s:g} s each), so the lease has no safety margin",
                 where="zookeeper.session.timeout.ms",
-                remedy=f"set at least {3000 * tick_s:.0f}",
+                remedy=f"set it to at least {3000 * tick_s:.0f}",
             )
 
     def _tick_time_s(self) -> float:
-        """The server's tick, or 0 where it does not tell (`conf` is not on its whitelist)."""
+        """Return the server's tick in seconds, or 0 if `conf` is not on the server's whitelist."""
         lines = self._ask("conf")
         ticks = [line.partition("=")[2] for line in lines if line.startswith("tickTime=")]
         return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
 
     def server_release(self) -> tuple[int, ...]:
-        """The server's release, as (3, 8, 4); empty where it does not tell.
+        """Return the server's release, for example (3, 8, 4); empty if the server does not
+        report it.
 
-        It does with its settings as they come; ZooKeeper calls the question `srvr`.
+        A server with default settings answers the command that ZooKeeper calls `srvr`.
         """
         return kazoo_transport.release_in("\n".join(self._ask("srvr")))
 
     def _ask(self, word: str) -> list[str]:
-        """What the server answers to one of its four-letter words."""
+        """Return the lines of the server's answer to a four-letter command."""
         try:
             answer: str = self._client.command(word.encode())
         except (kz.KazooException, OSError, UnicodeDecodeError):
@@ -255,7 +260,7 @@ class ZooKeeperSession:
         return answer.splitlines()
 
     def death_error(self, death: ClientDeath) -> ZkConsumerError:
-        """The error that says why there is no client any more, for whoever waits for one."""
+        """Return the error for a caller that waits for a client which has failed for good."""
         where = f"zookeeper.connect={self._config.zookeeper_connect}"
         if death.refused:
             remedy = "check zookeeper.auth.scheme and zookeeper.auth.credential"
@@ -264,19 +269,18 @@ class ZooKeeperSession:
                 # ZooKeeper 3.9 runs in FIPS mode by default, and then offers no DIGEST-MD5.
                 remedy += "; from 3.9 on a server needs zookeeper.fips-mode=false for DIGEST-MD5"
             return AccessDeniedError(
-                f"ZooKeeper refused our credential: {death.reason}", where=where, remedy=remedy
+                f"ZooKeeper refused the credential: {death.reason}", where=where, remedy=remedy
             )
         return ZooKeeperUnreachableError(
-            f"the ZooKeeper client failed: {death.reason}",
+            f"the ZooKeeper client failed for good: {death.reason}",
             where=where,
             remedy="check the credential (a Kerberos ticket may have expired) and the servers",
         )
 
     def recreate(self) -> None:
-        """Replace a client that has died by a new one; returns at once.
+        """Replace a client that has failed for good; returns at once.
 
-        The new client goes on with the old session, if that has not expired meanwhile: then the
-        znodes of the session are still there.
+        The new client resumes the old session if that has not expired; then its znodes still exist.
         """
         dead, self._death = self._client, None
         client = self._new_client()
@@ -287,18 +291,20 @@ class ZooKeeperSession:
         _in_background(lambda: _stopped(dead))
 
     def stop(self) -> None:
-        """End the session, so that its ephemeral znodes vanish at once; waits at most `STOP_S`.
+        """End the session, so that its ephemeral znodes vanish at once; waits at most `STOP_S`
+        seconds.
 
-        kazoo waits for its own threads without a limit: a server that says nothing holds them for
-        a session timeout, the resolving of a host name for as long as the system tries. So they
-        are waited for on a thread of its own, which ends when they do.
+        kazoo waits for its own threads without a limit. A silent server blocks them for a
+        session timeout, and resolving a host name blocks them for as long as the system
+        tries. So another thread waits for them, and ends when they do.
         """
         ending = self._begin_to_stop()
         ending.join(STOP_S)
         self.is_ending = ending.is_alive()
         if self.is_ending:
             logger.warning(
-                "the connection to ZooKeeper (%s) has not ended within %g s; the session ends on "
+                "the connection to ZooKeeper (%s) has not ended within %g s; the session expires on"
+                " "
                 "the server after its timeout of %g s",
                 self._hosts,
                 STOP_S,
@@ -311,7 +317,9 @@ class ZooKeeperSession:
         return _in_background(lambda: _stopped(client))
 
     def is_over(self, session_id: int) -> bool:
-        """Has this session ended, or another taken its place? Known before `on_state` tells it."""
+        """Return whether this session has ended or was replaced, even before `on_state` reports
+        it.
+        """
         return kazoo_transport.session_id(self._client) != session_id
 
     def submit(
@@ -319,9 +327,9 @@ class ZooKeeperSession:
         batch: Sequence[Sent],
         done: Callable[[Sequence[Reply]], None],
     ) -> None:
-        """Send all requests of `batch` at once; `done` gets the replies, in order, once.
+        """Send all requests of `batch` together; `done` gets the replies once, in order.
 
-        `done` is called on kazoo's thread, or on the caller's if nothing could be sent.
+        kazoo's thread calls `done`, or the caller's thread if nothing could be sent.
         """
         if batch:
             self._sender.send(batch, done)
@@ -330,7 +338,7 @@ class ZooKeeperSession:
 
 
 def _death_of(error: BaseException | None) -> ClientDeath:
-    """kazoo's exception in words; those that it raises for a refusal have no text of their own."""
+    """Describe kazoo's exception; those that it raises for a refused credential have no text."""
     cause = (
         f" ({type(error.__cause__).__name__}: {error.__cause__})"
         if (error is not None and error.__cause__ is not None)
@@ -345,7 +353,7 @@ def _stopped(client: KazooClient) -> None:
         client.stop()
         client.close()
     except Exception:
-        logger.debug("while a ZooKeeper client ended", exc_info=True)
+        logger.debug("a ZooKeeper client could not be stopped", exc_info=True)
 
 
 def _in_background(work: Callable[[], None]) -> threading.Thread:
