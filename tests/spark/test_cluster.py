@@ -155,7 +155,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     cluster = SparkCluster(tmp_path)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text("exit 3\n")
-    with pytest.raises(SandboxError, match="master does not serve"):
+    with pytest.raises(SandboxError, match="master is not ready"):
         cluster.start()
     with pytest.raises(SandboxError, match="does not run"):
         _ = cluster.url

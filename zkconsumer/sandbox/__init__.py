@@ -1,12 +1,12 @@
-"""Real servers on this machine, from one line: ZooKeeper, and Kafka brokers in ZooKeeper mode.
+"""Real servers on this machine: ZooKeeper, and Kafka brokers in ZooKeeper mode.
 
     with Sandbox() as sandbox:
         sandbox.create_topic("orders", partitions=12)
         sandbox.produce("orders", ["first", "second"], key="customer-7")
         print(sandbox.zookeeper_connect, sandbox.bootstrap)
 
-Needs the extra `zkconsumer[sandbox]`, and a network until the jars are in the user's cache. Every
-failure is a `SandboxError` of one line.
+The extra `zkconsumer[sandbox]` is required, and a network until the jars are in the user's cache.
+Every failure is a `SandboxError` whose text is one line.
 """
 
 from zkconsumer.errors import SandboxError

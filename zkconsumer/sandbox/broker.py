@@ -1,4 +1,4 @@
-"""A real Kafka broker in ZooKeeper mode, of any release from 0.8.2.2 to 3.9.1."""
+"""A real Kafka broker in ZooKeeper mode, of a release from 0.8.2.2 to 3.9.1."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from zkconsumer.sandbox.server import JavaServer
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
 
-# A broker that was killed stays registered until its session expires; a new one of the same id
-# ends at its start while that lasts. The wait for it, beyond the broker's session, in seconds.
+# A killed broker stays registered until its session expires, and a new broker with the same id ends
+# at its start during that time. This is the wait for the expiry beyond the session timeout, in
+# seconds.
 _EXPIRY_SLACK_S = 10.0
 
-# Small threads, buffers and internal topics: the broker of a sandbox serves one user.
+# Few threads, small buffers and small internal topics: a sandbox's broker serves one user.
 _SETTINGS: dict[str, object] = {
     "num.partitions": 1,
     "default.replication.factor": 1,
@@ -40,7 +41,7 @@ _SETTINGS: dict[str, object] = {
     "delete.topic.enable": "true",
     "auto.create.topics.enable": "false",
     "controlled.shutdown.enable": "true",
-    # The default of 5 s is what a broker stopped in its first second would wait.
+    # With the default of 5 s a broker that is stopped in its first second would wait for 5 s.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 
@@ -64,18 +65,19 @@ class BrokerServer(JavaServer):
     ) -> None:
         """
         Args:
-            directory: holds configuration, data and log; made if it is not there.
+            directory: contains configuration, data and log; created if missing.
             zookeeper_connect: as in `zookeeper.connect`, with a chroot if wanted.
             broker_id: 0 to 1000.
-            port: a free one is chosen if not given.
+            port: by default a free one.
             release: one of `RELEASES`.
-            overrides: settings of `server.properties`, in the release's own names.
+            overrides: settings of `server.properties`, with the names of this release.
             heap_mb: the JVM's heap in MB.
-            progress: is told, line by line, what takes long.
+            progress: receives a line of text for each step that takes long.
         """
         if release not in RELEASES:
             raise SandboxError(
-                f"no broker of release {release}", remedy=f"one of {', '.join(RELEASES)}"
+                f"there is no broker of release {release}",
+                remedy=f"choose one of {', '.join(RELEASES)}",
             )
         super().__init__(
             directory,
@@ -103,7 +105,7 @@ class BrokerServer(JavaServer):
                 "zookeeper.connect": self.zookeeper_connect,
             }
             | (
-                # Release 0.8 knows no `listeners`.
+                # Release 0.8 does not have `listeners`.
                 {
                     "port": self.port,
                     "host.name": HOST,
@@ -126,8 +128,8 @@ class BrokerServer(JavaServer):
         return file
 
     def _is_ready(self) -> bool:
-        # The line comes after the registration in ZooKeeper: "[Kafka Server 0], started" in 0.8,
-        # "[KafkaServer id=0] started" later.
+        # The broker logs this line after its registration in ZooKeeper: "[Kafka Server 0], started"
+        # in 0.8, "[KafkaServer id=0] started" later.
         said = self._said()
         return ("] started" in said or "], started" in said) and self._accepts()
 
@@ -145,15 +147,15 @@ class BrokerServer(JavaServer):
                 return
         except (KazooException, KazooTimeoutError) as error:
             raise SandboxError(
-                f"{self.name} finds no ZooKeeper: {error or type(error).__name__}",
+                f"{self.name} cannot reach ZooKeeper: {error or type(error).__name__}",
                 where=self.zookeeper_connect,
-                remedy="start it first",
+                remedy="start ZooKeeper first",
             ) from error
         finally:
             client.stop()
             client.close()
         raise SandboxError(
-            f"another broker of id {self.broker_id} is registered",
+            f"another broker with id {self.broker_id} is registered",
             where=node,
             remedy="choose another broker_id, or stop that broker",
         )

@@ -1,11 +1,11 @@
-"""Ends the servers when the Python process that started them is gone, however it went.
+"""Ends the servers when the Python process that started them has ended, for whatever reason.
 
-`with` blocks end servers on errors and on Ctrl-C; nothing inside a process helps against its own
-SIGKILL. So the first server brings a guard: this very file, run as a script, reading a pipe that
-only our process holds open. When the pipe closes, the guard ends the servers on its list (by pid
-and time of birth) and removes the temporary directories on it.
+`with` blocks end servers after errors and Ctrl-C, but nothing inside a process can react to its own
+SIGKILL. So the first server starts a guard: this file, run as a script, which reads from a pipe
+that only the owning process holds open. When the pipe closes, the guard ends the servers on its
+list, which it identifies by pid and start time, and removes the temporary directories on its list.
 
-The file is run without the package around it, so it imports the standard library alone.
+The script runs without the rest of the package, so this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 import time
 from pathlib import Path
 
-# Seconds between SIGTERM and SIGKILL for servers that have lost their owner.
+# Seconds between SIGTERM and SIGKILL for servers whose owning process has ended.
 _PATIENCE_S = 5.0
 
 _lock = threading.Lock()
@@ -30,14 +30,17 @@ _guard: subprocess.Popen[bytes] | None = None
 
 
 def born(pid: int) -> str | None:
-    """What tells the process `pid` from an earlier or later one; None if it is gone or a zombie."""
+    """Return an identifier of the process's start, which differs between processes with the same
+    pid. Return None if the process has ended or is a zombie.
+    """
     if Path("/proc/self/stat").exists():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        # After the name, which may itself hold parentheses: state, ..., 20th: start in clock ticks.
+        # After the name, which may contain parentheses, come: state, ..., and as the 20th the start
+        # in clock ticks.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
     answer = subprocess.run(
@@ -48,27 +51,27 @@ def born(pid: int) -> str | None:
 
 
 def watch(pid: int, birth: str) -> None:
-    """Puts a process on the guard's list."""
-    _tell("watch", pid, birth)
+    """Put a process on the guard's list."""
+    _send("watch", pid, birth)
 
 
 def release(pid: int, birth: str) -> None:
-    """Takes it off."""
-    _tell("release", pid, birth)
+    """Take a process off the guard's list."""
+    _send("release", pid, birth)
 
 
 def watch_directory(path: Path) -> None:
-    """Puts a temporary directory on the list."""
-    _tell("watch", str(path), "")
+    """Put a temporary directory on the guard's list."""
+    _send("watch", str(path), "")
 
 
 def release_directory(path: Path) -> None:
-    """Takes it off."""
-    _tell("release", str(path), "")
+    """Take a temporary directory off the guard's list."""
+    _send("release", str(path), "")
 
 
-def _tell(order: str, what: int | str, birth: str) -> None:
-    global _guard  # noqa: PLW0603 - one guard per process, brought by the first who needs it
+def _send(order: str, what: int | str, birth: str) -> None:
+    global _guard  # noqa: PLW0603 - one guard per process, started when it is first needed
     with _lock:
         if _guard is None:
             if order == "release":
@@ -80,7 +83,7 @@ def _tell(order: str, what: int | str, birth: str) -> None:
             )
             atexit.register(_dismiss, _guard)
         assert _guard.stdin is not None
-        # A guard that somebody killed is no reason to fail: the `with` blocks are still there.
+        # If another process killed the guard, continue: the `with` blocks still end the servers.
         with contextlib.suppress(BrokenPipeError):
             _guard.stdin.write(json.dumps([order, what, birth]).encode() + b"\n")
             _guard.stdin.flush()
@@ -94,7 +97,7 @@ def _dismiss(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _main() -> None:
-    """The guard's own life: read orders until the owner is gone, then clear up."""
+    """Run the guard: read orders until the owning process ends, then clean up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listed: dict[int | str, str] = {}
     for line in sys.stdin.buffer:
@@ -103,7 +106,8 @@ def _main() -> None:
             listed[what] = birth
         else:
             listed.pop(what, None)
-    # The last started first: brokers before their ZooKeeper; the directories after their servers.
+    # End the last started server first, so brokers before their ZooKeeper; remove directories after
+    # their servers.
     servers = [(what, listed[what]) for what in reversed(listed) if isinstance(what, int)]
     for number in (signal.SIGCONT, signal.SIGTERM):
         _signal(servers, number)

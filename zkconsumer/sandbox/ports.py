@@ -1,4 +1,4 @@
-"""Free ports of the loopback interface, and who asks for one that is not free."""
+"""Free ports of the loopback interface, reserved against other sandboxes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from zkconsumer.errors import SandboxError
 
 HOST = "127.0.0.1"
 
-# Below the ranges from which Linux (32768 up) and macOS (49152 up) take ports for outgoing
-# connections: a server that restarts on its port must not find a client's connection there, and a
-# client that knocks at a stopped server's port must not be connected to itself.
+# These ports lie below the ranges from which Linux (32768 and up) and macOS (49152 and up) take
+# ports for outgoing connections. A server that restarts on its port must not find a client's
+# connection there, and a client that connects to a stopped server's port must not be connected to
+# itself.
 _RANGE = range(20_000, 32_768)
 
-# Each try misses with the share of ports in use; 200 misses mean that something else is wrong.
+# A try fails with the probability that a port is in use, so 200 failures have another cause.
 _TRIES = 200
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
-# Ports that were given out last, each as a socket that is bound to it. Who binds a port late or
-# anew, as a server of ZooKeeper does when it begins to lead, must not find another sandbox on it.
+# The ports returned last, each as a socket that is bound to it. A server may bind its port late or
+# again, as a ZooKeeper server does when it becomes leader; it must not find another sandbox there.
 _held: deque[socket.socket] = deque(maxlen=64)
 
 
 def free_port() -> int:
-    """A port nothing listens on at this moment, and which no other sandbox has been given lately.
+    """Return a port on which nothing listens now, and which no other sandbox received recently.
 
-    Somebody else may take it before the server does: whoever starts the server tries again with
-    another.
+    Another process may take the port before the server does. The caller then tries again with
+    another port.
     """
     for _ in range(_TRIES):
         port = random.choice(_RANGE)
@@ -42,10 +43,11 @@ def free_port() -> int:
 
 
 def _hold(port: int) -> bool:
-    """Hold the port against `free_port` anywhere on this machine; False if somebody else has it.
+    """Reserve the port against `free_port` in all processes of this machine. Return False if it is
+    in use.
 
-    Servers set SO_REUSEADDR, and may listen where nobody does who set it, too. Linux alone allows
-    that.
+    Servers set SO_REUSEADDR, so they may listen on a port that is bound by a socket which also set
+    it. Only Linux allows that.
     """
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -65,7 +67,8 @@ def _hold(port: int) -> bool:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the servers do: connections of a server that has just ended do not count.
+        # Set the option as the servers do: connections of a server that has just ended do not
+        # count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

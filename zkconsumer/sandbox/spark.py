@@ -1,14 +1,14 @@
-"""Spark on this machine: an environment in which its launcher, its JVM and its workers start.
+"""Spark on this machine: an environment in which its launcher, JVM and workers start, and a
+cluster.
 
-Three things stop a plain `pip install pyspark` from running: its launcher always asks for a Java
-module that small runtimes leave out, its Python workers are whatever `python3` is on PATH, and the
-driver binds to whatever the host's name resolves to.
+Three things stop a plain `pip install pyspark` from running. Its launcher requires a Java module
+that small runtimes lack. Its Python workers are the `python3` on PATH. The driver binds to the
+address to which the host's name resolves.
 
-A standalone Spark cluster on this machine: a master and its workers, each a JVM of its own.
-
-The jars are pyspark's; nothing else is fetched. Executors are the workers' children and end with
-them: a worker ends its own on SIGTERM, and an executor that loses its worker leaves by itself
-(Spark: `ExecutorRunner`, `WorkerWatcher`).
+`SparkCluster` is a standalone cluster: a master and its workers, each in a JVM of its own, with
+pyspark's jars only. Executors are child processes of the workers and end with them: a worker ends
+its executors on SIGTERM, and an executor that loses its worker exits (Spark: `ExecutorRunner`,
+`WorkerWatcher`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Spark's launcher asks for it since 3.5 (`JavaModuleOptions`); only linear algebra is faster by it.
+# Spark's launcher requires this module since 3.5 (`JavaModuleOptions`); only linear algebra
+# benefits from it.
 _MODULE = "jdk.incubator.vector"
 
 _WITHOUT_MODULE = f"""#!/bin/sh
@@ -42,19 +43,20 @@ done
 exec "{{java}}" "$@"
 """
 
-# Where the two top-level modules lie in a checkout; an installed package has them beside itself.
+# The two top-level modules in a checkout; an installed package has them beside itself.
 DISCOVERY = Path(__file__).resolve().parent.parent / "spark" / "discovery"
 
 
 def java_home(directory: Path, java: Java | None = None) -> Path:
-    """A JAVA_HOME for Spark, made in `directory`: its `java` leaves out a module it has not got.
+    """Create a JAVA_HOME for Spark in `directory`; its `java` omits a module that the runtime
+    lacks.
 
     Raises:
-        SandboxError: no Java runtime fits; see `find_java`.
+        SandboxError: no Java runtime is usable; see `find_java`.
     """
     java = java or find_java()
     script = directory / "bin" / "java"
-    if java.executable == script:  # made before, and in our own JAVA_HOME since
+    if java.executable == script:  # created before, and already in this process's JAVA_HOME
         return directory
     listed = subprocess.run(
         [java.executable, "--list-modules"], capture_output=True, text=True, check=False
@@ -70,9 +72,10 @@ def java_home(directory: Path, java: Java | None = None) -> Path:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """The variables with which Spark's launcher runs here, beside those of the process.
+    """Return the environment variables that Spark's launcher needs here, besides those of the
+    process.
 
-    `directory` keeps what is made for it. Raises SandboxError as `java_home`.
+    `directory` contains the files created for it. Raises SandboxError as `java_home` does.
     """
     before = os.environ.get("PYTHONPATH")
     return {
@@ -87,18 +90,19 @@ def environment(directory: Path) -> dict[str, str]:
 def session(
     directory: Path, *, master: str = "local[2]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session of this process, quiet and bound to loopback; `stop()` ends it.
+    """Start a quiet Spark session in this process, bound to the loopback interface; `stop()` ends
+    it.
 
-    Its temporary files and default checkpoints lie in `directory`. The variables of `environment`
-    are set for this process, since the launcher and the workers inherit them.
+    `directory` contains its temporary files and default checkpoints. The variables of `environment`
+    are set for this process, because the launcher and the workers inherit them.
 
     Raises:
-        SandboxError: no Java runtime fits.
+        SandboxError: no Java runtime is usable.
     """
     from pyspark.sql import SparkSession
 
     os.environ.update(environment(directory))
-    # A JVM does not look at TMPDIR, and one that is killed leaves libraries that it has unpacked.
+    # A JVM ignores TMPDIR, and a killed JVM leaves unpacked libraries behind.
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     chosen = {
@@ -119,39 +123,38 @@ def session(
     return made
 
 
-# ---- cluster -------------------------------------------------------------------------------------
+# ---- Cluster -------------------------------------------------------------------------------------
 
 
-# A start takes 3 s on a quiet machine. After this many seconds it counts as failed.
+# A start takes 3 s on an idle machine. After this many seconds it has failed.
 START_LIMIT_S = 120.0
-# A worker first ends its executors, within a second. After this many seconds it is SIGKILL.
+# A worker first ends its executors, within a second. After this many seconds it gets SIGKILL.
 STOP_LIMIT_S = 15.0
 
 _DEPLOY = "org.apache.spark.deploy"
-# None of these JVMs lives long enough for more than the first compiler to pay.
+# These JVMs do not run long enough to benefit from the second compiler.
 _FAST_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-# As the master logs them, in `Master.onStart` and `Master.receive` (RegisterWorker).
+# Log lines of the master, from `Master.onStart` and `Master.receive` (RegisterWorker).
 _SERVES = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Registering worker ")
 
 
 class SparkCluster(Startable):
-    """A master and workers on 127.0.0.1, on ports of the system's choice.
+    """A master and workers on 127.0.0.1, on ports that the system chooses.
 
         with SparkCluster(directory) as cluster:
             spark = sandbox.spark.session(directory, master=cluster.url, settings=cluster.settings)
 
     Attributes:
-        directory: where their logs, and the executors', lie; kept.
-        settings: of a session whose executors fit, one on each worker, and start quickly.
+        directory: contains their logs and the executors' logs; kept.
+        settings: settings of a session with one executor per worker that starts fast.
     """
 
     def __init__(self, directory: Path, *, workers: int = 2, executor_memory_mb: int = 512) -> None:
-        """
-        Args:
-            directory: for logs and the executors' directories.
-            workers: how many, with one core each.
-            executor_memory_mb: the heap of an executor; a worker offers just so much.
+        """Args:
+        directory: for logs and the executors' directories.
+        workers: the number of workers, with one core each.
+        executor_memory_mb: the heap of an executor; a worker offers exactly this much.
         """
         self.directory = directory.absolute()
         self.settings = {
@@ -165,7 +168,7 @@ class SparkCluster(Startable):
 
     @property
     def url(self) -> str:
-        """What a session takes as its master, `spark://127.0.0.1:port`.
+        """The master URL for a session, `spark://127.0.0.1:port`.
 
         Raises:
             SandboxError: the cluster does not run.
@@ -175,20 +178,22 @@ class SparkCluster(Startable):
         return self._url
 
     def log(self, name: str) -> Path:
-        """What `master`, `worker-0`, ... said. Executors' logs lie in the folder `work`."""
+        """Return the log of `master`, `worker-0`, ... The executors' logs are in the
+        folder `work`.
+        """
         return self.directory / f"{name}.log"
 
     def start(self) -> None:
-        """Starts the master, then all workers, and waits until they are registered.
+        """Start the master, then all workers, and wait until they are registered.
 
         Raises:
-            SandboxError: no Java runtime fits, pyspark is missing, or one of them ended: with the
-                last lines of its log.
+            SandboxError: no Java runtime is usable, pyspark is missing, or a process ended; then
+                the error contains the last lines of its log.
         """
         try:
             self._launch("master", "master.Master", "--webui-port", "0")
-            self._await(lambda: self._said(_SERVES))
-            (self._url,) = self._said(_SERVES)
+            self._await(lambda: self._logged(_SERVES))
+            (self._url,) = self._logged(_SERVES)
             for number in range(self._workers):
                 name = f"worker-{number}"
                 self._launch(
@@ -204,20 +209,20 @@ class SparkCluster(Startable):
                     str(self.directory / "work" / name),
                     self._url,
                 )
-            self._await(lambda: self._said(_REGISTERED)[self._workers - 1 :])
+            self._await(lambda: self._logged(_REGISTERED)[self._workers - 1 :])
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """SIGTERM to the workers, then to the master; SIGKILL after 15 s."""
+        """Send SIGTERM to the workers, then to the master, and SIGKILL after 15 s."""
         self._url = ""
         for name, process in reversed(list(self._processes.items())):
             process.end(patience_s=STOP_LIMIT_S)
             guard.release(process.pid, process.birth)
             del self._processes[name]
 
-    # ---- inside ---------------------------------------------------------------------------------
+    # ---- Internals -------------------------------------------------------------------------------
 
     def _launch(self, name: str, role: str, *arguments: str) -> None:
         home = _spark_home()
@@ -234,7 +239,9 @@ class SparkCluster(Startable):
         )
 
     def _environ(self, home: Path) -> Mapping[str, str]:
-        """Nothing of the user's own Spark (SPARK_CONF_DIR, SPARK_DAEMON_MEMORY, ...) is read."""
+        """Return the environment, without the user's own Spark settings (SPARK_CONF_DIR,
+        SPARK_DAEMON_MEMORY, ...).
+        """
         for folder in ("conf", "tmp"):
             (self.directory / folder).mkdir(exist_ok=True)
         return {
@@ -250,26 +257,26 @@ class SparkCluster(Startable):
             "SPARK_DAEMON_JAVA_OPTS": f"{_FAST_JVM} -Djava.io.tmpdir={self.directory / 'tmp'}",
         }
 
-    def _said(self, pattern: re.Pattern[str]) -> list[str]:
-        """What the pattern finds in the master's log."""
+    def _logged(self, pattern: re.Pattern[str]) -> list[str]:
+        """Return the pattern's matches in the master's log."""
         return pattern.findall(self.log("master").read_text(errors="replace"))
 
     def _await(self, condition: Callable[[], object]) -> None:
-        if until(lambda: bool(self._fallen() or condition()), limit_s=START_LIMIT_S):
-            fallen = self._fallen()
+        if until(lambda: bool(self._ended() or condition()), limit_s=START_LIMIT_S):
+            ended = self._ended()
         else:
-            fallen = "master"
-        if fallen:
-            lines = self.log(fallen).read_text(errors="replace").split("\n")
-            told = [line.strip() for line in lines if "ERROR" in line or "Exception" in line]
+            ended = "master"
+        if ended:
+            lines = self.log(ended).read_text(errors="replace").split("\n")
+            errors = [line.strip() for line in lines if "ERROR" in line or "Exception" in line]
             raise SandboxError(
-                f"the Spark cluster's {fallen} does not serve",
-                where=" | ".join((told or lines)[-3:])[:900],
-                remedy=f"see {self.log(fallen)}",
+                f"the Spark cluster's {ended} is not ready",
+                where=" | ".join((errors or lines)[-3:])[:900],
+                remedy=f"see {self.log(ended)}",
             )
 
-    def _fallen(self) -> str:
-        """The name of one that has ended, or nothing."""
+    def _ended(self) -> str:
+        """Return the name of a process that has ended, or an empty text."""
         return next((name for name, one in self._processes.items() if not one.alive), "")
 
 

@@ -1,8 +1,8 @@
 """Topics of a cluster in ZooKeeper mode, and messages for them.
 
-Topics are made as `kafka-topics.sh --zookeeper` made them (kafka.admin.AdminUtils): the assignment
-is written to `/brokers/topics/TOPIC`, and the controller does the rest. That works with every
-release from 0.8.2 to 3.9, with no admin protocol.
+Topics are created as `kafka-topics.sh --zookeeper` created them (kafka.admin.AdminUtils): the
+assignment is written to `/brokers/topics/TOPIC`, and the controller does the rest. That works with
+every release from 0.8.2 to 3.9, without an admin protocol.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from zkconsumer.sandbox.process import until
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-# The controller needs 10 ms per partition on a busy machine; after this many seconds without
-# leaders for all of a topic's partitions something is wrong with the brokers.
+# The controller needs 10 ms per partition on a busy machine. If a partition has no leader after
+# this many seconds, the brokers have a problem.
 LEADERS_LIMIT_S = 30.0
 
-# Seconds until a message must be in the log; librdkafka's default of 300 hides a broker's absence.
+# Seconds within which a message must be in the log; librdkafka's default of 300 s would hide that a
+# broker is down.
 DELIVERY_LIMIT_S = 30.0
 
 
 class PartitionPlacement(NamedTuple):
-    """Where a partition lives: the broker ids of its replicas, and its leader (None: none yet)."""
+    """The broker ids of a partition's replicas, and its leader (None if it has none yet)."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -38,7 +39,7 @@ class PartitionPlacement(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where a produced message went."""
+    """The partition and offset of a produced message."""
 
     partition: int
     offset: int
@@ -46,10 +47,10 @@ class Placed(NamedTuple):
 
 @contextmanager
 def session(zookeeper_connect: str) -> Iterator[KazooClient]:
-    """A ZooKeeper session for a few operations.
+    """Open a ZooKeeper session for a few operations.
 
     Raises:
-        SandboxError: no session within 5 s, or an operation failed in ZooKeeper.
+        SandboxError: there is no session within 5 s, or an operation failed in ZooKeeper.
     """
     from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException
@@ -63,16 +64,17 @@ def session(zookeeper_connect: str) -> Iterator[KazooClient]:
         raise SandboxError(
             f"ZooKeeper failed: {error or type(error).__name__}",
             where=zookeeper_connect,
-            remedy="is the sandbox up, and the chroot right?",
+            remedy="check that the sandbox runs and that the chroot is right",
         ) from error
     finally:
-        with suppress(AttributeError):  # kazoo's own, where Ctrl-C came within `start`
+        with suppress(AttributeError):  # raised inside kazoo if Ctrl-C interrupted `start`
             client.stop()
         client.close()
 
 
 def client_settings(zookeeper_connect: str) -> dict[str, str | bool]:
-    """With what librdkafka reaches the registered brokers; those of old ones name the protocol.
+    """Return librdkafka's settings for the registered brokers, including the protocol of old
+    brokers.
 
     Raises:
         SandboxError: no broker is registered.
@@ -91,20 +93,23 @@ def create_topic(
     replicas: int = 1,
     config: Mapping[str, object] | None = None,
 ) -> tuple[PartitionPlacement, ...]:
-    """Creates a topic and waits until every broker knows a leader of every partition.
+    """Create a topic and wait until every broker knows a leader of every partition.
 
-    Replica r of partition p lies on the (p + r)-th broker of the live ones, counted round.
+    Replica r of partition p is on the live broker with index (p + r) modulo the number of live
+    brokers.
 
     Raises:
-        SandboxError: the topic exists, there are fewer brokers than replicas, or no leaders come.
+        SandboxError: the topic exists, there are fewer brokers than replicas, or a partition gets
+            no leader.
     """
     validate_topic(name)
     with session(zookeeper_connect) as zk:
         if zk.exists(topic(name)):
-            raise SandboxError(f"topic {name} exists", remedy="choose another name")
+            raise SandboxError(f"topic {name} already exists", remedy="choose another name")
         assignment = _assignment(sorted(_brokers(zk)), range(partitions), replicas)
         settings = {key: str(value) for key, value in (config or {}).items()}
-        # In the order of AdminUtils: the configuration first, for the assignment is the trigger.
+        # Write in the order of AdminUtils: the configuration first, because the assignment triggers
+        # the controller.
         _write(zk, f"/config/topics/{name}", {"version": 1, "config": settings})
         _write(zk, topic(name), {"version": 1, "partitions": assignment})
         return _await_leaders(zk, name)
@@ -113,10 +118,11 @@ def create_topic(
 def add_partitions(
     zookeeper_connect: str, name: str, *, partitions: int
 ) -> tuple[PartitionPlacement, ...]:
-    """Raises a topic's partition count to `partitions` and waits for the leaders.
+    """Raise a topic's partition count to `partitions` and wait for the leaders.
 
     Raises:
-        SandboxError: the topic is unknown or has as many already, or no leaders come.
+        SandboxError: the topic does not exist or already has as many partitions, or a partition
+            gets no leader.
     """
     with session(zookeeper_connect) as zk:
         record = _topic_record(zk, name)
@@ -132,10 +138,10 @@ def add_partitions(
 
 
 def delete_topic(zookeeper_connect: str, name: str) -> None:
-    """Deletes a topic and waits until the controller has removed it.
+    """Delete a topic and wait until the controller has removed it.
 
     Raises:
-        SandboxError: the topic is unknown, or still there after 30 s.
+        SandboxError: the topic does not exist, or still exists after 30 s.
     """
     with session(zookeeper_connect) as zk:
         _topic_record(zk, name)
@@ -143,31 +149,32 @@ def delete_topic(zookeeper_connect: str, name: str) -> None:
         zk.create(f"/admin/delete_topics/{name}")
         if not until(lambda: not zk.exists(topic(name)), limit_s=LEADERS_LIMIT_S):
             raise SandboxError(
-                f"topic {name} is still there", remedy="deletion needs all its replicas' brokers"
+                f"topic {name} still exists",
+                remedy="deletion needs the brokers of all its replicas",
             )
 
 
 def list_topics(zookeeper_connect: str) -> tuple[str, ...]:
-    """The names of all topics, sorted."""
+    """Return the names of all topics, sorted."""
     with session(zookeeper_connect) as zk:
         return tuple(sorted(zk.get_children(TOPICS)))
 
 
 def describe_topic(zookeeper_connect: str, name: str) -> tuple[PartitionPlacement, ...]:
-    """Where a topic's partitions live.
+    """Return where a topic's partitions are.
 
     Raises:
-        SandboxError: the topic is unknown.
+        SandboxError: the topic does not exist.
     """
     with session(zookeeper_connect) as zk:
         return _placements(zk, name)
 
 
 def _brokers(zk: KazooClient) -> dict[int, Broker]:
-    """The live brokers by id; at least one."""
+    """Return the live brokers by id. Raises SandboxError if there is none."""
     ids = zk.get_children(BROKER_IDS) if zk.exists(BROKER_IDS) else []
     if not ids:
-        raise SandboxError("no broker is registered", where=BROKER_IDS, remedy="start one")
+        raise SandboxError("no broker is registered", where=BROKER_IDS, remedy="start a broker")
     return {int(i): decode_broker(zk.get(broker(i))[0], where=broker(i)) for i in ids}
 
 
@@ -176,7 +183,7 @@ def _assignment(
 ) -> dict[str, list[int]]:
     count = len(brokers)
     if not 1 <= replicas <= count:
-        most = "1, for there is one broker" if count == 1 else f"1 to {count}, one per broker"
+        most = "1, because there is one broker" if count == 1 else f"1 to {count}, one per broker"
         raise SandboxError(
             f"{replicas} replicas cannot be placed", remedy=f"ask for {most}, or start more brokers"
         )
@@ -193,7 +200,9 @@ def _write(zk: KazooClient, path: str, record: Mapping[str, object]) -> None:
 
 def _topic_record(zk: KazooClient, name: str) -> dict[str, Any]:
     if not zk.exists(topic(validate_topic(name))):
-        raise SandboxError(f"topic {name} is unknown", where=topic(name), remedy="create it first")
+        raise SandboxError(
+            f"topic {name} does not exist", where=topic(name), remedy="create it first"
+        )
     record: dict[str, Any] = json.loads(zk.get(topic(name))[0])
     return record
 
@@ -234,7 +243,9 @@ def _await_leaders(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]
 
 
 def _await_metadata(one: Broker, name: str, partitions: int) -> None:
-    """The controller tells the brokers after ZooKeeper; a client that comes between is refused."""
+    """Wait until a broker knows the topic: the controller informs brokers after ZooKeeper, and
+    until then clients get errors.
+    """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -266,21 +277,22 @@ def produce(
     key: str | bytes | None = None,
     partition: int | None = None,
 ) -> list[Placed]:
-    """Produces messages and waits until all are in the log.
+    """Produce messages and wait until all are in the log.
 
     Args:
         zookeeper_connect: where the brokers are registered.
         name: the topic; it must exist.
-        messages: the values in order; a number n stands for the n values `0`, `1`, ... `n-1`.
-        key: of every message; the partition is chosen from it as the Java producer does (murmur2).
-        partition: for all messages, instead of that choice.
+        messages: the values in order; a number n means the n values `0`, `1`, ... `n-1`.
+        key: the key of every message; it determines the partition as in the Java producer
+            (murmur2).
+        partition: the partition of all messages, instead of that choice.
 
     Returns:
-        Partition and offset of each message, in the order given.
+        Partition and offset of each message, in the given order.
 
     Raises:
-        SandboxError: there is no such topic or partition, or a message was not accepted within
-            30 s.
+        SandboxError: the topic or partition does not exist, or a message was not accepted within 30
+            s.
     """
     if isinstance(messages, int):
         messages = map(str, range(messages))
@@ -295,7 +307,7 @@ def produce_keyed(
     *,
     partition: int | None = None,
 ) -> list[Placed]:
-    """As `produce`, each message with a key of its own: pairs of key and value."""
+    """Do the same as `produce`, with a separate key for each message: pairs of key and value."""
     from confluent_kafka import KafkaException, Producer
 
     from zkconsumer.kafka.client_settings import broker_settings
@@ -305,7 +317,7 @@ def produce_keyed(
         cluster = broker_settings(list(_brokers(zk).values()))
     if partition is not None and not 0 <= partition < partitions:
         raise SandboxError(
-            f"topic {name} has no partition {partition}", remedy=f"it has {partitions}"
+            f"topic {name} has no partition {partition}", remedy=f"it has {partitions} partitions"
         )
     producer = Producer(
         {
@@ -350,7 +362,9 @@ def produce_keyed(
 
 
 def _send(producer: Any, name: str, **message: Any) -> None:
-    """Hands a message to librdkafka; when its queue (100,000) is full, waits for deliveries."""
+    """Pass a message to librdkafka. If its queue of 100,000 messages is full, wait for
+    deliveries.
+    """
     deadline = time.monotonic() + DELIVERY_LIMIT_S
     while True:
         try:
@@ -359,7 +373,7 @@ def _send(producer: Any, name: str, **message: Any) -> None:
             if time.monotonic() > deadline:
                 raise SandboxError(
                     f"the producer's queue for {name} stays full",
-                    remedy="is the broker up? see its log",
+                    remedy="check that the broker runs; see its log",
                 ) from None
             producer.poll(0.1)
         else:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server of any release from 3.4.6 to 3.9, or several that form an ensemble."""
+"""A real ZooKeeper server of a release from 3.4.6 to 3.9, or several that form an ensemble."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from zkconsumer.sandbox.process import Startable, until
 from zkconsumer.sandbox.server import START_LIMIT_S, JavaServer
 
 ZOOKEEPER_RELEASES = ("3.4.6", "3.4.14", "3.5.10", "3.6.4", "3.8.4", "3.9.6")
-"""3.4.6 to 3.4.14 shipped with Kafka 0.8.2 to 2.3, 3.5 with 2.4, 3.6 with 2.7, 3.8 with 3.4 to 3.9.
-3.8.4 is the default. 3.9.6 is the newest."""
+"""The available releases. Kafka 0.8.2 to 2.3 shipped with 3.4.6 to 3.4.14, Kafka 2.4 with 3.5, 2.7
+with 3.6, and 3.4 to 3.9 with 3.8. The default is 3.8.4; the newest release is 3.9.6.
+"""
 
 DEFAULT_ZOOKEEPER = "3.8.4"
 
-# Only the default release has two locks: its jars for TLS (Netty) are fetched when TLS is used.
-# The locks of the other releases since 3.5 hold Netty. ZooKeeper 3.4 has no TLS for clients.
+# Only the default release has two locks: its TLS jars (Netty) are downloaded when TLS is used. The
+# locks of the other releases since 3.5 include Netty. ZooKeeper 3.4 has no TLS for clients.
 _TLS_LOCKS = {"3.8.4": "zookeeper-3.8.4-tls"}
 
-# The longest session a server grants, in milliseconds: ten times the JVM consumer's default.
+# The longest session timeout that a server grants, in milliseconds: ten times the JVM consumer's
+# default.
 _MAX_SESSION_MS = 60_000
 
-# Seconds a follower may take to load the leader's snapshot, and to lag behind it: the JVMs of three
-# servers that start at once on two cores take 2.5 s until they form a quorum.
+# Seconds that a follower may take to load the leader's snapshot, and seconds that it may lag
+# behind. The JVMs of three servers that start together on two cores need 2.5 s to form a quorum.
 _INIT_S, _SYNC_S = 10.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server of an ensemble as the others know it: its two ports for them."""
+    """The two ports at which the other servers of an ensemble reach a server."""
 
     quorum_port: int
     election_port: int
@@ -45,8 +47,8 @@ class Peer:
 class ZooKeeperServer(JavaServer):
     """One ZooKeeper server on the loopback interface, without fsync (`forceSync=no`).
 
-    A SIGKILL of the server loses nothing (the system still holds what was written); a power cut
-    may. Sessions between 2 ticks and 60 s are granted.
+    A SIGKILL of the server loses no data, because the operating system holds what was written; a
+    power failure may. Session timeouts are between 2 ticks and 60 s.
     """
 
     main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -67,23 +69,25 @@ class ZooKeeperServer(JavaServer):
     ) -> None:
         """
         Args:
-            directory: holds configuration, data and log; made if it is not there.
+            directory: contains configuration, data and log; created if missing.
             release: one of `ZOOKEEPER_RELEASES`.
-            port: for clients; a free one is chosen if not given.
-            tick_time_s: the unit in which sessions expire, 0.1 s at least.
+            port: for clients; by default a free one.
+            tick_time_s: the unit in which sessions expire, at least 0.1 s.
             heap_mb: the JVM's heap in MB.
-            server_id: the number within `ensemble`.
-            ensemble: the peers by number, this server among them; None: it stands alone.
+            server_id: this server's number in `ensemble`.
+            ensemble: the servers by number, including this one; None: a standalone server.
             settings: further lines of `zoo.cfg`, or other values for its own; with a
                 `secureClientPort` the server gets the jars for TLS, which needs release 3.5.
             properties: system properties of the JVM, such as its JAAS file.
-            progress: is told, line by line, what takes long.
+            progress: receives a line of text for each step that takes long.
 
         Raises:
             SandboxError: an unknown release, a tick out of range, or TLS on a release before 3.5.
         """
         if not 0.1 <= tick_time_s <= 60:
-            raise SandboxError(f"a tick of {tick_time_s} s", remedy="choose one from 0.1 s to 60 s")
+            raise SandboxError(
+                f"a tick of {tick_time_s} s is not possible", remedy="choose 0.1 s to 60 s"
+            )
         name = f"ZooKeeper {server_id}" if ensemble else "ZooKeeper"
         self._settings = dict(settings or {})
         lock = _lock(release, tls="secureClientPort" in self._settings)
@@ -103,7 +107,7 @@ class ZooKeeperServer(JavaServer):
 
     @property
     def mode(self) -> str:
-        """`standalone`, `leader`, `follower`, or empty while the server serves nobody."""
+        """`standalone`, `leader` or `follower`; empty while the server accepts no clients."""
         try:
             answer = self.command("srvr")
         except OSError:
@@ -112,7 +116,7 @@ class ZooKeeperServer(JavaServer):
         return next((mode for word, _, mode in lines if word == "Mode"), "")
 
     def command(self, word: str) -> str:
-        """Sends a four letter word (`srvr`, `mntr`, `cons`, ...) and returns the answer.
+        """Send a four-letter command (`srvr`, `mntr`, `cons`, ...) and return the answer.
 
         Raises:
             OSError: the server does not answer within a second.
@@ -165,7 +169,8 @@ def _lock(release: str, *, tls: bool) -> str:
     """Return the name of the lock that lists a release's jars."""
     if release not in ZOOKEEPER_RELEASES:
         raise SandboxError(
-            f"no ZooKeeper of release {release}", remedy=f"one of {', '.join(ZOOKEEPER_RELEASES)}"
+            f"there is no ZooKeeper of release {release}",
+            remedy=f"choose one of {', '.join(ZOOKEEPER_RELEASES)}",
         )
     if tls and release.startswith("3.4."):
         raise SandboxError(
@@ -189,11 +194,10 @@ class ZooKeeperEnsemble(Startable):
         heap_mb: int = 128,
         progress: jars.Progress = jars.to_stderr,
     ) -> None:
-        """
-        Args:
-            directory: holds a directory per server.
-            size: how many; 3 survive the loss of one.
-            release, tick_time_s, heap_mb, progress: as for `ZooKeeperServer`.
+        """Args:
+        directory: contains a directory for each server.
+        size: the number of servers; 3 servers tolerate the loss of one.
+        release, tick_time_s, heap_mb, progress: as for `ZooKeeperServer`.
         """
         peers = {number: Peer(free_port(), free_port()) for number in range(1, size + 1)}
         self.servers = tuple(
@@ -211,14 +215,14 @@ class ZooKeeperEnsemble(Startable):
 
     @property
     def connect(self) -> str:
-        """The connect string with every server in it."""
+        """The connect string with all servers."""
         return ",".join(server.address for server in self.servers)
 
     def leader(self) -> ZooKeeperServer:
-        """The server that leads; waits for the end of an election.
+        """Return the leader; wait for the end of an election.
 
         Raises:
-            SandboxError: there is none after 60 s: fewer than half of the servers run.
+            SandboxError: there is no leader after 60 s, because fewer than half of the servers run.
         """
         found: list[ZooKeeperServer] = []
 
@@ -230,16 +234,18 @@ class ZooKeeperEnsemble(Startable):
             alive = sum(server.alive for server in self.servers)
             raise SandboxError(
                 f"no leader after {START_LIMIT_S:.0f} s, {alive} of {len(self.servers)} run",
-                remedy="start the others",
+                remedy="start the other servers",
             )
         return found[0]
 
     def followers(self) -> tuple[ZooKeeperServer, ...]:
-        """The servers that follow at this moment."""
+        """Return the servers that are followers now."""
         return tuple(s for s in self.servers if s.alive and s.mode == "follower")
 
     def start(self) -> None:
-        """Starts all servers at once, for one alone never serves; waits until each has its part."""
+        """Start all servers together, because one alone never forms a quorum; wait until each has
+        its role.
+        """
         try:
             for server in self.servers:
                 server.launch()
@@ -250,7 +256,7 @@ class ZooKeeperEnsemble(Startable):
             raise
 
     def stop(self) -> None:
-        """Stops those that run."""
+        """Stop the servers that run."""
         with ExitStack() as stack:
             for server in self.servers:
                 stack.callback(server.stop)
