@@ -1,13 +1,12 @@
-"""The connector for asyncio: the same core, waited for in the loop.
+"""The asyncio connector: the same member as `zkconsumer.ConsumerConnector`, without blocking calls.
 
     async with ConsumerConnector(config) as connector:
         (stream,) = (await connector.create_message_streams({"orders": 1}))["orders"]
         async for message in stream:
             ...
 
-Whatever waits does so in a thread, of each stream's own; messages are handed out in the loop. A
-wait that is cancelled goes on in its thread and loses nothing: what it finds is there for whoever
-asks next.
+Blocking calls run in threads; each stream has its own thread. Messages are handed out in the loop.
+A cancelled wait continues in its thread and loses no message: the next call gets what it finds.
 """
 
 from __future__ import annotations
@@ -42,18 +41,19 @@ T = TypeVar("T")
 
 
 class Stream(Generic[K, V]):
-    """One thread's messages, for one task at a time; see `zkconsumer.Stream`.
+    """The messages of one consumer thread, for one task at a time; see `zkconsumer.Stream`.
 
-    A message is finished, and may be committed by the auto-commit, when the next is asked for.
+    A message is finished when the task asks for the next one. Auto-commit stores offsets of
+    finished messages only.
     """
 
     def __init__(self, stream: CoreStream[K, V]) -> None:
-        """For the connector."""
+        """Create a stream; only the connector does."""
         self._stream = stream
         self._worker = _Worker(f"{stream.thread_id}-{stream.topic or 'filter'}")
-        self._waiting: Future[bool] | None = None  # outlives those that wait for it
-        self._over: asyncio.Future[bool] | None = None  # the same, in the loop that asked last
-        self._asked = False
+        self._waiting: Future[bool] | None = None  # the thread's wait; it outlives cancelled tasks
+        self._loop_wait: asyncio.Future[bool] | None = None  # the wait, for the event loop
+        self._is_waiting = False
         self._iterator: AsyncGenerator[Message[K, V], None] | None = None
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class Stream(Generic[K, V]):
 
     @property
     def topic(self) -> str | None:
-        """None for the stream of a filter."""
+        """The topic; None for the stream of a filter."""
         return self._stream.topic
 
     @property
@@ -71,11 +71,14 @@ class Stream(Generic[K, V]):
 
     @property
     def waiting_for(self) -> str:
-        """Why no message can come at present; empty when one can."""
+        """Why no message can be delivered now; empty if one can."""
         return self._stream.waiting_for
 
     def __aiter__(self) -> AsyncGenerator[Message[K, V], None]:
-        """Ends when the connector is shut down; raises what the iterator of a Stream raises."""
+        """Iterate the messages; the iteration ends when the connector is shut down.
+
+        It raises the same errors as iterating a `zkconsumer.Stream`.
+        """
         return self._messages()
 
     async def _messages(self) -> AsyncGenerator[Message[K, V], None]:
@@ -90,7 +93,10 @@ class Stream(Generic[K, V]):
                 raise self._stream.timeout_error(timeout_s)
 
     async def __anext__(self) -> Message[K, V]:
-        """The next message; StopAsyncIteration after the shutdown. Any error leaves it usable."""
+        """Return the next message; raise StopAsyncIteration after the shutdown.
+
+        After any other error the stream can be used again.
+        """
         if self._iterator is None:
             self._iterator = self._messages()
         try:
@@ -102,10 +108,15 @@ class Stream(Generic[K, V]):
     async def poll(
         self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5
     ) -> Batch[K, V]:
-        """The messages that are there, at most `max_messages`; empty when none came in time.
+        """Return the available messages, at most `max_messages`; wait up to `timeout_s` for the
+        first.
 
-        The whole batch is finished when the next is asked for. Raises as iterating does, but for
-        the timeout, and ConnectorClosedError after the shutdown.
+        The batch is empty if no message came in time. All its messages are finished when the task
+        asks for the next batch.
+
+        Raises:
+            ConnectorClosedError: the connector was shut down.
+            ZkConsumerError: as iterating, except for the time-out.
         """
         if await self._wait(timeout_s):
             return self._stream.take(max_messages)
@@ -114,27 +125,27 @@ class Stream(Generic[K, V]):
         return self._stream.take(0)
 
     async def _wait(self, timeout_s: float | None) -> bool:
-        """Wait in the stream's thread until there is something to hand out; False when not in time.
+        """Wait until a message can be handed out; return False after the time-out or the shutdown.
 
-        The thread's own wait has no limit, so that one will do for whoever asks, and how often.
+        The wait in the stream's thread has no limit, so one wait serves all calls.
         """
-        if self._asked:
+        if self._is_waiting:
             raise ZkConsumerError(
                 "a stream was asked for messages by two tasks at once",
                 where=self._stream.thread_id,
                 remedy="give each task its own stream",
             )
-        self._asked = True
+        self._is_waiting = True
         try:
             async with asyncio.timeout(timeout_s):
-                # A wait that was submitted before the stream was closed may hold an error.
+                # A wait that began before the stream was closed may hold an error.
                 while self._waiting is not None or not self._stream.closed:
                     if await self._waited() and self._stream.may_hand_out:
                         return True
         except TimeoutError:
             pass
         finally:
-            self._asked = False
+            self._is_waiting = False
         if self._stream.closed:
             self._stream.raise_failure()
         return False
@@ -143,45 +154,50 @@ class Stream(Generic[K, V]):
         if self._waiting is None:
             self._waiting = self._worker.submit(lambda: self._stream.wait(None, BUFFER_MESSAGES))
         if not self._waiting.done():
-            # One for all who ask, however often: nothing is as short-lived as their patience.
-            if self._over is None or self._over.get_loop() is not asyncio.get_running_loop():
-                self._over = asyncio.wrap_future(self._waiting)
-                self._over.add_done_callback(_look_at)
-            await asyncio.wait([self._over])  # which leaves it alone when it is cancelled itself
-        waited, self._waiting, self._over = self._waiting, None, None
+            # Wrap the future once, not for every call: calls with short time-outs are frequent.
+            if (
+                self._loop_wait is None
+                or self._loop_wait.get_loop() is not asyncio.get_running_loop()
+            ):
+                self._loop_wait = asyncio.wrap_future(self._waiting)
+                self._loop_wait.add_done_callback(_mark_seen)
+            await asyncio.wait([self._loop_wait])  # a cancellation does not cancel the future
+        waited, self._waiting, self._loop_wait = self._waiting, None, None
         return waited.result()
 
     def stop(self) -> None:
-        """For the connector: the stream is closed, and its thread has nothing more to do."""
+        """End the stream's thread; only the connector calls it, after closing the stream."""
         self._worker.stop()
 
 
 class ConsumerConnector:
-    """A member of a group; see `zkconsumer.ConsumerConnector`, of which this is a face.
+    """A member of a group; see `zkconsumer.ConsumerConnector`, to which it delegates.
 
-    As an asynchronous context manager it connects at the beginning and leaves the group at the end:
-    after an exception, a cancellation included, the message in hand counts as not finished.
+    As an asynchronous context manager it connects at the start of the block and shuts down at its
+    end. After an exception or a cancellation, the message that was being processed is not
+    committed, so it is redelivered.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.config = config
         self._core: core.ConsumerConnector | None = None
-        self._given_up = False
+        self._is_cancelled = False
         self._streams: list[Stream[Any, Any]] = []
 
     async def start(self) -> None:
-        """Connect to ZooKeeper; raises as `zkconsumer.ConsumerConnector` does."""
+        """Connect to ZooKeeper; raises the same errors as `zkconsumer.ConsumerConnector()`."""
         try:
             await asyncio.to_thread(self._connect)
         except asyncio.CancelledError:
-            self._given_up = True  # first, for the thread looks at it last
+            # Write before reading `_core`; the thread writes `_core` before it reads this.
+            self._is_cancelled = True
             if self._core is not None:
                 _Worker("discard").submit(self._core.shutdown)
             raise
 
     def _connect(self) -> None:
         self._core = core.ConsumerConnector(self.config)
-        if self._given_up:
+        if self._is_cancelled:
             self._core.shutdown()
 
     @property
@@ -217,7 +233,11 @@ class ConsumerConnector:
     async def create_message_streams(
         self, topic_counts: Mapping[str, int], **decoders: Any
     ) -> dict[str, list[Stream[Any, Any]]]:
-        """Register in the group and return the streams: topic -> one stream for each thread."""
+        """Register in the group and return its streams: topic -> one stream for each consumer
+        thread.
+
+        Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams`.
+        """
         create: Callable[..., Any] = self._started.create_message_streams
         made = await asyncio.to_thread(create, topic_counts, **decoders)
         return {topic: self._wrapped(streams) for topic, streams in made.items()}
@@ -242,7 +262,10 @@ class ConsumerConnector:
     async def create_message_streams_by_filter(
         self, topic_filter: TopicFilter, streams: int = 1, **decoders: Any
     ) -> list[Stream[Any, Any]]:
-        """Register in the group for all topics of a filter, also those that are created later."""
+        """Register in the group for every topic that the filter matches, now and later.
+
+        Arguments and errors as `zkconsumer.ConsumerConnector.create_message_streams_by_filter`.
+        """
         create: Callable[..., Any] = self._started.create_message_streams_by_filter
         return self._wrapped(await asyncio.to_thread(create, topic_filter, streams, **decoders))
 
@@ -258,48 +281,54 @@ class ConsumerConnector:
         retries: int | None = None,
         timeout_s: float = COMMIT_TIMEOUT_S,
     ) -> None:
-        """Commit everything handed out so far, or `offsets`; `timeout_s` is 120 s by default.
+        """Commit the offsets of every message handed out so far, or `offsets`.
 
-        If the task is cancelled, the offsets may still be stored.
+        Arguments and errors as `zkconsumer.ConsumerConnector.commit_offsets`. If the task is
+        cancelled, the offsets may still be stored.
         """
         await asyncio.to_thread(
             self._started.commit_offsets, offsets, retries=retries, timeout_s=timeout_s
         )
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver no more of these until they are resumed."""
+        """Stop delivering and fetching these partitions until `resume`."""
         self._started.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver these again."""
+        """Deliver these partitions again, from where they were paused."""
         self._started.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused."""
+        """Return the paused partitions."""
         return self._started.paused()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver `offset` next."""
+        """Deliver `offset` next, and no earlier fetched message of the partition."""
         self._started.seek(partition, offset)
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """Before there are streams. It is called in a thread, never in the loop."""
+        """Call `listener` at every rebalance, in a thread and never in the loop.
+
+        Raises MessageStreamsExistError if this connector already has streams.
+        """
         self._started.set_consumer_rebalance_listener(listener)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
-        """Show this member's figures in a registry of prometheus-client."""
+        """Export this member's metrics in a registry of prometheus-client until the shutdown."""
         self._started.register_metrics(registry)
 
     def status(self) -> Status:
-        """What this member owns, what blocks it, and what it waits for."""
+        """Return what this member owns, what blocks it, and what it waits for."""
         return self._started.status()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and gauges of the moment."""
+        """Return counters since the start and current gauges; their names are stable
+        (docs/metrics.md).
+        """
         return self._started.metrics()
 
     async def shutdown(self) -> None:
-        """Leave the group: stop delivering, commit everything handed out, end the session."""
+        """Leave the group: stop delivering, commit every message handed out, end the session."""
         await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
@@ -319,17 +348,19 @@ class ConsumerConnector:
                 stream.stop()
 
 
-def _look_at(over: asyncio.Future[bool]) -> None:
-    """An error is no news to asyncio: whoever asks next is told of it."""
+def _mark_seen(over: asyncio.Future[bool]) -> None:
+    """Mark an error as seen, so that asyncio does not log it: the next call of the stream raises
+    it.
+    """
     if not over.cancelled():
         over.exception()
 
 
 class _Worker:
-    """A thread for what blocks, one after the other.
+    """A thread that runs blocking jobs, one after the other.
 
-    Of ours, and not an executor's: those are waited for when a loop or the interpreter ends, and a
-    wait for messages has no end of its own.
+    It is not an executor's thread: asyncio and the interpreter wait for those when they end, and a
+    wait for messages may never end.
     """
 
     def __init__(self, name: str) -> None:
@@ -354,5 +385,5 @@ class _Worker:
             done, job = item
             try:
                 done.set_result(job())
-            except BaseException as error:  # noqa: BLE001  # the thread's boundary: whoever waits has it
+            except BaseException as error:  # noqa: BLE001  # the thread's boundary: `Future.result` raises it
                 done.set_exception(error)

@@ -778,8 +778,8 @@ class HandOverMutant:
 HAND_OVER = (
     HandOverMutant(
         "LOOK before FINISH",
-        "the user's thread looks for requests before it lets go",
-        "release of the one in hand",
+        "the user's thread reads `has_changed` before it finishes the message",
+        "release of an unfinished message",
         (
             (
                 "                if state is not None:\n"
@@ -794,13 +794,13 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "CONFIRM skipped",
-        "a message is handed out without a look at the grant",
+        "a message is handed out without reading the grant",
         "release while iterating",
         (("if not state.granted:  # CONFIRM", "if False:"),),
     ),
     HandOverMutant(
         "CONFIRM before MARK",
-        "the grant is looked at before the message counts as in hand",
+        "the grant is read before the message is marked as unfinished",
         "release while iterating",
         (
             (
@@ -816,13 +816,13 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "CONFIRM of batches skipped",
-        "a batch is handed out without a look at the grants",
+        "a batch is handed out without reading the grants",
         "release while polling",
         (("if not state.granted}  # CONFIRM", "if False}"),),
     ),
     HandOverMutant(
         "INSPECT before REVOKE",
-        "the coordinator looks for a message in hand before it revokes",
+        "the coordinator reads `unfinished` before it revokes",
         "release while iterating",
         (
             (
@@ -862,8 +862,8 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "attention cleared after the look",
-        "what is called for during the look is forgotten",
+        "has_changed cleared after the read",
+        "a change during the read is forgotten",
         "first grant wakes the user",
         (
             ("        self.has_changed = False\n        for state", "        for state"),
@@ -877,8 +877,8 @@ HAND_OVER = (
         ),
     ),
     HandOverMutant(
-        "wake cleared after the look",
-        "a wake-up between the look and the wait is lost",
+        "wake cleared after the read",
+        "a wake-up between the read and the wait is lost",
         "first grant wakes the user",
         (
             (
@@ -893,7 +893,7 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "release answered twice",
-        "who answers looks at the token and takes it afterwards",
+        "a thread reads the token and takes it afterwards",
         "release while iterating",
         (
             (
@@ -910,7 +910,7 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "unfinished read before last",
-        "a position is put together in the wrong order",
+        "a position reads the two fields in the wrong order",
         "positions",
         (
             (
@@ -921,7 +921,7 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "seek told too late",
-        "the new position can be seen before anybody is told",
+        "the new position can be read before the seek is reported",
         "seek back",
         (
             ("            tell(old.epoch)\n", ""),
@@ -936,7 +936,7 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "old position seen after the seek",
-        "the old position stays visible while it is told",
+        "the old position can be read while the seek is reported",
         "seek back",
         (("            old = self._wanted.pop(tp)\n", "            old = self._wanted[tp]\n"),),
     ),
@@ -944,12 +944,7 @@ HAND_OVER = (
         "a paused partition handed out",
         "a pause does not reach the fetcher",
         "pause and resume",
-        (
-            (
-                "paused = self.not_fetched.get(tp) is _PAUSED, self._partitions.is_paused(state)",
-                "paused = self.not_fetched.get(tp) is _PAUSED, False",
-            ),
-        ),
+        (("is_paused = self._partitions.is_paused(state)", "is_paused = False"),),
     ),
     HandOverMutant(
         "the error lost at the end",

@@ -1,4 +1,4 @@
-"""`zkconsumer simulate`: a group of simulated members, told as it happens."""
+"""`zkconsumer simulate`: a group of simulated members, ended as it happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
     from zkconsumer.sim.lessons import Lesson
-    from zkconsumer.sim.scenarios import Told
+    from zkconsumer.sim.scenarios import NarratedRun
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -66,7 +66,7 @@ def simulate(
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
     from zkconsumer.sim.lessons import LESSONS
-    from zkconsumer.sim.scenarios import SCENARIOS, names_of, tell, tell_seed
+    from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario, run_seed
     from zkconsumer.sim.scenarios import Peers as Kinds
 
     if list_:
@@ -80,11 +80,11 @@ def simulate(
         count = one.plan.members
         jvm = None if peers is None else Kinds(peers.value).jvm(count)
         show = _Show(one.title, names_of(count), output)
-        told = tell(one, jvm=jvm, emit=show.add)
+        ended = run_scenario(one, jvm=jvm, emit=show.add)
     else:
         number = 1 if seed is None else seed
         show = _Show(f"seed {number}", names_of(members), output)
-        told = tell_seed(
+        ended = run_seed(
             number,
             members=members,
             partitions=partitions,
@@ -93,8 +93,8 @@ def simulate(
             kinds=_faults(fault),
             emit=show.add,
         )
-    show.end(told)
-    if told.violation:
+    show.end(ended)
+    if ended.violation:
         raise typer.Exit(Exit.PROBLEM)
 
 
@@ -160,17 +160,17 @@ class _Show:
             case Output.HTML:
                 self._entries.append(entry)
 
-    def end(self, told: Told) -> None:
+    def end(self, ended: NarratedRun) -> None:
         from zkconsumer.trace.page import page
 
         if self._output is Output.HTML:
             print(page(self._title, self._entries, self._members, root=self._root), end="")
         self._print(self._lanes.end())
         lines = [
-            f"{told.seconds:.1f} virtual seconds: {told.deliveries} messages handed out, "
-            f"{told.duplicates} of them again; {told.unowned} partitions without an owner",
-            *([f"not at rest: {told.rest}"] if told.rest else []),
-            *([f"a promise is broken: {told.violation}"] if told.violation else []),
+            f"{ended.seconds:.1f} virtual seconds: {ended.deliveries} messages handed out, "
+            f"{ended.duplicates} of them again; {ended.unowned} partitions without an owner",
+            *([f"not at rest: {ended.rest}"] if ended.rest else []),
+            *([f"a promise is broken: {ended.violation}"] if ended.violation else []),
         ]
         typer.echo("\n" + "\n".join(lines), err=self._output is not Output.STORY)
 

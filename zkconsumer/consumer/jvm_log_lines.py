@@ -104,19 +104,19 @@ class Journal:
     def _lines(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]
     ) -> Iterator[Line]:
-        yield from self._happened(before, event, after)
+        yield from self._event_lines(before, event, after)
         if before.phase is Phase.STOPPING is not after.phase:
             yield INFO, "Cleared all relevant queues for this fetcher"
             yield INFO, "Cleared the data chunks in all the consumer message iterators"
         for command in commands:
-            yield from self._done(after, command)
+            yield from self._command_lines(after, command)
         if self._rebalancing and after.phase in RESTS:
-            yield from self._ended(after)
+            yield from self._end_lines(after)
         if after.phase is Phase.CLOSED is not before.phase:
             took_ms = round((event.now - self._closing_at) * 1000) if self._closing_at else 0
             yield INFO, f"ZKConsumerConnector shutdown completed in {took_ms} ms"
 
-    def _ended(self, state: State) -> Iterator[Line]:
+    def _end_lines(self, state: State) -> Iterator[Line]:
         self._rebalancing = False
         yield INFO, f"end rebalancing consumer {self._consumer} try #{self._try}"
         if state.phase is Phase.SETTLED:
@@ -134,7 +134,7 @@ class Journal:
 
     # ---- lines about events ----------------------------------------------------------------------
 
-    def _happened(self, before: State, event: events.Event, after: State) -> Iterator[Line]:
+    def _event_lines(self, before: State, event: events.Event, after: State) -> Iterator[Line]:
         match event:
             case events.Connected() if before.session and before.session.id != event.session.id:
                 yield (
@@ -155,15 +155,17 @@ class Journal:
                 self._closing_at = event.now
                 yield INFO, "ZKConsumerConnector shutting down"
             case events.Finished(op=op, outcome=outcome) if op == before.op:
-                yield from self._found(before, outcome, after)
+                yield from self._outcome_lines(before, outcome, after)
 
-    def _found(self, before: State, outcome: events.Outcome, after: State) -> Iterator[Line]:
+    def _outcome_lines(
+        self, before: State, outcome: events.Outcome, after: State
+    ) -> Iterator[Line]:
         match outcome:
             case events.Registered() if before.phase is Phase.REGISTERING:
                 yield INFO, f"end registering consumer {self._consumer} in ZK"
             case events.ViewRead(view=view) if view != before.view:
-                yield from self._topics(before, after)
-                yield from self._assigned(after)
+                yield from self._topic_lines(before, after)
+                yield from self._assignment_lines(after)
             case events.Claimed(claimed=claimed, blocked=blocked, denied=denied):
                 for tp, mine in sorted(claimed.items()):
                     yield (
@@ -193,7 +195,7 @@ class Journal:
             case events.MemberNodeGone():
                 yield INFO, f"exception during rebalance NoNode for ids/{self._consumer}"
 
-    def _topics(self, before: State, after: State) -> Iterator[Line]:
+    def _topic_lines(self, before: State, after: State) -> Iterator[Line]:
         """Log the topics that a wildcard member gained or lost."""
         if after.settings.pattern is Pattern.STATIC:
             return
@@ -202,7 +204,7 @@ class Journal:
             if topics:
                 yield INFO, f"Topic event: {word} topics = {_sequence(sorted(topics))}"
 
-    def _assigned(self, state: State) -> Iterator[Line]:
+    def _assignment_lines(self, state: State) -> Iterator[Line]:
         view = state.view
         if view is None:
             return
@@ -235,13 +237,13 @@ class Journal:
 
     # ---- lines about commands --------------------------------------------------------------------
 
-    def _done(self, state: State, command: cmd.Command) -> Iterator[Line]:
+    def _command_lines(self, state: State, command: cmd.Command) -> Iterator[Line]:
         match command:
             case cmd.Register():
                 yield INFO, f"begin registering consumer {self._consumer} in ZK"
             case cmd.ReadView():
                 if self._rebalancing:
-                    yield from self._ended(state)
+                    yield from self._end_lines(state)
                 self._rebalancing = True
                 yield INFO, f"begin rebalancing consumer {self._consumer} try #{self._try}"
             case cmd.Release(partitions=partitions):
@@ -253,9 +255,9 @@ class Journal:
                 for tp, thread in sorted(threads.items()):
                     yield INFO, f"{thread} attempting to claim partition {tp.partition}"
             case _:
-                yield from self._asked(state, command)
+                yield from self._stream_lines(state, command)
 
-    def _asked(self, state: State, command: cmd.Command) -> Iterator[Line]:
+    def _stream_lines(self, state: State, command: cmd.Command) -> Iterator[Line]:
         """Log the commands for the streams and the user's listener."""
         match command:
             case cmd.CollectPositions(purpose=Purpose.RELEASE) if state.phase is Phase.COMMITTING:

@@ -171,7 +171,7 @@ class MemberLoop:
         # Streams that got the error of a refusal since they last had a partition.
         self._refused: set[Key] = set()
         self._refused_with: Mapping[TopicPartition, Ownership] | None = None
-        # Computed from `owned`, once for the many notices of one step; `_who_owns` updates it.
+        # Computed from `owned`, once for the notices of one step; `_owning_streams` updates it.
         self._known = _Owned(self.state.owned, {}, frozenset())
 
     def copy(
@@ -339,7 +339,7 @@ class MemberLoop:
         error = error_for(notice)
         self._host.noticed(notice, error)
         if notice.kind is cmd.NoticeKind.OFFSET_MALFORMED:
-            self._tell(self._owners_of(notice.where), error)
+            self._fail_streams(self._owners_of(notice.where), error)
         elif notice.kind is cmd.NoticeKind.DENIED or (
             # Without a view the member has never joined, and `create_message_streams` still waits.
             notice.kind is cmd.NoticeKind.ID_TAKEN and self.state.view is not None
@@ -351,15 +351,15 @@ class MemberLoop:
             self._refused_with = self.state.owned
             news = [key for key in self._idle_streams() if key not in self._refused]
             self._refused.update(news)
-            self._tell(news, error)
+            self._fail_streams(news, error)
         elif notice.kind is cmd.NoticeKind.BLOCKED:
             wanted = self.state.assigned
             waiting = self._keys_for((tp, wanted.get(tp, "")) for tp in self.state.blocked)
-            self._tell([key for key in self._idle_streams() if key in waiting], error)
+            self._fail_streams([key for key in self._idle_streams() if key in waiting], error)
         elif notice.kind in FOR_IDLE:
-            self._tell(self._idle_streams(), error)
+            self._fail_streams(self._idle_streams(), error)
 
-    def _who_owns(self) -> _Owned:
+    def _owning_streams(self) -> _Owned:
         """Return what follows from the owned partitions; cached, because one step may have many
         notices.
 
@@ -373,15 +373,15 @@ class MemberLoop:
 
     def _owners_of(self, partition: str) -> list[Key]:
         """Return the stream that owns a partition; `partition` is its name in a notice."""
-        key = self._who_owns().by_name.get(partition)
+        key = self._owning_streams().by_name.get(partition)
         return [] if key is None else [key]
 
-    def _tell(self, keys: Iterable[Key], error: ZkConsumerError) -> None:
+    def _fail_streams(self, keys: Iterable[Key], error: ZkConsumerError) -> None:
         for key in keys:
             self._streams[key].fail(error)
 
     def _idle_streams(self) -> list[Key]:
-        busy = self._who_owns().busy
+        busy = self._owning_streams().busy
         return [key for key in self._streams if key not in busy]
 
     def _keys_for(self, assigned: Iterable[tuple[TopicPartition, ThreadId]]) -> set[Key]:

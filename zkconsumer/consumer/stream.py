@@ -427,7 +427,9 @@ class Stream(Generic[K, V]):
         return self._partitions.serves(tp)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop delivering these partitions until `resume`, or until the member owns them anew."""
+        """Stop delivering these partitions until `resume`, or until the member loses and regains
+        them.
+        """
         self._partitions.pause(tps)
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:

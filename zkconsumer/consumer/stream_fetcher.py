@@ -201,11 +201,12 @@ class StreamFetcher:
             if tp not in self.states:
                 self.index[self._key(tp)] = self.states[tp] = state
                 self.not_fetched[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
-            stands, paused = self.not_fetched.get(tp) is _PAUSED, self._partitions.is_paused(state)
-            if paused and not stands:
+            is_paused = self._partitions.is_paused(state)
+            was_paused = self.not_fetched.get(tp) is _PAUSED
+            if is_paused and not was_paused:
                 self._stop_fetching([tp])
                 self.not_fetched[tp] = _PAUSED
-            elif stands and not paused:
+            elif was_paused and not is_paused:
                 self.not_fetched[tp] = _RESUMED
 
     def _key(self, tp: TopicPartition) -> Hashable:
@@ -309,7 +310,9 @@ class StreamFetcher:
             self.restart()
 
     def _count_bytes(self, messages: list[RawMessage]) -> None:
-        """Add the bytes of these messages; of many messages a random sample stands for all."""
+        """Add the bytes of these messages; a random sample of a large batch stands for the whole
+        batch.
+        """
         few = len(messages) <= SAMPLED
         share = 1.0 if few else len(messages) / SAMPLED
         for raw in messages if few else random.choices(messages, k=SAMPLED):

@@ -490,7 +490,9 @@ class _Done:
         self.called = True
         for key in self.partitions:
             if self._judge.hands.get(key):
-                raise HandOverViolation(f"the release of {key} is answered with a message in hand")
+                raise HandOverViolation(
+                    f"the release of {key} is answered before its message is finished"
+                )
             self._judge.answered.add(key)
 
 
@@ -847,7 +849,7 @@ class _Play:
             self.judge.sought.pop(key, None)
             return
         if key not in self.judge.told:
-            raise HandOverViolation(f"{key} was sought, and nobody was told")
+            raise HandOverViolation(f"{key} was sought without a report")
         if key in self.judge.sought:
             self.judge.sought[key] = offset, True
 
@@ -954,12 +956,12 @@ CASES: Final = (
     Case("release while iterating", _next(2), ((("ask_release", 0), _FINISHED),)),
     Case("release of both partitions", _next(2), ((("ask_release", 0, 1),),)),
     Case("withdraw", _next(2), ((("withdraw", 0, 1),),)),
-    Case("release of the one in hand", _next(2), ((("ask_release", 0),),), (1, 1)),
+    Case("release of an unfinished message", _next(2), ((("ask_release", 0),),), (1, 1)),
     Case("release while polling", (("poll", 10, 0.0),) * 2, ((("ask_release", 0), _FINISHED),)),
     Case("hand over and back, iterating", _next(2), ((("hand_over", 0),),), (2, 0)),
     Case("hand over and back, polling", (("poll", 1, 1.0),) * 2, ((("hand_over", 0),),)),
-    Case("withdraw and grant anew", _next(2), ((("withdraw", 0), ("grant", 0, 0)),)),
-    Case("grant anew at once", _next(3), ((("grant", 0, 1),),)),
+    Case("withdraw and grant again", _next(2), ((("withdraw", 0), ("grant", 0, 0)),)),
+    Case("replace a grant", _next(3), ((("grant", 0, 1),),)),
     Case("first grant wakes the user", _next(3), ((("grant", 0, 0), ("grant", 1, 0)),), granted=()),
     Case("positions", _next(3), ((_FINISHED, _DELIVERED, _FINISHED),)),
     Case("positions of batches", (("poll", 10, 0.0),) * 3, ((_FINISHED, _DELIVERED),)),

@@ -263,7 +263,7 @@ class Connector:
         return dict(sorted(mine.items()))
 
     def _release_all(self) -> Program:
-        """Delete the owner znodes, whoever owns them."""
+        """Delete the owner znodes of the registry's partitions without checking their owners."""
         for tp in sorted(self.registry):
             yield rq.Delete(paths.owner(self.settings.group, tp))
         self.registry = {}
@@ -686,8 +686,8 @@ def run(decide: Decisions) -> Result:
     """Run a mixed group: check safety, end the JVM members, then require the others to converge."""
     plan, length, rarity = draw_plan(decide)
     length, rarity = length * SLOWNESS, rarity * SLOWNESS
-    ours = 1 + decide(plan.members)
-    jvm = frozenset(range(ours, plan.members))
+    python_members = 1 + decide(plan.members)
+    jvm = frozenset(range(python_members, plan.members))
     monitor = MixedMonitor(jvm)
     world = MixedWorld(plan, monitor, jvm=jvm)
     actions = 0

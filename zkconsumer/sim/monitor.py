@@ -480,11 +480,11 @@ class Monitor(Watcher):
     def _by_hand(self, world: Scene, kind: Kind, tp: TopicPartition, entry: Change) -> None:
         """Record a write by a client that is not a member."""
         sessions = {link.session for link in world.links}
-        ours = entry.old is not None and entry.old.stat.owner in sessions
+        is_members = entry.old is not None and entry.old.stat.owner in sessions
         self.unmarked = {tp: at for tp, at in self.unmarked.items() if at == entry.zxid}
-        if kind is Kind.OWNER and ours:
+        if kind is Kind.OWNER and is_members:
             self.by_hand.add(tp)
-        elif kind is Kind.MEMBER and ours:
+        elif kind is Kind.MEMBER and is_members:
             self.by_hand.update(world.log_end)
         elif kind is Kind.OFFSET:
             self.edited.pop(tp, None)  # the present value is not a marked edit

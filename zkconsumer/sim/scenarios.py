@@ -48,7 +48,7 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def _tell(
+def _story(
     title: str,
     decided: str,
     *,
@@ -76,7 +76,7 @@ def _tell(
 # ---- members come and go ------------------------------------------------------------------------
 
 
-@_tell("a consumer joins", "member.rebalance.revoke")
+@_story("a consumer joins", "member.rebalance.revoke")
 def _joins(stage: Stage) -> None:
     """Who loses a partition stops, commits and releases it; the newcomer claims it at once."""
     stage.scene(0)
@@ -85,7 +85,7 @@ def _joins(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("many join at once", "member.rebalance.advance", members=3, partitions=6, messages=1)
+@_story("many join at once", "member.rebalance.advance", members=3, partitions=6, messages=1)
 def _many(stage: Stage) -> None:
     """A change during a rebalance is not lost: it is looked at when the rebalance is over."""
     stage.say("g_0 joins; g_1 and g_2 while it claims")
@@ -95,7 +95,7 @@ def _many(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer leaves", "member.machine._close_requested")
+@_story("a consumer leaves", "member.machine._close_requested")
 def _leaves(stage: Stage) -> None:
     """The last commit, then the session's end: the others go on within milliseconds."""
     stage.scene(0, 1)
@@ -105,7 +105,7 @@ def _leaves(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer dies", "member.rebalance.triggered")
+@_story("a consumer dies", "member.rebalance.triggered")
 def _dies(stage: Stage) -> None:
     """Its session ends after the timeout; what it had not committed comes again."""
     stage.scene(0, 1)
@@ -114,7 +114,7 @@ def _dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a consumer freezes", "member.state.Lease.holds")
+@_story("a consumer freezes", "member.state.Lease.holds")
 def _freezes(stage: Stage) -> None:
     """The others wait for the session timeout, no longer; a frozen member's lease ends before."""
     stage.scene(0, 1)
@@ -124,7 +124,7 @@ def _freezes(stage: Stage) -> None:
     stage.wait(0.1)
 
 
-@_tell("it thaws in time", "member.session.renew")
+@_story("it thaws in time", "member.session.renew")
 def _thaws(stage: Stage) -> None:
     """Nothing moves and nothing is repeated: its session and its lease outlast the pause."""
     stage.scene(0, 1)
@@ -136,7 +136,7 @@ def _thaws(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a zombie wakes", "member.session.connected")
+@_story("a zombie wakes", "member.session.connected")
 def _zombie(stage: Stage) -> None:
     """Whoever slept through its session's end finds its gate shut, and begins anew."""
     stage.scene(0, 1)
@@ -153,7 +153,7 @@ def _zombie(stage: Stage) -> None:
 # ---- the session and the connection -------------------------------------------------------------
 
 
-@_tell("a session expires", "member.session.connected")
+@_story("a session expires", "member.session.connected")
 def _expires(stage: Stage) -> None:
     """Nothing of the old session counts: it registers, reads and claims afresh."""
     stage.scene(0, 1)
@@ -162,7 +162,7 @@ def _expires(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("the connection is cut", "member.session.suspended")
+@_story("the connection is cut", "member.session.suspended")
 def _cut(stage: Stage) -> None:
     """Delivery pauses; back in the same session, it reads back what it owns and goes on."""
     stage.scene(0, 1)
@@ -172,7 +172,7 @@ def _cut(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a reply is lost", "member.rebalance.apply_read_back", members=1)
+@_story("a reply is lost", "member.rebalance.apply_read_back", members=1)
 def _lost_reply(stage: Stage) -> None:
     """The claim was executed, its reply was not heard: the owner znodes are read back."""
     stage.say("g_0 joins; the connection breaks after its claim is executed")
@@ -182,7 +182,7 @@ def _lost_reply(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell(
+@_story(
     "the reply to a commit is lost",
     "member.offset_ledger.apply_commit_result",
     members=1,
@@ -204,7 +204,7 @@ def _lost_commit(stage: Stage) -> None:
 # ---- claims -------------------------------------------------------------------------------------
 
 
-@_tell("a claim meets an owner", "member.rebalance.claimed", partitions=4)
+@_story("a claim meets an owner", "member.rebalance.claimed", partitions=4)
 def _meets_owner(stage: Stage) -> None:
     """What is free is claimed and served; what is held is watched, and claimed when it goes."""
     stage.scene(0)
@@ -217,7 +217,7 @@ def _meets_owner(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("you are slow when a partition moves", "member.machine._phase_tick", partitions=2)
+@_story("you are slow when a partition moves", "member.machine._phase_tick", partitions=2)
 def _slow(stage: Stage) -> None:
     """The grace goes by, then the partition moves; the message in hand comes again."""
     stage.say("g_0 joins; its user works on the first message of t-1 and on")
@@ -231,7 +231,7 @@ def _slow(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("somebody deletes an owner node of ours", "member.rebalance.owner_node_changed", members=1)
+@_story("somebody deletes an owner node of ours", "member.rebalance.owner_node_changed", members=1)
 def _owner_deleted(stage: Stage) -> None:
     """Delivery of that partition stops at once; nobody else has it, so it is claimed again."""
     stage.scene(0)
@@ -241,7 +241,7 @@ def _owner_deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("somebody deletes our id node", "member.session.member_node_gone", members=1)
+@_story("somebody deletes our id node", "member.session.member_node_gone", members=1)
 def _id_deleted(stage: Stage) -> None:
     """Without an id znode there is no lease: it registers again and reads back what it owns."""
     stage.scene(0)
@@ -251,7 +251,7 @@ def _id_deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell(
+@_story(
     "the group has more threads than partitions",
     "protocol.group_snapshot.assignment",
     members=3,
@@ -265,7 +265,7 @@ def _too_many(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a JVM peer joins", "member.rebalance.revoke", jvm=frozenset({1}))
+@_story("a JVM peer joins", "member.rebalance.revoke", jvm=frozenset({1}))
 def _jvm_joins(stage: Stage) -> None:
     """The same znodes, the same assignment; it claims one by one, and tries again if it must."""
     stage.scene(0)
@@ -274,7 +274,9 @@ def _jvm_joins(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5)
+@_story(
+    "a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
+)
 def _jvm_gives_up(stage: Stage) -> None:
     """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""
     stage.scene(0)
@@ -293,7 +295,7 @@ def _jvm_gives_up(stage: Stage) -> None:
 # ---- ZooKeeper and the brokers ------------------------------------------------------------------
 
 
-@_tell("ZooKeeper's leader dies", "member.session.connected")
+@_story("ZooKeeper's leader dies", "member.session.connected")
 def _leader_dies(stage: Stage) -> None:
     """Everybody pauses while a leader is elected; the sessions survive, and nothing moves."""
     stage.scene(0, 1)
@@ -306,7 +308,7 @@ def _leader_dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("quorum is lost", "member.state.Lease.holds")
+@_story("quorum is lost", "member.state.Lease.holds")
 def _quorum_lost(stage: Stage) -> None:
     """Without a quorum no session ends and nobody delivers, however long it lasts."""
     stage.scene(0, 1)
@@ -325,7 +327,7 @@ def _no_quorum(stage: Stage) -> None:
         stage.do(Do.CUT, who)
 
 
-@_tell("ZooKeeper restarts", "member.session.connected")
+@_story("ZooKeeper restarts", "member.session.connected")
 def _restarts(stage: Stage) -> None:
     """All connections break; sessions and znodes are kept, and everybody reads back."""
     stage.scene(0, 1)
@@ -335,7 +337,7 @@ def _restarts(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a broker dies", "protocol.group_snapshot.GroupView")
+@_story("a broker dies", "protocol.group_snapshot.GroupView")
 def _broker_dies(stage: Stage) -> None:
     """Owners and offsets are untouched: brokers are no members, and nobody rebalances."""
     stage.scene(0, 1)
@@ -348,7 +350,7 @@ def _broker_dies(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("no broker is registered", "member.assignment.view_read", members=1)
+@_story("no broker is registered", "member.assignment.view_read", members=1)
 def _no_broker(stage: Stage) -> None:
     """Without brokers nothing is claimed; the first one that comes is noticed."""
     stage.say("g_0 joins while no broker is registered")
@@ -363,7 +365,7 @@ def _no_broker(stage: Stage) -> None:
 # ---- topics and offsets -------------------------------------------------------------------------
 
 
-@_tell("partitions are added", "member.rebalance.triggered", partitions=3)
+@_story("partitions are added", "member.rebalance.triggered", partitions=3)
 def _grows(stage: Stage) -> None:
     """The topic's znode is watched: the group rebalances and reads the new partition."""
     stage.scene(0, 1)
@@ -372,7 +374,7 @@ def _grows(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a topic is created", "member.assignment.view_read", members=1)
+@_story("a topic is created", "member.assignment.view_read", members=1)
 def _created(stage: Stage) -> None:
     """A member may wait for its topic; its znode's appearance is watched."""
     stage.say("g_0 joins; its topic does not exist")
@@ -384,7 +386,7 @@ def _created(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell("a topic is deleted", "member.rebalance.topic_deleted", members=1)
+@_story("a topic is deleted", "member.rebalance.topic_deleted", members=1)
 def _deleted(stage: Stage) -> None:
     """Fetching stops; when it is there again, its partitions are claimed anew, with a warning."""
     stage.scene(0)
@@ -396,7 +398,7 @@ def _deleted(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell(
+@_story(
     "an operator resets an offset",
     "member.offset_ledger.apply_commit_result",
     members=1,
@@ -415,7 +417,7 @@ def _edited(stage: Stage) -> None:
     stage.rest()
 
 
-@_tell(
+@_story(
     "somebody else writes an offset",
     "member.offset_ledger.apply_commit_result",
     members=1,
@@ -469,7 +471,7 @@ class Peers(Enum):
 
 
 @dataclass(frozen=True)
-class Told:
+class NarratedRun:
     """How a narrated run ended.
 
     Attributes:
@@ -492,7 +494,7 @@ def names_of(members: int) -> list[str]:
     return [f"g_{number}" for number in range(members)]
 
 
-def tell_seed(
+def run_seed(
     seed: int,
     *,
     members: int,
@@ -501,7 +503,7 @@ def tell_seed(
     peers: Peers,
     kinds: Sequence[Do],
     emit: Emit,
-) -> Told:
+) -> NarratedRun:
     """Let members join and faults happen as the seed draws them; then end the faults and let all
     settle.
     """
@@ -540,7 +542,7 @@ def tell_seed(
                 on.join(who)
         on.rest()
 
-    return _ended(on, monitor, story)
+    return _narrated(on, monitor, story)
 
 
 def _choose(world: World, decide: Decisions) -> Action:
@@ -555,19 +557,19 @@ def _choose(world: World, decide: Decisions) -> Action:
     return actions[decide(len(actions))]
 
 
-def tell(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> Told:
+def run_scenario(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> NarratedRun:
     """Run a story; the members in `jvm` are JVM members."""
     jvm = scenario.jvm if jvm is None else jvm
     monitor = monitor_for(jvm)
     on = stage(scenario.plan, Recorder(emit), monitor, jvm=jvm)
-    return _ended(on, monitor, lambda: scenario.script(on))
+    return _narrated(on, monitor, lambda: scenario.script(on))
 
 
 def _whom(who: int, tp: object) -> str:
     return f" {tp}" if tp is not None else f" {who}" if who >= 0 else ""
 
 
-def _ended(on: Stage, monitor: Monitor, story: Callable[[], None]) -> Told:
+def _narrated(on: Stage, monitor: Monitor, story: Callable[[], None]) -> NarratedRun:
     violation = rest = ""
     try:
         story()
@@ -576,7 +578,7 @@ def _ended(on: Stage, monitor: Monitor, story: Callable[[], None]) -> Told:
     except StoryStuckError as stuck:
         rest = str(stuck)
     world = on.world
-    return Told(
+    return NarratedRun(
         round(world.now, 3),
         monitor.deliveries,
         monitor.duplicates,

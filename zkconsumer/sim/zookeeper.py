@@ -130,8 +130,8 @@ class SimZooKeeper(Ensemble):
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
-        self._timers_start_anew = False
-        self._none_ends_before = 0.0  # timers only restart, so no expiry comes earlier
+        self._must_restart_timers = False
+        self._first_expiry = 0.0  # timers only restart, so no expiry comes earlier
 
     # ---- sessions -------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class SimZooKeeper(Ensemble):
             # A new session is a transaction: its replica has applied all that came before.
             self._catch_up(server)
             self._sessions[session] = Session(timeout_s, now, 0)
-            self._none_ends_before = 0.0
+            self._first_expiry = 0.0
         self._connections[session] = Connection(replica, auth)
         return session
 
@@ -245,9 +245,9 @@ class SimZooKeeper(Ensemble):
         """Let the leader expire the sessions whose time-out has passed; return them."""
         if not self._has_quorum:
             return []
-        if self._timers_start_anew:
+        if self._must_restart_timers:
             self._start_timers(now)
-        if now < self._none_ends_before:
+        if now < self._first_expiry:
             return []
         over = [
             session
@@ -257,17 +257,17 @@ class SimZooKeeper(Ensemble):
         for session in over:
             self._end(session, End.EXPIRED)
         ends = (it.expires_at(self._tick_s) for it in self._sessions.values())
-        self._none_ends_before = min(ends, default=0.0)
+        self._first_expiry = min(ends, default=0.0)
         return over
 
     def regain_quorum(self) -> None:
         """Elect a leader, which restarts all sessions' timers at the next `tick`."""
-        self._timers_start_anew |= not self._has_quorum
+        self._must_restart_timers |= not self._has_quorum
         super().regain_quorum()
 
     def depose(self, replica: int, *, leads_until: float) -> None:
         """As in `Ensemble`; the new leader restarts all sessions' timers at the next `tick`."""
-        self._timers_start_anew = True
+        self._must_restart_timers = True
         super().depose(replica, leads_until=leads_until)
 
     def restart(self, now: float) -> None:
@@ -276,7 +276,7 @@ class SimZooKeeper(Ensemble):
         self._start_timers(now)
 
     def _start_timers(self, now: float) -> None:
-        self._timers_start_anew = False
+        self._must_restart_timers = False
         for it in self._sessions.values():
             it.heard_at = now
 
@@ -416,7 +416,7 @@ class SimZooKeeper(Ensemble):
             )
             for number, it in self._sessions.items()
         )
-        rest = (sessions, self._next_session, self._timers_start_anew)
+        rest = (sessions, self._next_session, self._must_restart_timers)
         return self._servers_key(ranks), rest
 
 
