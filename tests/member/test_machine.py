@@ -140,7 +140,7 @@ def test_a_dead_client_is_recreated_after_a_back_off() -> None:
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
     member.connect()
     member.drive()
-    assert (member.state.phase, member.state.client_fault) == (Phase.SETTLED, "")
+    assert (member.state.phase, member.state.client.reason) == (Phase.SETTLED, "")
     member.send(ev.ClientDied, reason="again", refused=False)
     assert of(member.wait(0.5), cmd.RecreateClient)
 

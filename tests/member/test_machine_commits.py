@@ -79,7 +79,7 @@ def test_explicit_commits_in_an_outage_are_one() -> None:
     for request in range(1, 61):
         member.delivered[T0] = 100 + request
         member.commit(request)
-    assert len(member.state.queued_commits) == 1
+    assert len(member.state.commits.queued) == 1
     member.send(ev.Connected, session=SESSION, wall_ms=1)
     member.answer_sync()
     member.verify()
@@ -87,7 +87,7 @@ def test_explicit_commits_in_an_outage_are_one() -> None:
     answered = of(member.answer_commit(), cmd.AnswerCommit)
     assert sorted(one.request for one in answered) == list(range(1, 61))
     assert not any(one.failures for one in answered)
-    assert not member.state.queued_commits
+    assert not member.state.commits.queued
 
 
 def test_a_commit_that_timed_out_is_dropped() -> None:
@@ -98,10 +98,10 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
     for request in (1, 2):
         member.commit(request)
     member.send(ev.CommitTimedOut, request=1)
-    (waiting,) = member.state.queued_commits
+    (waiting,) = member.state.commits.queued
     assert (waiting.request, waiting.also) == (2, ())
     member.send(ev.CommitTimedOut, request=2)
-    assert not member.state.queued_commits
+    assert not member.state.commits.queued
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
@@ -115,10 +115,10 @@ def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
             ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request
         )
     member.commit(3)
-    assert [(one.request, one.also) for one in member.state.queued_commits] == [(2, (1,)), (3, ())]
-    assert member.state.queued_commits[0].positions[T0].offset == 40
+    assert [(one.request, one.also) for one in member.state.commits.queued] == [(2, (1,)), (3, ())]
+    assert member.state.commits.queued[0].positions[T0].offset == 40
     member.send(ev.CommitTimedOut, request=late)
-    assert [one.request for one in member.state.queued_commits] == {1: [2, 3], 2: [1, 3], 3: [2]}[
+    assert [one.request for one in member.state.commits.queued] == {1: [2, 3], 2: [1, 3], 3: [2]}[
         late
     ]
 
@@ -135,9 +135,9 @@ def test_the_number_of_waiting_commits_is_bounded() -> None:
             ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request + 1
         )
         answers += of(done, cmd.AnswerCommit)
-    assert len(member.state.queued_commits) == MAX_WAITING
+    assert len(member.state.commits.queued) == MAX_WAITING
     assert [one.request for one in answers] == list(range(MAX_WAITING + 1, 2 * MAX_WAITING, 2))
-    assert all("wait already" in one.failures[T0] for one in answers)
+    assert all("already wait" in one.failures[T0] for one in answers)
 
 
 def test_a_hand_over_goes_first() -> None:
@@ -160,7 +160,7 @@ def test_automatic_commits_do_not_pile_up() -> None:
     for _ in range(5):
         member.now += 1.0
         member.send(ev.Tick)
-    assert [asked.purpose for asked in member.state.queued_commits] == [Purpose.AUTO]
+    assert [asked.purpose for asked in member.state.commits.queued] == [Purpose.AUTO]
 
 
 def test_a_commit_waits_for_zookeeper() -> None:
@@ -254,7 +254,9 @@ def test_positions_from_before_an_edit_are_forgotten() -> None:
     member.commit(2)
     member.answer_commit(found(T0, value=5, version=9, mzxid=77))
     member.answer_commit()
-    assert member.state.running_commit is None or T0 not in member.state.running_commit.plan.writes
+    assert (
+        member.state.commits.running is None or T0 not in member.state.commits.running.plan.writes
+    )
 
 
 def test_a_reset_during_a_commit_is_not_forgotten() -> None:
@@ -299,7 +301,7 @@ def test_a_commit_against_a_persistent_writer_ends() -> None:
     done = member.commit(1)
     for n in range(MAX_TRIES):
         done = member.answer_commit(found(T0, value=5, version=10 + n))
-    assert "wrote it" in one(done, cmd.AnswerCommit).failures[T0]
+    assert "keep writing" in one(done, cmd.AnswerCommit).failures[T0]
 
 
 def test_a_refused_offset_does_not_hold_up_the_others() -> None:
@@ -364,8 +366,8 @@ KAFKA = frozenset(tps(0, 1, 2, 3))
 
 def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Committed:
     """Kafka has stored what is under way, but for what it could not take now."""
-    assert member.state.running_commit is not None
-    plan = member.state.running_commit.plan
+    assert member.state.commits.running is not None
+    plan = member.state.commits.running.plan
     versions = {tp: 0 if v is None else v + 1 for tp, (_, v) in plan.writes.items()}
     kafka = frozenset(plan.kafka).difference(missing)
     return ev.Committed(
@@ -414,7 +416,7 @@ def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
         assert one(member.wait(0.2), cmd.CommitOffsets).plan.kafka.keys() == KAFKA
     done = member.answer_commit(stored(member, T0))
     assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
-    assert member.state.commits_at is None
+    assert member.state.commits.retry_at is None
 
 
 def test_the_user_says_how_often_to_try() -> None:
@@ -463,7 +465,7 @@ def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
     member.answer_commit(stored(member, T0))
     member.send(ev.Suspended)
     assert not of(member.wait(5.0), cmd.CommitOffsets)
-    assert member.state.commits_at is None
+    assert member.state.commits.retry_at is None
     member.connect()
     assert one(member.verify(), cmd.CommitOffsets).plan.kafka.keys() == KAFKA
 

@@ -249,7 +249,7 @@ def test_leaving_does_not_wait_for_the_listener(phase: Phase) -> None:
     member = member_in(phase)
     before = len(member.log)
     member.send(ev.CloseRequested)
-    if member.state.running_commit is not None:
+    if member.state.commits.running is not None:
         member.answer_commit()
     assert member.state.phase is Phase.CLOSED
     assert not calls(member, before)

@@ -45,7 +45,7 @@ def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> 
     member.send(ev.Tick)
     member.answer_sync()
     assert member.state.phase in (Phase.COMMITTING, Phase.RELEASING)
-    if member.state.running_commit is not None:
+    if member.state.commits.running is not None:
         member.answer_commit()
     assert member.state.phase is Phase.RELEASING
 

@@ -287,7 +287,7 @@ def test_what_is_free_is_served_while_the_rest_is_blocked() -> None:
     """One partition in another session's hands does not keep the others from being served."""
     member = member_in(Phase.WAITING)
     assert member.state.serving == tps(0, 1, 2)
-    assert member.state.blocked.keys() == tps(3)
+    assert member.state.blocked.partitions.keys() == tps(3)
 
 
 def test_a_vanished_blocker_is_replaced_at_once() -> None:
@@ -352,7 +352,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
     member.load()
     member.verify()
     assert member.state.phase is Phase.SETTLED
-    assert member.state.blocked_since is None
+    assert member.state.blocked.since is None
 
 
 def test_a_persistent_owner_node_is_named_as_such() -> None:

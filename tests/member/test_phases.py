@@ -102,7 +102,7 @@ def test_a_tick_causes_what_its_deadlines_cause() -> None:
     member = Member()
     assert machine.causes(member.state, ev.Tick(now=member.now)) == ()
     member = member_in(Phase.SETTLED)
-    times = machine.deadlines(member.state)
+    times = dict(machine.deadlines(member.state))
     at = times[Deadline.LEASE]
     assert at is not None
     assert Deadline.LEASE in machine.causes(member.state, ev.Tick(now=at))

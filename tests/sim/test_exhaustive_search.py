@@ -124,7 +124,7 @@ def test_every_moment_counts_from_now() -> None:
         if is_dataclass(kind) and kind not in told.values()
     ]
     floats = {one.name for kind in kinds for one in fields(kind) if "float" in str(one.type)}
-    assert {"verify_at", "commits_at"} <= floats
+    assert {"verify_at", "look_at"} <= floats
     assert floats - MOMENTS == {"timeout_s"}
 
 

@@ -121,7 +121,7 @@ class Member:
 
     def answer_commit(self, outcome: ev.Outcome | None = None) -> tuple[cmd.Command, ...]:
         """The commit under way ends so; as asked for, by default."""
-        commit = self.state.running_commit
+        commit = self.state.commits.running
         assert commit is not None, "no commit is under way"
         if outcome is None:
             versions = {
@@ -211,7 +211,7 @@ class Member:
         """The next thing that was asked for succeeds; False at rest, or when nothing is awaited."""
         if self.state.lease.op is not None:
             self.answer_sync()
-        elif self.state.running_commit is not None:
+        elif self.state.commits.running is not None:
             self.answer_commit()
         elif self.state.op is None and self.state.phase is not Phase.STOPPING:
             return False

@@ -250,7 +250,7 @@ def _owner_under_a_name_of_its_own() -> list[Patch]:
 
 def _blockers_end_overlooked() -> list[Patch]:
     def owners_changed(state: Any, event: Any) -> Any:
-        if not any(tp.topic == event.topic for tp in state.blocked):
+        if not any(tp.topic == event.topic for tp in state.blocked.partitions):
             return state, ()
         return rebalance.owners_changed(state, event)
 
@@ -400,8 +400,9 @@ def _commit_lost_with_the_connection() -> list[Patch]:
     real = commits.interrupted
 
     def interrupted(state: Any) -> Any:
-        waiting = state.queued_commits
-        return replace(real(state), queued_commits=waiting)
+        waiting = state.commits.queued
+        after = real(state)
+        return replace(after, commits=replace(after.commits, queued=waiting))
 
     return [(commits, "interrupted", interrupted)]
 

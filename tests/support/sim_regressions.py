@@ -7,7 +7,7 @@ from typing import Any
 from support.sim_mutants import Mutant, Patch
 from zkconsumer.member import assignment, commits, operations, rebalance
 from zkconsumer.member.operations import release
-from zkconsumer.member.state import replace
+from zkconsumer.member.state import Commits, replace
 
 
 def _roll_back_forgets() -> list[Patch]:
@@ -29,11 +29,11 @@ def _retry_in_front_of_a_hand_over() -> list[Patch]:
     real = commits._again_later
 
     def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
-        waiting = state.queued_commits
+        waiting = state.commits.queued
         state, notice = real(state, asked, reasons, now)
         queue = (asked._replace(retries=asked.retries - 1), *waiting)
-        commits_at = now + state.settings.channel_backoff_s
-        return replace(state, queued_commits=queue, commits_at=commits_at), notice
+        retry_at = now + state.settings.channel_backoff_s
+        return replace(state, commits=Commits(queued=queue, retry_at=retry_at)), notice
 
     return [(commits, "_again_later", again_later)]
 

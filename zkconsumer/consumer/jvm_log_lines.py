@@ -123,7 +123,7 @@ class Journal:
             self._try = 0
             return
         self._try += 1
-        if state.blocked or state.refused:
+        if state.blocked.partitions or state.refused:
             yield (
                 INFO,
                 (
@@ -176,11 +176,11 @@ class Journal:
                         ),
                     )
                 for tp, who in sorted(blocked.items()):
-                    if who != UNKNOWN_BLOCKER and before.blocked.get(tp) != who:
+                    if who != UNKNOWN_BLOCKER and before.blocked.partitions.get(tp) != who:
                         path = paths.owner(after.settings.group, tp)
                         mine_ = after.assigned.get(tp, "")
                         yield INFO, f"conflict in {path} data: {mine_} stored data: {who.thread}"
-                    if tp not in before.blocked:
+                    if tp not in before.blocked.partitions:
                         yield (
                             INFO,
                             (

@@ -354,7 +354,9 @@ class MemberLoop:
             self._fail_streams(news, error)
         elif notice.kind is cmd.NoticeKind.BLOCKED:
             wanted = self.state.assigned
-            waiting = self._keys_for((tp, wanted.get(tp, "")) for tp in self.state.blocked)
+            waiting = self._keys_for(
+                (tp, wanted.get(tp, "")) for tp in self.state.blocked.partitions
+            )
             self._fail_streams([key for key in self._idle_streams() if key in waiting], error)
         elif notice.kind in FOR_IDLE:
             self._fail_streams(self._idle_streams(), error)

@@ -136,7 +136,7 @@ def figures(
         connected=state.connected,
         lease_s=max(0.0, gate.deadline - gate.clock()),
         requests=coordinator.requests,
-        blocked=len(state.blocked),
+        blocked=len(state.blocked.partitions),
         events={**coordinator.counters, **coordinator.troubles.counts},
         rebalances=tally.rebalances,
         rebalance_s=tally.rebalance_s,

@@ -69,8 +69,8 @@ def idle_status(phase: Phase) -> Status:
 
 
 def _waiting_for(state: State) -> str:
-    if state.client_fault and state.phase is not Phase.CLOSED:
-        return f"a new ZooKeeper client, since the last one failed: {state.client_fault}"
+    if state.client.reason and state.phase is not Phase.CLOSED:
+        return f"a new ZooKeeper client, since the last one failed: {state.client.reason}"
     return state.waiting_for
 
 
@@ -83,8 +83,8 @@ def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = Non
         phase=state.phase.value,
         session=state.session.id if state.session else None,
         owned={thread: tuple(held) for thread, held in owned.items()},
-        blocked={tp: displayed(who.thread) for tp, who in state.blocked.items()},
-        idle_peers=state.idle_peers,
+        blocked={tp: displayed(who.thread) for tp, who in state.blocked.partitions.items()},
+        idle_peers=state.idle_peers.partitions,
         waiting_for=displayed(_waiting_for(state)),
         malformed_peers={
             displayed(name): displayed(why)
@@ -149,7 +149,7 @@ def error_for(notice: Notice) -> ZkConsumerError:
 
 def held_by(state: State) -> str:
     """Return which threads hold this stream's partitions; empty if no thread does."""
-    holders = sorted({who.thread for who in state.blocked.values()})
+    holders = sorted({who.thread for who in state.blocked.partitions.values()})
     return f"its partitions are held by {', '.join(holders)}" if holders else ""
 
 

@@ -1,4 +1,4 @@
-"""From a reading of the group to our part of it, and to what keeps us from knowing it."""
+"""From a reading of the group to this member's assignment, or to why it is unknown."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from zkconsumer.protocol.registrations import Pattern
 
 
 def view_read(state: State, outcome: ViewRead, now: float) -> Step:
-    """Compute our part; without brokers, or with a peer we cannot evaluate, keep what we have."""
+    """Compute the assignment, and start the rebalance.
+
+    The member keeps its partitions while there are no brokers, and while another member subscribes
+    in a way that zkconsumer cannot evaluate.
+    """
     view, settings = outcome.view, state.settings
-    notices = _new_peers(state.view, view)
+    notices = _malformed_peers(state.view, view)
     again = recreated(state.topics, view)
-    news = view != state.view
+    changed = view != state.view
     state = replace(
         state,
         view=view,
@@ -36,11 +40,12 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     elif reason:
         assigned, waiting_for = held, f"{displayed(subject)}: {displayed(reason)}"
     else:
-        assigned, waiting_for = _our_part(state, view, held)
-    # Eager stops the world for a change, not for each look at what it waits for.
+        assigned, waiting_for = _own_assignment(state, view, held)
+    # An eager member releases everything when the group has changed, not whenever it reads the
+    # group while it waits.
     eager = settings.mode is RebalanceMode.EAGER and assigned is not held
-    eager = eager and (news or assigned != held)
-    # What a broken connection has kept from being given up still is to be.
+    eager = eager and (changed or assigned != held)
+    # `state.reassign` holds what an aborted rebalance still has to release.
     reassign = frozenset(tp for tp in held if eager or tp.topic in again or tp in state.reassign)
     notices += tuple(
         Notice(
@@ -64,20 +69,24 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
 
 
 def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]:
-    """Every rebalance looks at unreadable offsets again: somebody may have mended them.
+    """Return the partitions that are not fetched in this rebalance.
 
-    Not one with news in it: 1. a topic is read; 2. it is deleted, which withdraws its partitions;
-    3. the reading ends, with a topic that is no more.
+    Each rebalance reads malformed offsets again, since somebody may have corrected them. A
+    rebalance whose view is outdated does not: 1. The topic is read. 2. The topic is deleted, which
+    withdraws its partitions. 3. The reading ends with a view that still has the topic.
     """
     if state.read_again:
         return state.malformed
     return frozenset(tp for tp in state.malformed if tp.topic not in view.topics)
 
 
-def _our_part(
+def _own_assignment(
     state: State, view: GroupView, held: Mapping[TopicPartition, ThreadId]
 ) -> tuple[Mapping[TopicPartition, ThreadId], str]:
-    """What we should own, and what is missing; where the JVM has no assignment, what we hold."""
+    """Return the partitions that this member should own, and what is missing, or an empty text.
+
+    If the JVM members fail to compute an assignment, this member keeps `held`.
+    """
     settings = state.settings
     try:
         assigned = assignment(
@@ -93,6 +102,7 @@ def _our_part(
 
 
 def _absent_topics(state: State, view: GroupView) -> str:
+    """Return which topics of the subscription are missing, in words; empty for none."""
     own = sorted(own_topics(state))
     if not own and state.settings.pattern is not Pattern.STATIC:
         (regex,) = state.settings.subscription
@@ -104,7 +114,8 @@ def _absent_topics(state: State, view: GroupView) -> str:
     return f"topic {', '.join(empty)} has no partitions" if empty else ""
 
 
-def _new_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]:
+def _malformed_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]:
+    """Report registrations that cannot be read and were not reported before."""
     known = before.malformed if before else {}
     return tuple(
         Notice(

@@ -1,4 +1,8 @@
-"""Commits: one at a time, in order of request, under the lease, resolved by reading back."""
+"""Commits: one at a time, in the order of the requests, under the lease.
+
+A commit whose reply is lost is sent again after the reconnect; reading back shows what the first
+one wrote.
+"""
 
 from __future__ import annotations
 
@@ -17,134 +21,157 @@ from zkconsumer.member.commands import (
 from zkconsumer.member.events import Committed, Denied
 from zkconsumer.member.offset_ledger import CommitPlan, ReadBack
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import CommitRequest, InFlight, State, Step, replace, then
+from zkconsumer.member.state import (
+    CommitRequest,
+    Commits,
+    InFlight,
+    State,
+    Step,
+    replace,
+    then,
+)
 from zkconsumer.protocol.model import Purpose, TopicPartition
 
 MAX_TRIES = 8
-"""How often one commit starts over because somebody else keeps writing; then it has failed."""
-
+"""How many times one commit starts because other clients keep writing; then it fails."""
 
 MAX_WAITING = 16
-"""Commits that wait at the same time. Neighbours of one kind are one commit, so that a program
-reaches this only where it alternates `commit_offsets()` and `commit_offsets(offsets)` during an
-outage. Further commits then fail at once."""
+"""How many commits wait at the same time; further ones fail at once.
 
+Two neighbours in the queue that have the same purpose are merged. So a program reaches this limit
+only if it alternates `commit_offsets()` and `commit_offsets(offsets)` during an outage.
+"""
 
 ASKED = frozenset({Purpose.EXPLICIT, Purpose.GIVEN})
+"""Commits whose result the user waits for."""
+
 URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
-"""The user waits for an answer to these; other members wait for those."""
+"""Commits that other members wait for, because the partitions are released after them."""
+
+
+# ---- the queue ----------------------------------------------------------------------------------
 
 
 def request(state: State, asked: CommitRequest, now: float) -> Step:
-    """Queue a commit; a hand-over's or a leave's goes in front, since others wait for it."""
-    if asked.purpose is Purpose.AUTO and any(
-        c.purpose is Purpose.AUTO for c in state.queued_commits
-    ):
+    """Queue a commit and start it if possible. An urgent commit becomes the first of the queue."""
+    queued = state.commits.queued
+    if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
         return state, ()
     if asked.purpose in URGENT:
-        state = replace(state, queued_commits=(asked, *state.queued_commits), commits_at=None)
-        return pump(state, now)
-    before, last = state.queued_commits[:-1], state.queued_commits[-1:]
+        commits = replace(state.commits, queued=(asked, *queued), retry_at=None)
+        return pump(replace(state, commits=commits), now)
+    before, last = queued[:-1], queued[-1:]
     if last and last[0].purpose is asked.purpose:
-        queue = (*before, _together(last[0], asked))
-    elif asked.purpose in ASKED and len(state.queued_commits) >= MAX_WAITING:
-        reason = f"{MAX_WAITING} commits wait already, for ZooKeeper or for Kafka"
+        queued = (*before, _merged(last[0], asked))
+    elif asked.purpose in ASKED and len(queued) >= MAX_WAITING:
+        reason = f"{MAX_WAITING} commits already wait for ZooKeeper or for Kafka"
         return state, (AnswerCommit(asked.request, dict.fromkeys(asked.positions, reason)),)
     else:
-        queue = (*state.queued_commits, asked)
-    return pump(replace(state, queued_commits=queue), now)
+        queued = (*queued, asked)
+    return pump(_with_queue(state, queued), now)
 
 
-def _together(first: CommitRequest, then: CommitRequest) -> CommitRequest:
-    """Two waiting commits as one that stores what the second would leave after the first.
+def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
+    return replace(state, commits=replace(state.commits, queued=queued))
 
-    A loop that commits during an outage therefore keeps one map of positions, and stores it once.
+
+def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
+    """Return one commit that stores what the second would leave after the first.
+
+    A program that commits in a loop during an outage thus keeps one map of positions in the queue,
+    and stores it once.
     """
-    metadata = {tp: text for tp, text in first.metadata.items() if tp not in then.positions}
-    return then._replace(
-        positions={**first.positions, **then.positions},
-        metadata={**metadata, **then.metadata},
-        retries=max(first.retries, then.retries),
+    metadata = {tp: text for tp, text in first.metadata.items() if tp not in second.positions}
+    return second._replace(
+        positions={**first.positions, **second.positions},
+        metadata={**metadata, **second.metadata},
+        retries=max(first.retries, second.retries),
         also=(*first.also, first.request),
     )
 
 
 def timed_out(state: State, request: int) -> State:
-    """Drop a waiting commit whose callers have all given up; one under way cannot be recalled."""
-    queue = []
-    for one in state.queued_commits:
+    """Drop a queued commit that no caller waits for any more; a running one cannot be recalled."""
+    queued = []
+    for one in state.commits.queued:
         left = [number for number in (*one.also, one.request) if number != request]
         if one.purpose not in ASKED:
-            queue.append(one)
+            queued.append(one)
         elif left:
-            queue.append(one._replace(request=left[-1], also=tuple(left[:-1])))
-    return replace(state, queued_commits=tuple(queue))
+            queued.append(one._replace(request=left[-1], also=tuple(left[:-1])))
+    return _with_queue(state, tuple(queued))
 
 
 def pending(state: State, purpose: Purpose) -> bool:
-    """Is a commit of this purpose queued or under way?"""
-    running = state.running_commit is not None and state.running_commit.request.purpose is purpose
-    return running or any(c.purpose is purpose for c in state.queued_commits)
+    """Tell whether a commit of this purpose is queued or running."""
+    commits = state.commits
+    running = commits.running is not None and commits.running.request.purpose is purpose
+    return running or any(one.purpose is purpose for one in commits.queued)
 
 
 def touches(state: State, partitions: Container[TopicPartition]) -> bool:
-    """Is a commit under way that reads or writes one of these?"""
-    if state.running_commit is None:
+    """Tell whether the running commit reads or writes one of these partitions."""
+    if state.commits.running is None:
         return False
-    plan = state.running_commit.plan
+    plan = state.commits.running.plan
     return any(tp in partitions for tp in (*plan.writes, *plan.checks, *plan.kafka))
 
 
 def pump(state: State, now: float) -> Step:
-    """Start the next commit if one waits and the lease allows it."""
+    """Start the first queued commit, unless one runs or none may start now."""
     commands: tuple[Command, ...] = ()
-    while state.queued_commits and state.running_commit is None and _may_write(state, now):
-        first, *rest = state.queued_commits
+    while state.commits.queued and state.commits.running is None and _may_start(state, now):
+        first, *rest = state.commits.queued
         if state.phase is Phase.COMMITTING and first.purpose not in URGENT:
-            break  # a hand-over waits for its own commit, and the others wait for the hand-over
-        state = replace(state, queued_commits=tuple(rest))
-        state, more = _start(state, first, 1)
+            break  # the rebalance waits for its own commit, which comes first
+        state, more = _start(_with_queue(state, tuple(rest)), first, 1)
         commands += more
     return state, commands
 
 
 def due(state: State, now: float) -> Step:
-    """The back-off before Kafka is asked again is over."""
-    if state.commits_at is None or state.commits_at > now:
+    """Start the next commit if the back-off after a refusal by Kafka is over."""
+    if state.commits.retry_at is None or state.commits.retry_at > now:
         return state, ()
-    return pump(replace(state, commits_at=None), now)
+    return pump(replace(state, commits=replace(state.commits, retry_at=None)), now)
 
 
-def _may_write(state: State, now: float) -> bool:
-    """Not while owner znodes are on their way out: what is sent behind them would be another's."""
-    waits = state.commits_at is not None or state.phase is Phase.RELEASING
+def _may_start(state: State, now: float) -> bool:
+    """Tell whether a commit may start.
+
+    While owner znodes are being released, none may: the commit would arrive after the release, when
+    another member may own the partition.
+    """
+    waits = state.commits.retry_at is not None or state.phase is Phase.RELEASING
     return state.connected and not state.fenced and state.lease.holds(now) and not waits
 
 
 def _plan(state: State, asked: CommitRequest) -> CommitPlan:
-    return offset_ledger.plan(
-        state.offsets, asked.positions, state.settings.storage, asked.metadata
-    )
+    storage = state.settings.storage
+    return offset_ledger.plan(state.offsets, asked.positions, storage, asked.metadata)
 
 
 def _start(state: State, asked: CommitRequest, tries: int) -> Step:
     if asked.purpose is Purpose.GIVEN and tries == 1:
         state = replace(state, offsets=offset_ledger.allow(state.offsets, asked.positions))
     plan = _plan(state, asked)
-    # A hand-over leaves alone what it does not write; the others look at that, too, since checking
-    # the versions is how an operator's edit is noticed.
-    looks = plan.checks and asked.purpose not in URGENT
-    if not plan.writes and not plan.kafka and not looks:
-        return state, _answer(state, asked, _unstored(state, asked))
+    # Checking the versions of unchanged offsets is how an operator's edit is noticed. An urgent
+    # commit skips these checks.
+    checks = plan.checks and asked.purpose not in URGENT
+    if not plan.writes and not plan.kafka and not checks:
+        return state, _answer(asked, _not_stored(state, asked))
     op = state.last_op + 1
-    state = replace(state, last_op=op, running_commit=InFlight(op, asked, plan, tries))
-    return state, (CommitOffsets(op, plan),)
+    commits = replace(state.commits, running=InFlight(op, asked, plan, tries))
+    return replace(state, last_op=op, commits=commits), (CommitOffsets(op, plan),)
 
 
-def _unstored(
+def _not_stored(
     state: State, asked: CommitRequest, stored: Container[TopicPartition] = ()
 ) -> Mapping[TopicPartition, str]:
-    """An explicit commit names what it could not store: lost meanwhile, or an unreadable node."""
+    """Return why positions of an explicit commit were not stored: partition -> reason.
+
+    `stored` are those that this commit has stored although the partition was lost meanwhile.
+    """
     failures: dict[TopicPartition, str] = {}
     if asked.purpose not in ASKED:
         return failures
@@ -153,48 +180,61 @@ def _unstored(
         if known is not None and known.epoch == at.epoch:
             failures |= {tp: known.error} if known.error else {}
         elif known is None and tp in state.owned:
-            failures[tp] = "just claimed: what is stored is not known yet; commit again"
+            failures[tp] = (
+                "this member has just claimed the partition and has not read its stored offset"
+                " yet; commit again"
+            )
         elif tp not in stored:
-            failures[tp] = "no longer owned; the new owner goes on from the last committed offset"
+            failures[tp] = (
+                "this member no longer owns the partition; its new owner starts at the last"
+                " committed offset"
+            )
     return failures
 
 
-def rewind(state: State, partition: TopicPartition) -> State:
-    """`auto.offset.reset` moved a partition: positions from before it count for nothing.
+# ---- what changes waiting commits ---------------------------------------------------------------
 
-    1. A commit is sent; 2. the reset moves the position back; 3. the commit's answer says that the
-    old position is stored. What is stored must still follow the position back.
+
+def rewind(state: State, partition: TopicPartition) -> State:
+    """Discard the positions of a partition that `auto.offset.reset` or the user has moved.
+
+    1. A commit is sent. 2. The reset moves the position back. 3. The commit's reply says that the
+    old position is stored. The next commit must still lower the stored offset, so `rewound`
+    remembers the partition until the reply.
     """
+    commits = state.commits
     return replace(
         state,
         offsets=offset_ledger.reset(state.offsets, partition),
-        queued_commits=tuple(_without(c, {partition: None}) for c in state.queued_commits),
-        rewound=state.rewound | {partition} if state.running_commit else frozenset(),
+        commits=replace(
+            commits,
+            queued=_queue_without(commits, {partition: None}),
+            rewound=commits.rewound | {partition} if commits.running else frozenset(),
+        ),
     )
 
 
 def interrupted(state: State) -> State:
-    """The connection broke: the running commit waits for the next one, its effect in doubt."""
-    if state.running_commit is None:
+    """Queue the running commit again, because the connection broke before its reply."""
+    commits = state.commits
+    if commits.running is None:
         return state
+    again = _without(commits.running.request, dict.fromkeys(commits.rewound))
     return replace(
         state,
-        offsets=offset_ledger.doubt(state.offsets, state.running_commit.plan),
-        queued_commits=_first(
-            _without(state.running_commit.request, dict.fromkeys(state.rewound)),
-            state.queued_commits,
+        offsets=offset_ledger.doubt(state.offsets, commits.running.plan),
+        commits=replace(
+            commits, running=None, queued=_first(again, commits.queued), rewound=frozenset()
         ),
-        running_commit=None,
-        rewound=frozenset(),
     )
 
 
 def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[CommitRequest, ...]:
-    """Return the queue with a commit that is sent again: first, but behind a hand-over's.
+    """Return the queue with a commit that is sent again: first, but after urgent commits.
 
-    1. An automatic commit is sent; 2. a hand-over queues its own; 3. the first gets no reply, or
-    Kafka refuses it. In front of the hand-over's commit, its retry would wait for the hand-over,
-    which waits for its own commit; or the release would begin when the retry has ended.
+    1. An automatic commit is sent. 2. A rebalance queues its own commit. 3. The automatic commit
+    gets no reply, or Kafka refuses it. If its retry were first in the queue, it would wait for the
+    rebalance, which waits for the second commit; or the release would wait for the retry.
     """
     if asked.purpose in URGENT:
         return (asked, *waiting)
@@ -203,21 +243,23 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
 
 
 def abandon(state: State, reason: str) -> Step:
-    """Answer every waiting commit with a failure: what they are about is no longer ours."""
-    waiting = (
-        (state.running_commit.request,) if state.running_commit else ()
-    ) + state.queued_commits
+    """Drop every commit and answer it with a failure, because its partitions are lost."""
+    commits = state.commits
+    waiting = ((commits.running.request,) if commits.running else ()) + commits.queued
     commands = tuple(
         command
         for asked in waiting
-        for command in _answer(state, asked, {tp: reason for tp in asked.positions})
+        for command in _answer(asked, {tp: reason for tp in asked.positions})
     )
-    return replace(state, running_commit=None, queued_commits=(), commits_at=None), commands
+    return replace(state, commits=Commits(rewound=commits.rewound)), commands
+
+
+# ---- the end of a commit ------------------------------------------------------------------------
 
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
-    """A commit's operation ended: take in what it says, and start over if it must."""
-    running = state.running_commit
+    """Take over what a commit stored and found; start it again if other clients wrote meanwhile."""
+    running, rewound = state.commits.running, state.commits.rewound
     assert running is not None
     offsets, findings = offset_ledger.apply_commit_result(
         state.offsets,
@@ -227,16 +269,17 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         marked=outcome.marked,
         kafka=outcome.kafka,
     )
-    # What was found ahead of us was no old position of ours: told to be left, it is left.
-    for tp in state.rewound.difference(findings.left):
+    # A higher offset written by another client is no old position of this member: it stays.
+    for tp in rewound.difference(findings.left):
         offsets = offset_ledger.reset(offsets, tp)
-    asked = _without(_without(running.request, findings.edited), dict.fromkeys(state.rewound))
-    state = replace(state, offsets=offsets, running_commit=None, rewound=frozenset())
+    asked = _without(_without(running.request, findings.edited), dict.fromkeys(rewound))
+    state = replace(state, offsets=offsets, commits=_ended(state))
     state, commands = _act_on(state, findings)
     again = _plan(state, asked)
-    # Where somebody else wrote to ZooKeeper meanwhile, Kafka was not asked yet.
+    # If another client wrote to ZooKeeper meanwhile, Kafka has not been asked yet.
     told = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
-    left = dict.fromkeys({*again.writes, *(again.kafka.keys() - told)}, "others wrote it meanwhile")
+    unasked = again.kafka.keys() - told
+    left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
     if left and not outcome.denied and running.tries < MAX_TRIES:
         state, more = _start(state, asked, running.tries + 1)
         return then((state, commands + more), lambda s: pump(s, now))
@@ -244,17 +287,23 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         state, notice = _again_later(state, asked, outcome.unavailable, now)
         return then((state, (*commands, notice)), lambda s: pump(s, now))
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
-    failures |= _unstored(state, asked, {*outcome.versions, *outcome.kafka})
-    state = _unready(state, asked, failures)
-    return then((state, commands + _answer(state, asked, failures)), lambda s: pump(s, now))
+    failures |= _not_stored(state, asked, {*outcome.versions, *outcome.kafka})
+    state = _not_finished(state, asked, failures)
+    return then((state, commands + _answer(asked, failures)), lambda s: pump(s, now))
+
+
+def _ended(state: State) -> Commits:
+    return replace(state.commits, running=None, rewound=frozenset())
 
 
 def _again_later(
     state: State, asked: CommitRequest, reasons: Mapping[TopicPartition, str], now: float
 ) -> tuple[State, Notice]:
-    """Kafka could not take it: once more after the back-off, unless a hand-over comes first.
+    """Queue a commit that Kafka could not store; it starts after the back-off.
 
-    JVM (0.9 and later): `offsets.commit.max.retries` holds for the automatic commit, and for an
+    An urgent commit that waits cancels the back-off.
+
+    JVM (0.9 and later): `offsets.commit.max.retries` applies to the automatic commit, and to an
     explicit one only with `retryOnFailure=false`.
     """
     (tp, reason), *others = sorted(reasons.items())
@@ -262,26 +311,27 @@ def _again_later(
     notice = Notice(
         NoticeKind.COMMIT_RETRIED,
         f"{tp}{more}",
-        f"{asked.purpose.value} commit: {reason}; tried again, at most {asked.retries} times more",
+        f"{asked.purpose.value} commit: {reason}; it is tried again at most {asked.retries} times",
     )
-    queue = _first(asked._replace(retries=asked.retries - 1), state.queued_commits)
-    urgent = bool(queue) and queue[0].purpose in URGENT
-    commits_at = None if urgent else now + state.settings.channel_backoff_s
-    return replace(state, queued_commits=queue, commits_at=commits_at), notice
+    queued = _first(asked._replace(retries=asked.retries - 1), state.commits.queued)
+    urgent = queued[0].purpose in URGENT
+    retry_at = None if urgent else now + state.settings.channel_backoff_s
+    commits = replace(state.commits, queued=queued, retry_at=retry_at)
+    return replace(state, commits=commits), notice
 
 
 def denied(state: State, outcome: Denied, now: float) -> Step:
-    """The whole commit was refused."""
-    running = state.running_commit
+    """Report a commit of which ZooKeeper refused every part."""
+    running = state.commits.running
     assert running is not None
-    state = replace(state, running_commit=None)
+    state = replace(state, commits=replace(state.commits, running=None))
     failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
-    state = _unready(state, running.request, failures)
-    return then((state, _answer(state, running.request, failures)), lambda s: pump(s, now))
+    state = _not_finished(state, running.request, failures)
+    return then((state, _answer(running.request, failures)), lambda s: pump(s, now))
 
 
-def _unready(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:
-    """What a hand-over could not store comes again, as what is not finished."""
+def _not_finished(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:
+    """Mark revoked partitions whose positions were not stored: their messages are redelivered."""
     if asked.purpose is not Purpose.RELEASE:
         return state
     return replace(state, finished=frozenset(tp for tp in state.finished if tp not in failures))
@@ -291,31 +341,40 @@ def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) 
     return asked._replace(positions=offset_ledger.without(asked.positions, edited))
 
 
+def _queue_without(
+    commits: Commits, edited: Mapping[TopicPartition, int | None]
+) -> tuple[CommitRequest, ...]:
+    return tuple(_without(one, edited) for one in commits.queued)
+
+
 def _act_on(state: State, findings: ReadBack) -> Step:
-    """Report foreign writes; go on from an operator's edit, whatever was collected before it."""
+    """Report other clients' writes, and continue from an operator's edit.
+
+    Positions that were collected before the edit are discarded.
+    """
     notices = [
         *(
             Notice(
                 NoticeKind.OFFSET_OVERWRITTEN,
                 str(tp),
-                f"somebody wrote {theirs} where this member had committed {ours}; written over",
+                f"another client wrote offset {found}; this member overwrites it with {ours}",
             )
-            for tp, (ours, theirs) in sorted(findings.overwritten.items())
+            for tp, (ours, found) in sorted(findings.overwritten.items())
         ),
         *(
             Notice(
                 NoticeKind.OFFSET_LEFT,
                 str(tp),
-                f"somebody wrote {theirs}, ahead of this "
-                f"member's {ours}; left standing until {theirs} is passed",
+                f"another client wrote offset {found}, which is higher than this member's {ours};"
+                f" it stays until this member's position is higher than {found}",
             )
-            for tp, (ours, theirs) in sorted(findings.left.items())
+            for tp, (ours, found) in sorted(findings.left.items())
         ),
         *(
             Notice(
                 NoticeKind.OFFSET_EDITED,
                 str(tp),
-                f"an operator set the offset to {to}; reading on from there",
+                f"an operator set the offset to {to}; this member continues from there",
             )
             for tp, to in sorted(findings.edited.items())
         ),
@@ -324,24 +383,20 @@ def _act_on(state: State, findings: ReadBack) -> Step:
             for tp, reason in sorted(findings.malformed.items())
         ),
     ]
-    state = replace(
-        state, queued_commits=tuple(_without(c, findings.edited) for c in state.queued_commits)
-    )
+    state = _with_queue(state, _queue_without(state.commits, findings.edited))
     grants = {
         tp: (state.owned[tp], to)
         for tp, to in findings.edited.items()
         if tp in state.serving and tp in state.owned and tp not in state.revoking
     }
-    # What is about to move is not delivered again: its next owner begins at the edit.
+    # A partition that is being revoked is not delivered again: its next owner starts at the edit.
     gone = state.serving.intersection(findings.edited)
     moves: tuple[Command, ...] = (Withdraw(gone),) if gone else ()
     moves += (StartFetching(grants),) if grants else ()
     return state, (*notices, *moves)
 
 
-def _answer(
-    state: State, asked: CommitRequest, failures: Mapping[TopicPartition, str]
-) -> tuple[Command, ...]:
+def _answer(asked: CommitRequest, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
     answer: tuple[Command, ...] = ()
     if asked.purpose in ASKED:
         answer = tuple(AnswerCommit(number, failures) for number in (*asked.also, asked.request))

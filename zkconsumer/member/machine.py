@@ -1,11 +1,14 @@
-"""The member as a machine: `step(state, event) -> (state, commands)`.
+"""The member as a state machine: `step(state, event) -> (state, commands)`.
 
-Two rules: everything that decides is in here and in the modules it names (`rebalance`,
-`committing`, `lease`, `offsets`); nothing in here does anything.
+All decisions are made here and in the modules that this one calls: `session`, `assignment`,
+`rebalance`, `peers` and `commits`. None of them does anything itself; the coordinator runs the
+commands.
 
-The transition table is data. A row is (phase, event or outcome) -> handler; phase None stands for
-every phase. What has no row is not possible, and raises `IllegalTransitionError` without changing
-anything, with one exception: a result that a reconnect has made stale is ignored.
+`TABLE` and `OUTCOMES` name the handler of each event and of each operation's outcome, by phase;
+phase None stands for every phase. A pair without a handler is impossible and raises
+`IllegalTransitionError`, which leaves the state unchanged. One exception: the outcome of an
+operation that a reconnect has made obsolete is ignored. `member.phases` says to which phases a
+handler may lead.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from zkconsumer.member import assignment, commits, events, peers, phases, rebala
 from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Withdraw
 from zkconsumer.member.events import Event, Finished, Interrupted
 from zkconsumer.member.phases import Cause, Deadline, Phase
-from zkconsumer.member.rebalance import CALLING, complaint, late_listener
+from zkconsumer.member.rebalance import CALLING, failure_notice, late_notice
 from zkconsumer.member.state import CommitRequest, State, Step, enter, replace, then
 from zkconsumer.protocol.model import Purpose
 
@@ -25,14 +28,15 @@ OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
 
 
 class IllegalTransitionError(Exception):
-    """An event that cannot happen in this phase: a bug of the caller, never of the input."""
+    """An event came that is impossible in this phase: a defect of the caller, not of the input."""
 
 
 def step(state: State, event: Event) -> Step:
-    """The one function that changes a member's state.
+    """Return the state after an event, and the commands to run. Nothing else changes a state.
 
     Raises:
-        IllegalTransitionError: no row of the table covers this event; the state is unchanged.
+        IllegalTransitionError: no handler covers this event in this phase.
+        IllegalPhaseChangeError: the handler led to a phase that `member.phases` does not allow.
     """
     after, commands = _dispatch(state, event)
     if after.phase is not state.phase:
@@ -52,54 +56,58 @@ def _dispatch(state: State, event: Event) -> Step:
 
 
 def causes(state: State, event: Event) -> tuple[Cause, ...]:
-    """Return what `event` stands for in the table of phase changes.
+    """Return the causes of a phase change that `event` stands for.
 
-    A `Tick` stands for every deadline that it meets, an operation's end for its outcome.
+    A `Tick` stands for each deadline that it meets, a `Finished` for its outcome.
     """
     if isinstance(event, Finished):
         return (type(event.outcome),)
     if not isinstance(event, events.Tick):
         return (type(event),)
-    times = deadlines(state)
-    return tuple(one for one, at in times.items() if at is not None and at <= event.now)
+    return _due(state, event.now)
 
 
-def deadlines(state: State) -> dict[Deadline, float | None]:
-    """Return when a `Tick` is due and what for, in seconds of the lease clock."""
+def _due(state: State, now: float) -> tuple[Deadline, ...]:
+    return tuple(one for one, at in deadlines(state) if at is not None and at <= now)
+
+
+def deadlines(state: State) -> tuple[tuple[Deadline, float | None], ...]:
+    """Return the deadlines that matter in this phase, in seconds of the lease clock."""
     phase, connected = state.phase, state.connected
     settled = phase is Phase.SETTLED
     resting = connected and phase in rebalance.RESTING
-    return {
-        Deadline.RECREATE: state.recreate_at,
-        Deadline.LEASE: state.lease.due_at() if connected else None,
-        Deadline.AUTO_COMMIT: state.auto_commit_at,
-        Deadline.COMMITS: state.commits_at,
-        Deadline.LEAVE: state.leave_at,
-        Deadline.GRACE: state.grace_at,
-        Deadline.VERIFY: state.verify_at if resting else None,
-        Deadline.REFRESH: state.refresh_at if connected and settled else None,
-        Deadline.PEERS: state.peers_at if settled else None,
-        Deadline.RETRY: state.retry_at if connected else None,
-    }
+    return (
+        (Deadline.RECREATE, state.client.recreate_at),
+        (Deadline.LEASE, state.lease.due_at() if connected else None),
+        (Deadline.AUTO_COMMIT, state.auto_commit_at),
+        (Deadline.COMMITS, state.commits.retry_at),
+        (Deadline.LEAVE, state.leave_at),
+        (Deadline.GRACE, state.grace_at),
+        (Deadline.VERIFY, state.verify_at if resting else None),
+        (Deadline.REFRESH, state.refresh_at if connected and settled else None),
+        (Deadline.PEERS, state.idle_peers.look_at if settled else None),
+        (Deadline.RETRY, state.retry_at if connected else None),
+    )
 
 
 def next_deadline(state: State) -> float:
     """When the next `Tick` is due, in seconds of the lease clock; infinity for never."""
-    return min((at for at in deadlines(state).values() if at is not None), default=float("inf"))
+    return min((at for _, at in deadlines(state) if at is not None), default=float("inf"))
 
 
 def awaits(state: State, op: int) -> bool:
-    """Is this operation still of use? One that is not must not send anything more.
+    """Tell whether the state waits for this operation. If not, it must not send anything more.
 
-    What it has sent is executed before anything that is sent from now on, so the read-back of a
-    recovery sees it. Sent later, it would escape: 1. a claim lists the owners; 2. our id znode is
-    deleted, we register again and read back what we own; 3. the claim creates its znodes, bound to
-    an id znode that is there again; 4. its end is stale: owner znodes that nobody knows to be ours.
+    ZooKeeper executes what the operation has sent before it executes later requests, so the
+    read-back of a recovery sees it. Further requests would escape the read-back: 1. A claim lists
+    the owners. 2. The member's id znode is deleted; the member registers again and reads back what
+    it owns. 3. The claim creates its owner znodes, since the id znode that it checks exists again.
+    4. The claim's outcome is ignored, so the member holds owner znodes that it does not know of.
     """
     running = {
         state.op,
         state.lease.op,
-        state.running_commit.op if state.running_commit else None,
+        state.commits.running.op if state.commits.running else None,
         0,
     }
     return op in running and state.phase is not Phase.CLOSED
@@ -110,22 +118,22 @@ def awaits(state: State, op: int) -> bool:
 
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
     if state.phase is not Phase.STOPPING:
-        return state, ()  # too late: the positions were taken with the message in hand
+        return state, ()  # too late: the grace is over, and the positions were collected
     state = replace(state, finished=state.finished | event.partitions)
-    stopped = state.finished >= (state.revoking & state.serving)
-    return rebalance.commit_revoked(state, event.now) if stopped else (state, ())
+    complete = state.finished >= (state.revoking & state.serving)
+    return rebalance.commit_revoked(state, event.now) if complete else (state, ())
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
     retries = event.retries
     if retries is None:
-        # A hand-over and a leave are awaited by others: one try (JVM 0.9 and later: likewise).
+        # Other members wait for an urgent commit: one attempt (as in the JVM, 0.9 and later).
         retries = 0 if event.purpose in commits.URGENT else state.settings.commit_retries
     asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
     result = commits.request(state, asked, event.now)
     if event.purpose not in commits.URGENT:
-        # One tick may end the grace and start an automatic commit. That commit's positions come
-        # first, and the phase must still wait for those of the hand-over.
+        # One tick may end the grace and start an automatic commit. The automatic commit's positions
+        # arrive first, and the phase must still wait for those of the revoked partitions.
         return result
     return then(result, lambda s: rebalance.after_commit(s, event.now))
 
@@ -142,7 +150,7 @@ def _position_reset(state: State, event: events.PositionReset) -> Step:
 
 
 def _tick(state: State, event: events.Tick) -> Step:
-    """Whatever is due is done, the lease first."""
+    """Do whatever is due, the lease first."""
     result = session.recreate_due(state, event.now)
     if state.connected and state.lease.due_at() <= event.now:
         result = then(result, lambda s: session.renew(s, event.now))
@@ -163,38 +171,38 @@ def _auto_commit(state: State, now: float) -> Step:
 
 
 def _phase_tick(state: State, now: float) -> Step:
-    if state.leave_at is not None and state.leave_at <= now:
+    due = _due(state, now)
+    if Deadline.LEAVE in due:
         return rebalance.close(state)
-    if state.grace_at is not None and state.grace_at <= now:
-        if state.phase is Phase.STOPPING:
-            return rebalance.commit_revoked(state, now)
-        if state.phase in CALLING:
-            return rebalance.listened(state, (late_listener(state),), now)
-    resting = state.connected and state.phase in rebalance.RESTING
-    if resting and state.verify_at is not None and state.verify_at <= now:
+    if Deadline.GRACE in due and state.phase is Phase.STOPPING:
+        return rebalance.commit_revoked(state, now)
+    if Deadline.GRACE in due and state.phase in CALLING:
+        return rebalance.listened(state, (late_notice(state),), now)
+    if Deadline.VERIFY in due:
         return rebalance.recheck(state)
-    settled = state.connected and state.phase is Phase.SETTLED
-    if settled and state.refresh_at is not None and state.refresh_at <= now:
+    if Deadline.REFRESH in due:
         return rebalance.read(state)
-    if state.phase is Phase.SETTLED and state.peers_at is not None and state.peers_at <= now:
-        return peers.look(state) if state.connected else (replace(state, peers_at=None), ())
-    if not state.connected or state.retry_at is None or state.retry_at > now:
+    if Deadline.PEERS in due:
+        if not state.connected:
+            return peers.look_at(state, None), ()
+        return peers.look_for_idle_peers(state)
+    if Deadline.RETRY not in due:
         return state, ()
     again: dict[Phase, Callable[[State], Step]] = {
         Phase.REGISTERING: rebalance.register,
         Phase.RECOVERING: rebalance.recover,
         Phase.WAITING: rebalance.read,
     }
-    # Due while something else is under way, such as a read-back: then it is next.
+    # If another operation runs, such as a read-back, the reading comes after it.
     following = again.get(state.phase, lambda s: (replace(s, read_again=True), ()))
-    return then(peers.report(replace(state, retry_at=None), now), following)
+    return then(peers.report_blocked(replace(state, retry_at=None), now), following)
 
 
 # ---- leaving ------------------------------------------------------------------------------------
 
 
 def _close_requested(state: State, event: events.CloseRequested) -> Step:
-    """A clean leave: delivery stops, the last positions are stored, the session ends."""
+    """Leave: stop delivery, store the last positions, end the session."""
     served, committing = state.serving, state.phase is Phase.COMMITTING
     state = enter(replace(state, op=None, grace_at=None, retry_at=None), Phase.LEAVING)
     if state.settings.auto_commit_s is None or not (served or committing):
@@ -203,12 +211,12 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
         notice = Notice(
             NoticeKind.COMMIT_FAILED,
             "every partition",
-            "left while ZooKeeper was away; what was "
-            "handed out since the last commit is delivered again, to the next owner",
+            "this member left while ZooKeeper was unreachable; messages delivered since the last "
+            "commit are redelivered to the next owner",
         )
         return then((state, (Withdraw(served), notice)), rebalance.close)
-    # Not fenced any more: nothing is delivered, and the commit is a compare-and-set that is bound
-    # to our id znode, as safe before the read-back of what we own as after it.
+    # The fence is not needed any more: nothing is delivered, and the commit is a compare-and-set
+    # that checks the member's id znode. So it is safe before the owner znodes are read back.
     state = replace(state, fenced=False, leave_at=event.now + state.session.timeout_s)
     return state, (CollectPositions(event.purpose, served), Withdraw(served))
 
@@ -217,17 +225,17 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
 
 
 def _finished(state: State, event: Finished) -> Step:
-    """Send a result to whoever waits for it; one that nobody waits for any more is stale."""
+    """Handle the outcome of the lease's, a commit's or the phase's operation; ignore others."""
     outcome, now = event.outcome, event.now
     if event.op == state.lease.op:
         if isinstance(outcome, events.Synced):
             return session.synced(state, outcome, now)
         return replace(state, lease=replace(state.lease, op=None)), ()
-    if state.running_commit is not None and event.op == state.running_commit.op:
+    if state.commits.running is not None and event.op == state.commits.running.op:
         ended = _commit_ended(state, outcome, now)
         return then(ended, lambda s: rebalance.after_commit(s, now))
     if event.op != state.op:
-        return state, complaint(outcome)
+        return state, failure_notice(outcome)
     if isinstance(outcome, Interrupted):
         return replace(state, op=None), ()
     row = OUTCOMES.get((state.phase, type(outcome))) or OUTCOMES.get((None, type(outcome)))
@@ -245,22 +253,22 @@ def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
     if not isinstance(outcome, events.MemberNodeGone):
         return state, ()
     if state.phase in OVER:
-        return commits.abandon(state, "our id znode is gone")
+        return commits.abandon(state, "this member's id znode is gone")
     return rebalance.register(state)
 
 
 def _connected(state: State, event: events.Connected) -> Step:
-    """A leaver has nothing to wait for in a new session."""
+    """Connect; a leaving member whose commits the expiry has dropped is done."""
     connected = session.connected(state, event)
     return then(connected, lambda s: rebalance.after_commit(s, event.now))
 
 
 def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Step:
-    return rebalance.listened(state, complaint(outcome), now)
+    return rebalance.listened(state, failure_notice(outcome), now)
 
 
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
-    """ZooKeeper refuses: say so and try again after the back-off, since rights can be mended."""
+    """Report that ZooKeeper refuses; try again after the back-off, since rights may change."""
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
     fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
     phase = state.phase if fenced else Phase.WAITING
@@ -303,8 +311,8 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
     (Phase.LOADING, events.OffsetsLoaded): rebalance.offsets_loaded,
     (Phase.LOADING, events.StoreUnavailable): rebalance.not_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
-    (Phase.SETTLED, events.OwnersListed): peers.looked,
-    # After a nudge: reading the group arms the watch on the new id znode.
+    (Phase.SETTLED, events.OwnersListed): peers.owners_listed,
+    # The reply to a nudge. Reading the group arms the watch on the new id znode.
     (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read(s),
     (None, events.MemberNodeGone): session.member_node_gone,
     (None, events.Denied): _denied,
@@ -312,24 +320,27 @@ OUTCOMES: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
 
 # ---- Non-obvious --------------------------------------------------------------------------------
 #
-# Each of these has bitten somebody; the test that guards it stands behind it (tests/core).
+# Facts that have caused defects, each with the test (in tests/) that guards it:
 #
-# - LOST and CONNECTED can be 5 ms apart, and kazoo may never report LOST: only the session's id
-#   tells. test_machine: the_identity_of_the_session_tells_not_its_state
-# - `OwnersChanged` may come while the claim that armed the watch is still under way.
-#   test_machine_races: a_blocker_that_goes_while_we_claim_is_not_overlooked
-# - An operation that was given up must not send its next request: it would escape the read-back.
-#   test_machine_races: an_operation_that_was_given_up_sends_nothing_more
-# - A commit can end without a request (nothing to write) when the lease comes back, and a phase may
-#   be waiting for it. test_machine_races:
+# - The session can be lost and replaced within 5 ms, and kazoo may never report LOST. Only the
+#   session's id tells an expiry.
+#   member/test_machine: the_identity_of_the_session_tells_not_its_state
+# - `OwnersChanged` may arrive while the claim that armed the watch still runs.
+#   member/test_machine_races: a_blocker_that_goes_while_we_claim_is_not_overlooked
+# - An obsolete operation must not send its next request, which would escape the read-back.
+#   member/test_machine_races: an_operation_that_was_given_up_sends_nothing_more
+# - When the lease returns, a commit may end without a request because it has nothing to write, and
+#   a phase may wait for it. member/test_machine_races:
 #   a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back
-# - An explicit commit covers the message in hand, the automatic one after it does not: a commit
-#   only ever raises what is stored. test_offsets: our_own_commits_never_go_back
-# - Our own release fires the watch on our own owner znode.
-#   test_machine_rebalance: our_own_release_is_no_loss
-# - At rest a member trusts its watches, but not for ever: ZooKeeper (from 3.8.4 on) drops a watch
-#   whose event its client may not read, and says nothing. So a settled member reads the group again
-#   from time to time; what has not changed moves nothing. test_machine_rebalance:
+# - An explicit commit covers the message in hand; the automatic commit after it does not. So a
+#   commit must never lower the stored offset. member/test_offset_ledger:
+#   our_own_commits_never_go_back
+# - The release of an owner znode fires this member's own watch on it.
+#   member/test_machine_rebalance: our_own_release_is_no_loss
+# - A watch can be lost without notice: ZooKeeper (3.8.4 and later) drops the event of a znode that
+#   the client may not read. So a settled member reads the group from time to time; an unchanged
+#   group revokes nothing. member/test_machine_rebalance:
 #   at_rest_the_group_is_read_again_from_time_to_time
-# - Without brokers nothing is released: a ZooKeeper that has lost its brokers' sessions must not
-#   stop a group that can still read. test_machine_rebalance: no_brokers_is_a_waiting_state
+# - While no brokers are registered, nothing is released: a ZooKeeper that has lost its brokers'
+#   sessions must not stop a group that can still read. member/test_machine_rebalance:
+#   no_brokers_is_a_waiting_state

@@ -1,11 +1,13 @@
-"""Peers that have given up: registered, counted in every assignment, and idle for ever.
+"""Other members that are in the way: idle peers, and holders of what this member should own.
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
-trigger that may never come; what it should own is read by nobody, and nobody may take it. We name
-it once our own share has been settled for retries x back-off; with `peers.nudge` we also register
-anew once a minute, which makes every member of the group rebalance again.
+trigger that may never come. Nobody reads the partitions that are assigned to it, and no other
+member may claim them. This member reports such an idle peer after it has been settled for
+retries x back-off. With `peers.nudge` it also registers again, at most once a minute, which makes
+every member of the group rebalance.
 
-What another session holds: told once, after the time in which a JVM member would give up.
+A partition that another session holds is reported once, after the time in which a JVM member would
+give up.
 """
 
 from __future__ import annotations
@@ -15,32 +17,40 @@ from collections.abc import Iterable
 from zkconsumer.errors import displayed
 from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.member.events import Diagnosed, OwnersListed
-from zkconsumer.member.state import State, Step, own_topics, replace, start_op
+from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
 from zkconsumer.protocol.group_snapshot import assignment_of_others
 from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition
 
+# ---- idle peers ---------------------------------------------------------------------------------
 
-def look(state: State) -> Step:
-    """List the owner znodes of our topics."""
-    state, op = start_op(replace(state, peers_at=None))
+
+def look_for_idle_peers(state: State) -> Step:
+    """List the owner znodes of the member's topics."""
+    state, op = start_op(look_at(state, None))
     return state, (ListOwners(op, frozenset(own_topics(state))),)
 
 
-def looked(state: State, outcome: OwnersListed, now: float) -> Step:
-    """Compare with what the others should own; look again as long as something is missing."""
+def look_at(state: State, at: float | None) -> State:
+    """Set the time of the next look for idle peers; None for never."""
+    return replace(state, idle_peers=replace(state.idle_peers, look_at=at))
+
+
+def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
+    """Report the partitions that other members do not claim; look again while there are any."""
     state = replace(state, op=None)
     if state.view is None:
         return state, ()
-    settings = state.settings
-    theirs = assignment_of_others(
+    settings, before = state.settings, state.idle_peers
+    assigned = assignment_of_others(
         state.view,
         consumer=settings.consumer,
         strategy=settings.strategy,
         profile=settings.profile,
     )
-    idle = {tp: thread for tp, thread in theirs.items() if tp not in outcome.present}
+    idle = {tp: thread for tp, thread in assigned.items() if tp not in outcome.present}
+    state = replace(state, idle_peers=replace(before, partitions=frozenset(idle)))
     if not idle:
-        return replace(state, idle_peers=frozenset()), ()
+        return state, ()
     notices = tuple(
         Notice(
             NoticeKind.IDLE_PEER,
@@ -49,30 +59,28 @@ def looked(state: State, outcome: OwnersListed, now: float) -> Step:
             "restart that consumer; peers.nudge=true makes the whole group rebalance once a minute",
         )
         for tp, thread in sorted(idle.items())
-        if tp not in state.idle_peers
+        if tp not in before.partitions
     )
     diagnose: tuple[Command, ...] = (Diagnose(),) if notices else ()
-    state = replace(state, idle_peers=frozenset(idle))
-    nudge_s = state.settings.nudge_s
+    nudge_s = settings.nudge_s
     if nudge_s is None:
-        return replace(state, peers_at=now + patience_s(state)), notices + diagnose
-    if now < state.nudged_at + nudge_s:
-        return replace(state, peers_at=state.nudged_at + nudge_s), notices + diagnose
-    state, op = start_op(replace(state, nudged_at=now))
-    state = replace(state, nudge_op=op)
+        return look_at(state, now + patience_s(state)), notices + diagnose
+    if now < before.nudged_at + nudge_s:
+        return look_at(state, before.nudged_at + nudge_s), notices + diagnose
+    state, op = start_op(state)
+    state = replace(state, idle_peers=replace(state.idle_peers, nudged_at=now, nudge_op=op))
     return state, (*notices, *diagnose, Nudge(op, state.wall_ms))
 
 
 def patience_s(state: State) -> float:
-    """After so long a JVM member has given up."""
+    """Return after how many seconds a blocked JVM member gives up."""
     return state.settings.retries * state.settings.backoff_s
 
 
-# ---- blocking ------------------------------------------------------------------------------------
-
+# ---- blocked partitions -------------------------------------------------------------------------
 
 MAX_NAMED = 20
-"""How many partitions one report names; a log line is read by people, the rest is counted."""
+"""How many partitions or holders one report names; the others are counted."""
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
@@ -82,44 +90,40 @@ def listed(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def report(state: State, now: float) -> Step:
-    """After retries x back-off name what is blocked and by whom, in one notice, and go on."""
-    patience = state.settings.retries * state.settings.backoff_s
-    since = state.blocked_since
-    if state.blocked_reported or since is None or now - since < patience:
+def report_blocked(state: State, now: float) -> Step:
+    """Report, once, the partitions that have been blocked for retries x back-off, and by whom."""
+    blocked = state.blocked
+    if blocked.reported or blocked.since is None or now - blocked.since < patience_s(state):
         return state, ()
-    named = {tp: who for tp, who in state.blocked.items() if who != UNKNOWN_BLOCKER}
+    named = {tp: who for tp, who in blocked.partitions.items() if who != UNKNOWN_BLOCKER}
     if not named:
-        return state, ()  # the claim that follows asks
+        return state, ()  # the next claim finds out who holds them
     holders = sorted({(who.thread, who.session) for who in named.values()})
     names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
     persistent = any(not session for _, session in holders)
     notice = Notice(
         NoticeKind.BLOCKED,
         listed(named),
-        f"held by {names} for {now - since:.0f} s",
+        f"held by {names} for {now - blocked.since:.0f} s",
         "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
         if persistent
         else "stop that consumer, or wait for its session to end",
     )
-    return replace(state, blocked_reported=True), (notice, Diagnose())
+    return replace(state, blocked=replace(blocked, reported=True)), (notice, Diagnose())
 
 
 def drop_cleared_blockers(state: State) -> Step:
-    """Forget blockers of what is no longer wanted, and say when the last is gone."""
-    blocked = {tp: who for tp, who in state.blocked.items() if tp in state.assigned}
-    if blocked:
-        return replace(state, blocked=blocked), ()
-    said = (
-        (Notice(NoticeKind.UNBLOCKED, "", "everything that blocked this member is gone"),)
-        if state.blocked_reported
-        else ()
-    )
-    return replace(state, blocked={}, blocked_since=None, blocked_reported=False), said
+    """Forget holders of partitions that are no longer assigned, and report when none is left."""
+    blocked = state.blocked
+    left = {tp: who for tp, who in blocked.partitions.items() if tp in state.assigned}
+    if left:
+        return replace(state, blocked=replace(blocked, partitions=left)), ()
+    notice = Notice(NoticeKind.UNBLOCKED, "", "no other session blocks this member any more")
+    return replace(state, blocked=Blocked()), (notice,) if blocked.reported else ()
 
 
 def diagnosed(state: State, event: Diagnosed) -> Step:
-    """Members that will not agree with us however long we wait are named."""
+    """Report members whose rules differ, so that they will never agree with this member."""
     notices: tuple[Command, ...] = tuple(
         Notice(
             NoticeKind.DISAGREEMENT,

@@ -67,17 +67,17 @@ class Phase(Enum):
 
 
 class Deadline(Enum):
-    """The deadlines at which a `Tick` is due; the value names the field of `State`."""
+    """The deadlines at which a `Tick` is due; the value names the field of the state."""
 
-    RECREATE = "recreate_at"
+    RECREATE = "client.recreate_at"
     LEASE = "lease"
     AUTO_COMMIT = "auto_commit_at"
-    COMMITS = "commits_at"
+    COMMITS = "commits.retry_at"
     LEAVE = "leave_at"
     GRACE = "grace_at"
     VERIFY = "verify_at"
     REFRESH = "refresh_at"
-    PEERS = "peers_at"
+    PEERS = "idle_peers.look_at"
     RETRY = "retry_at"
 
 

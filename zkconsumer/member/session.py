@@ -1,4 +1,4 @@
-"""Connecting, registering and the lease: who we are to ZooKeeper, and for how long that is sure."""
+"""The ZooKeeper session: connections, the client's death, the registration, and the lease."""
 
 from __future__ import annotations
 
@@ -18,41 +18,64 @@ from zkconsumer.member.commands import (
 )
 from zkconsumer.member.peers import listed
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import Lease, State, Step, replace, start_op, then
+from zkconsumer.member.state import (
+    Client,
+    Lease,
+    State,
+    Step,
+    replace,
+    start_op,
+    then,
+)
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0
-"""Seconds before a dead ZooKeeper client is replaced; doubled after each death without a
-connection in between. The first is short, since the session ends after its timeout."""
+"""Seconds before a new ZooKeeper client replaces a dead one.
+
+The back-off doubles with each death until the next connection. The first one is short, because the
+session expires after its timeout.
+"""
 
 MAX_DOUBLINGS = 6
-"""0.5 s doubled six times is above `CLIENT_BACKOFF_MAX_S`; more would only make large numbers."""
+"""How many times the back-off doubles: 0.5 s doubled six times is above `CLIENT_BACKOFF_MAX_S`."""
 
 MAX_REFUSALS = 5
-"""Refused logins without a connection in between, after which the member is closed: about 8 s after
-the first. A server that restarts may hang up during one login, but hardly during five."""
+"""After this many refused logins without a connection in between, the member closes itself.
+
+That is about 8 s after the first refusal. A server that restarts may hang up during one login, but
+hardly during five.
+"""
+
+
+# ---- the connection -----------------------------------------------------------------------------
 
 
 def connected(state: State, event: events.Connected) -> Step:
-    """A consumer connects, reconnects, or expires: the session's identity tells which."""
+    """Take over a connection: the first one, a reconnect, or one with a new session.
+
+    The session's id tells a reconnect from an expiry. An expiry deletes the owner znodes, so the
+    member drops its partitions and their positions.
+    """
     expired = state.session is not None and state.session.id != event.session.id
     commands: tuple[Command, ...] = ()
     state = commits.interrupted(state)
     if expired:
-        # Nothing of the old session is ours: the znodes are gone, and so are the positions.
         state, commands = rebalance.drop_ownership(state, frozenset(state.owned))
         state, more = commits.abandon(state, "the ZooKeeper session expired")
         commands += more
-        state = replace(state, registered=False, unconfirmed_claims={}, blocked={}, lease=Lease())
+        state = replace(
+            state,
+            registered=False,
+            unconfirmed_claims={},
+            blocked=replace(state.blocked, partitions={}),
+            lease=Lease(),
+        )
     interval = state.settings.auto_commit_s
     state = replace(
         state,
         connected=True,
-        client_fault="",
-        client_deaths=0,
-        client_refusals=0,
-        recreate_at=None,
-        # A leaver delivers nothing any more, and its last commit is a compare-and-set.
+        client=Client(),
+        # A leaving member delivers nothing any more, and its last commit is a compare-and-set.
         fenced=expired or state.phase is not Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
@@ -68,29 +91,28 @@ def connected(state: State, event: events.Connected) -> Step:
 
 
 def suspended(state: State, _: events.Suspended) -> Step:
-    """The connection is gone: pause at once, and keep what is in hand until more is known."""
+    """Pause delivery at once when the connection is lost; keep all ownership."""
     return replace(state, connected=False, fenced=True), (ShutGate(),)
 
 
 def client_died(state: State, event: events.ClientDied) -> Step:
-    """Recreate the client after a back-off; close the member where that cannot help.
+    """Recreate the client after a back-off; close the member if that cannot help.
 
     A server that restarts may hang up during the login, and a Kerberos ticket may be renewed, so a
     new client is tried. A refused credential does not change while the member runs: after
     `MAX_REFUSALS` the member gives up. A member that is leaving does not wait for a new client.
     """
-    state = replace(
-        state,
-        connected=False,
-        fenced=True,
-        client_fault=event.reason,
-        client_deaths=state.client_deaths + 1,
-        client_refusals=state.client_refusals + event.refused,
+    client = replace(
+        state.client,
+        reason=event.reason,
+        deaths=state.client.deaths + 1,
+        refusals=state.client.refusals + event.refused,
     )
-    if state.client_refusals >= MAX_REFUSALS or state.phase is Phase.LEAVING:
+    state = replace(state, connected=False, fenced=True, client=client)
+    if client.refusals >= MAX_REFUSALS or state.phase is Phase.LEAVING:
         state, commands = rebalance.close(state, f"the ZooKeeper client failed: {event.reason}")
         return state, (GiveUp(event.reason, event.refused), *commands)
-    doublings = min(state.client_deaths - 1, MAX_DOUBLINGS)
+    doublings = min(client.deaths - 1, MAX_DOUBLINGS)
     wait_s = min(CLIENT_BACKOFF_S * 2**doublings, CLIENT_BACKOFF_MAX_S)
     notice = Notice(
         NoticeKind.CLIENT_DIED,
@@ -99,18 +121,22 @@ def client_died(state: State, event: events.ClientDied) -> Step:
         "nothing is delivered until a new client is connected; the next one starts in "
         f"{wait_s:g} s",
     )
-    return replace(state, recreate_at=event.now + wait_s), (ShutGate(), notice)
+    client = replace(client, recreate_at=event.now + wait_s)
+    return replace(state, client=client), (ShutGate(), notice)
 
 
 def recreate_due(state: State, now: float) -> Step:
-    """The back-off after the client's death is over."""
-    if state.recreate_at is None or state.recreate_at > now:
+    """Replace the dead client if the back-off is over."""
+    if state.client.recreate_at is None or state.client.recreate_at > now:
         return state, ()
-    return replace(state, recreate_at=None), (RecreateClient(),)
+    return replace(state, client=replace(state.client, recreate_at=None)), (RecreateClient(),)
+
+
+# ---- the lease ----------------------------------------------------------------------------------
 
 
 def renew(state: State, now: float) -> Step:
-    """Ask the leader for the lease."""
+    """Ask ZooKeeper's leader to renew the lease."""
     op = state.last_op + 1
     return replace(state, last_op=op, lease=state.lease.asked(op, now)), (Sync(op),)
 
@@ -127,9 +153,12 @@ def _open(state: State, now: float) -> Step:
 
 
 def unfence(state: State, now: float, following: Callable[[State], Step]) -> Step:
-    """What we hold is known again: deliver, commit what waited, go on."""
+    """Resume delivery and queued commits, since the member's owner znodes are known again."""
     result = _open(replace(state, fenced=False), now)
     return then(then(result, following), lambda s: rebalance.pump(s, now))
+
+
+# ---- the registration ---------------------------------------------------------------------------
 
 
 def registered(state: State, _: events.Registered, now: float) -> Step:
@@ -140,24 +169,26 @@ def registered(state: State, _: events.Registered, now: float) -> Step:
 
 
 def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
-    """Another session is registered under this member's consumer id: release all, wait for its end.
+    """Release every partition, because another session is registered under this consumer id.
 
-    1. The member owns partitions; 2. another client deletes its id znode; 3. a second consumer with
+    1. The member owns partitions. 2. Another client deletes its id znode. 3. A second consumer with
     the same id registers. From then on the group assigns the partitions to the second consumer,
-    which cannot claim them while this member's session holds the owner znodes. JVM (0.9 and later):
-    the connector stops for good.
+    which cannot claim them while this member's session holds the owner znodes. After the release
+    the member waits for the other session's end.
+
+    JVM (0.9 and later): the connector stops for good.
     """
     notice = Notice(
         NoticeKind.ID_TAKEN,
         f"ids/{state.settings.consumer}",
-        f"session {outcome.session:#x} is registered under our consumer id",
-        "it goes when that session ends; or give each consumer its own consumer.id"
+        f"session {outcome.session:#x} is registered under this member's consumer id",
+        "wait for that session to end, or give each consumer its own consumer.id"
         if outcome.session
-        else "it is a persistent znode, which must be deleted by hand",
+        else "delete the id znode by hand; it is persistent, so no session's end deletes it",
     )
     held = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     if not held or commits.touches(state, held):
-        # A commit under way ends before the release, as in every rebalance.
+        # As in every rebalance, the release waits for the running commit.
         return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
     return then((state, (notice,)), lambda s: _release_all(s, held))
 
@@ -165,8 +196,9 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
     """Release this session's owner znodes; `unconfirmed_claims` keeps them until the reply.
 
-    Whatever survives, because the release is denied or interrupted, is claimed anew later
-    (`reassign`): its unfinished messages are redelivered, which needs a new fencing token.
+    An owner znode may survive, because its release is denied or interrupted. The member then claims
+    the partition again later (`reassign`): its unfinished messages are redelivered, which needs a
+    new fencing token.
     """
     partitions = frozenset(held)
     lost = Notice(
@@ -180,14 +212,14 @@ def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:
     state, withdraw = rebalance.drop_ownership(state, frozenset(state.owned))
     reason = "another session is registered under the consumer id"
     state, answers = commits.abandon(state, reason)
-    state, op = start_op(
-        replace(state, unconfirmed_claims=held, reassign=state.reassign | partitions, retry_at=None)
-    )
+    reassign = state.reassign | partitions
+    state = replace(state, unconfirmed_claims=held, reassign=reassign, retry_at=None)
+    state, op = start_op(state)
     return state, (*notices, *withdraw, *answers, Release(op, partitions))
 
 
 def released(state: State, outcome: events.Released, now: float) -> Step:
-    """The owner znodes are released while another session holds the consumer id: try it again."""
+    """After the release of all owner znodes, register again when the back-off is over."""
     left = {tp: thread for tp, thread in state.unconfirmed_claims.items() if tp in outcome.denied}
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
@@ -195,16 +227,16 @@ def released(state: State, outcome: events.Released, now: float) -> Step:
     )
     retry_at = now + state.settings.backoff_s
     reassign = state.reassign.intersection(left)
-    return replace(
-        state, op=None, unconfirmed_claims=left, reassign=reassign, retry_at=retry_at
-    ), notices
+    state = replace(state, op=None, unconfirmed_claims=left, reassign=reassign, retry_at=retry_at)
+    return state, notices
 
 
 def recovered(state: State, outcome: events.Verified, now: float) -> Step:
-    """What we own was read back: deliver what is left of it, then read the group."""
+    """Resume delivery of the partitions that are still owned, and read the group."""
     result = rebalance.apply_read_back(state, outcome)
     return then(result, lambda s: unfence(s, now, rebalance.read))
 
 
 def member_node_gone(state: State, _: events.MemberNodeGone, now: float) -> Step:
+    """Register again, because an operation found the member's id znode missing."""
     return rebalance.register(state)

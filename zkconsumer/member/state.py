@@ -1,19 +1,7 @@
-"""The state of one member: what it knows, what it holds, and what it is waiting for.
+"""The state of one member: what it knows, what it owns, and what it waits for.
 
-How long ownership may be acted on without hearing from ZooKeeper's leader.
-
-A reply to `sync` proves that the leader still knew the session when it answered; a reply to a read
-proves nothing, since a follower that is cut off from its leader answers reads while the leader
-expires the session. So a `sync` sent at `t` grants a lease until `t` + 2/3 of the session timeout.
-The third that is left covers the time in which a follower forwards the session's touches to the
-leader, which is why a timeout under three server ticks is refused at the start.
-
-`sync` asks no quorum. A leader that is cut off from its quorum answers for up to `syncLimit` + 1
-ticks, while another leader expires the session: docs/differences.md ("What a lease guarantees")
-says when the third suffices for that, too.
-
-All times are seconds of one clock that does not stop while the machine sleeps; see
-`consumer.gate.lease_clock`.
+All times are seconds of one clock that does not stop while the machine sleeps
+(`consumer.stream_partitions.lease_clock`).
 """
 
 from __future__ import annotations
@@ -44,33 +32,56 @@ from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.protocol.releases import DEFAULT, Profile
 
 if TYPE_CHECKING:
-    # Type checkers know which names and types that takes.
+    # Type checkers know which fields `dataclasses.replace` takes, and their types.
     from dataclasses import replace as replace  # noqa: PLC0414
 else:
 
     def replace(one: T, **changes: Any) -> T:
-        """As `dataclasses.replace`, which takes 16 us for a state's 45 fields; this takes 1.5.
+        """Do what `dataclasses.replace` does, ten times as fast for a state and its parts.
 
         A step makes several states, and the simulator makes millions of steps.
         """
-        if type(one) is not State:
+        kind = type(one)
+        if kind not in PARTS:
             return dataclasses.replace(one, **changes)
-        after = object.__new__(State)
+        after = object.__new__(kind)
         after.__dict__.update(one.__dict__, **changes)
         return after
 
 
-# ---- lease ---------------------------------------------------------------------------------------
-
+# ---- the lease ----------------------------------------------------------------------------------
 
 SHARE_OF_TIMEOUT = 2 / 3
+"""The part of the session timeout for which an answered `sync` grants the lease.
+
+The other third covers the time in which a follower forwards the session's heartbeats to the
+leader. For that reason a timeout under three server ticks is refused at the start.
+"""
+
 RENEWALS_PER_TIMEOUT = 6
+"""How many times per session timeout the lease is renewed."""
+
 NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """`deadline` ends the lease; `asked_at` is when the last `sync` was sent, `op` its number."""
+    """How long this member may act on its ownership without a word from ZooKeeper's leader.
+
+    A reply to `sync` proves that the leader still knew the session when it answered. A reply to a
+    read proves nothing, because a follower that is cut off from the leader answers reads while the
+    leader expires the session. So a `sync` that was sent at `t` grants the lease until `t` + 2/3 of
+    the session timeout.
+
+    `sync` needs no quorum. A leader that is cut off from its quorum answers for up to `syncLimit`
+    + 1 ticks, while another leader expires the session. docs/differences.md ("What a lease
+    guarantees") says when the third suffices for that, too.
+
+    Attributes:
+        timeout_s: the session timeout.
+        deadline: when the lease ends.
+        asked_at: when the last `sync` was sent; `op` is its number while no reply has come.
+    """
 
     timeout_s: float = 0.0
     deadline: float = NEVER
@@ -78,12 +89,10 @@ class Lease:
     op: int | None = None
 
     def due_at(self) -> float:
-        """When the next `sync` should be sent; never two at once."""
-        return (
-            float("inf")
-            if self.op is not None
-            else self.asked_at + (self.timeout_s / RENEWALS_PER_TIMEOUT)
-        )
+        """Return when to send the next `sync`: never while one is without a reply."""
+        if self.op is not None:
+            return float("inf")
+        return self.asked_at + self.timeout_s / RENEWALS_PER_TIMEOUT
 
     def asked(self, op: int, now: float) -> Lease:
         return dataclasses.replace(self, op=op, asked_at=now)
@@ -96,7 +105,7 @@ class Lease:
         return now < self.deadline
 
 
-# ---- state ---------------------------------------------------------------------------------------
+# ---- settings -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +114,16 @@ class Settings:
 
     Attributes:
         subscription: topic -> number of streams; of a list pattern, its regex -> number of streams.
-        internal: topics that no pattern matches, anybody's (`exclude.internal.topics`).
-        profile: what the group's JVM members do where releases differ (`peers.release`).
+        internal: topics that no member's pattern matches (`exclude.internal.topics`).
+        auto_commit_s: the interval; None: `auto.commit.enable=false`.
+        grace_s: how long the user may take to finish revoked partitions.
+        nudge_s: the least time between two nudges; None: `peers.nudge=false`.
+        refresh_s: the least time between readings of a settled member; None: watches alone trigger
+            readings.
+        listener_s: how long to wait for the rebalance listener; None: there is no listener.
+        channel_backoff_s: how long to wait before Kafka is asked again for offsets, or to store
+            them.
+        profile: what the group's JVM members do where Kafka's releases differ (`peers.release`).
     """
 
     group: str
@@ -116,24 +133,30 @@ class Settings:
     internal: frozenset[str] = frozenset()
     strategy: Strategy = Strategy.RANGE
     mode: RebalanceMode = RebalanceMode.INCREMENTAL
-    auto_commit_s: float | None = 60.0  # None: auto.commit.enable=false
+    auto_commit_s: float | None = 60.0
     grace_s: float = 1.0
     backoff_s: float = 2.0
     retries: int = 4
-    nudge_s: float | None = None  # None: peers.nudge=false
-    refresh_s: float | None = None  # least time between readings at rest; None: watches only
-    listener_s: float | None = None  # how long a listener is waited for; None: there is none
+    nudge_s: float | None = None
+    refresh_s: float | None = None
+    listener_s: float | None = None
     storage: Storage = Storage.ZOOKEEPER
-    channel_backoff_s: float = 1.0  # before Kafka is asked again for offsets, or to store them
+    channel_backoff_s: float = 1.0
     commit_retries: int = 5
     profile: Profile = DEFAULT
 
 
-class CommitRequest(NamedTuple):
-    """`request` numbers an explicit commit, for its answer; 0 for all others.
+# ---- parts of the state -------------------------------------------------------------------------
 
-    `retries` says how often Kafka may be asked again to store it. `also` are the numbers of earlier
-    explicit commits that wait together with this one and get the same answer.
+
+class CommitRequest(NamedTuple):
+    """A commit that waits or runs.
+
+    Attributes:
+        request: the number of an explicit commit, for its answer; 0 for all other commits.
+        retries: how many more times Kafka may be asked to store it.
+        also: numbers of earlier explicit commits that were merged into this one and get the same
+            answer.
     """
 
     purpose: Purpose
@@ -146,7 +169,7 @@ class CommitRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The one commit under way; `tries` counts how often foreign writes made it start over."""
+    """The running commit; `tries` counts its starts, since other clients' writes restart it."""
 
     op: int
     request: CommitRequest
@@ -154,116 +177,209 @@ class InFlight:
     tries: int = 1
 
 
-@dataclass(frozen=True)  # without slots: see `replace`
-class State:
-    """All that `machine.step` decides from.
+@dataclass(frozen=True)
+class Client:
+    """The deaths of the ZooKeeper client. Reset by each connection.
 
     Attributes:
-        fenced: nothing may be delivered or committed until what we own was read back.
-        client_fault: why the ZooKeeper client died last; empty while one works. `client_deaths`
-            counts its deaths since the last connection, `client_refusals` those by a refusal.
-        recreate_at: when the dead client is replaced by a new one.
-        owned: owner znodes of ours; `serving` are those among them that a stream fetches.
-        unconfirmed_claims: claims without a reply; they are read back after a reconnect.
-        topics: the czxid of every topic ever seen, so that a re-created one is known.
+        reason: why the client died last; empty while one works.
+        deaths: how many times it died; `refusals` are those after a refused login.
+        recreate_at: when a new client replaces the dead one.
+    """
+
+    reason: str = ""
+    deaths: int = 0
+    refusals: int = 0
+    recreate_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Assigned partitions that another session holds. Filled by Claimed, until all are free.
+
+    Attributes:
+        partitions: who holds each of them.
+        since: when the first claim was blocked.
+        reported: whether the user was told.
+    """
+
+    partitions: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
+    since: float | None = None
+    reported: bool = False
+
+
+@dataclass(frozen=True)
+class IdlePeers:
+    """Other members that do not claim what is assigned to them. Used in SETTLED.
+
+    Attributes:
+        partitions: assigned to another member, without an owner znode at the last look.
+        look_at: when the member looks again.
+        nudged_at: when the member nudged the group last.
+        nudge_op: the last nudge, until the watch has reported that it deleted the id znode.
+    """
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    look_at: float | None = None
+    nudged_at: float = NEVER
+    nudge_op: int | None = None
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The commits, in any phase; none starts in RELEASING.
+
+    Attributes:
+        running: the one commit that was sent and has no reply yet.
+        queued: the commits that wait, first one first.
+        retry_at: no commit starts before, because Kafka could not store the last one.
+        rewound: partitions that `auto.offset.reset` moved while the running commit was sent.
+    """
+
+    running: InFlight | None = None
+    queued: tuple[CommitRequest, ...] = ()
+    retry_at: float | None = None
+    rewound: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """All that `machine.step` decides from, in groups; each says in which phases it has a meaning.
+
+    In every phase:
+        settings, phase: see there.
+        last_op: the number of the last operation of any kind.
+        op: the phase's operation that has no reply yet; a reply to any other number is ignored.
+        commits: see there.
+
+    From the first Connected on, the connection:
+        session, connected: the session, and whether it has a connection.
+        registered: the member's id znode exists in this session.
+        fenced: nothing may be delivered or committed before the member's owner znodes were read
+            back.
+        wall_ms: the wall clock's time at the last Connected, for the registration.
+        client, lease: see there.
+        auto_commit_at: when the next automatic commit is due.
+
+    From the first ViewRead on, the group:
+        view: the group as it was read last.
+        topics: the czxid of every topic ever read, to recognise a topic that was created again.
+        waiting_for: why no complete assignment is known; empty if one is.
         assigned: this member's partitions by the last view.
-        revoking: partitions that this rebalance revokes. `finished` are those whose messages the
-            user had finished when delivery stopped, and whose positions could be stored.
+        assignment: every member's partitions as far as they are known; None without a listener.
+        last_callback: the listener's last call for this assignment; None: not called yet.
+        idle_peers: see there.
+
+    From the first Claimed on, ownership:
+        owned: the owner znodes of this session.
+        serving: the owned partitions that streams fetch.
+        offsets: what is stored for each owned partition whose offsets were loaded.
+        unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
+        refused: partition -> why ZooKeeper refuses its claim or release. The next view clears it.
+        malformed: partitions whose offset znode cannot be read: owned, but never fetched.
+        unverified: owned since before this rebalance and not yet read back in it.
+        unwatched: claimed and not yet read back; reading arms the watch.
+        blocked: see there.
+
+    While a rebalance runs:
+        revoking: partitions that are being revoked, from STOPPING to RELEASING.
+        finished: those whose messages the user had finished when delivery stopped, and whose
+            positions could be stored.
         reassign: partitions that are released and claimed again although they stay assigned: those
             of re-created topics, and those whose messages would be redelivered under one token.
-        refused: partition -> why ZooKeeper refuses; left alone until the next view.
-        malformed: partitions whose offset znode cannot be read: owned, never fetched.
-        commits_at: the next commit waits until then, since Kafka could not take the last one.
-        rewound: reset by `auto.offset.reset` while the commit under way was on its way.
-        unverified: what we kept in this rebalance and have not yet re-read.
-        unwatched: what we claimed and have not yet re-read, which arms the watch.
-        blocked: who holds what we want, since when, and whether that was reported.
-        idle_peers: partitions that their members do not claim; looked for again at `peers_at`.
-        nudge_op: the last nudge whose deletion of the id znode has not been notified yet.
-        refresh_at: a settled member reads the group again then, though no watch has fired.
-        assignment: who should own what, all members' as far as we know it; for a listener only.
-        last_callback: the listener's last call for this assignment; None: not called yet.
         read_again: the group changed after the view was read.
-        postponed_reads: readings in a row that postponed a claim or a load because of news.
-        claim_due: the blocked partitions are worth another try.
-        op: number of the rebalance's operation under way; results of others are stale.
+        postponed_reads: how many readings in a row postponed a claim or a load because of news.
+        claim_due: a claim of the missing partitions may succeed.
+
+    Deadlines of single phases:
+        grace_at: STOPPING, BEFORE_RELEASE and BEFORE_START: the end of the user's time.
+        retry_at: REGISTERING and WAITING: the end of the back-off; kept through a read-back.
+        verify_at: WAITING and SETTLED: when `unverified` is read back.
+        refresh_at: SETTLED: when the group is read again although no watch has fired.
+        leave_at: LEAVING: when the member no longer waits for its last commit.
     """
 
     settings: Settings
     phase: Phase = Phase.OFFLINE
+    op: int | None = None
+    last_op: int = 0
+    commits: Commits = field(default_factory=Commits)
+
     session: Session | None = None
     connected: bool = False
     registered: bool = False
     fenced: bool = True
     wall_ms: int = 0
-    client_fault: str = ""
-    client_deaths: int = 0
-    client_refusals: int = 0
-    recreate_at: float | None = None
+    client: Client = field(default_factory=Client)
+    lease: Lease = field(default_factory=Lease)
+    auto_commit_at: float | None = None
+
     view: GroupView | None = None
     topics: Mapping[str, int] = field(default_factory=dict)
     waiting_for: str = ""
     assigned: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    assignment: Mapping[TopicPartition, ThreadId] | None = None
+    last_callback: Callback | None = None
+    idle_peers: IdlePeers = field(default_factory=IdlePeers)
+
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
     serving: frozenset[TopicPartition] = frozenset()
+    offsets: Ledger = field(default_factory=dict)
     unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
-    revoking: frozenset[TopicPartition] = frozenset()
-    finished: frozenset[TopicPartition] = frozenset()
-    reassign: frozenset[TopicPartition] = frozenset()
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
     malformed: frozenset[TopicPartition] = frozenset()
     unverified: frozenset[TopicPartition] = frozenset()
     unwatched: frozenset[TopicPartition] = frozenset()
-    blocked: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
-    blocked_since: float | None = None
-    blocked_reported: bool = False
-    assignment: Mapping[TopicPartition, ThreadId] | None = None
-    last_callback: Callback | None = None
+    blocked: Blocked = field(default_factory=Blocked)
+
+    revoking: frozenset[TopicPartition] = frozenset()
+    finished: frozenset[TopicPartition] = frozenset()
+    reassign: frozenset[TopicPartition] = frozenset()
     read_again: bool = False
     postponed_reads: int = 0
     claim_due: bool = False
-    op: int | None = None
-    last_op: int = 0
+
     grace_at: float | None = None
     retry_at: float | None = None
     verify_at: float | None = None
-    auto_commit_at: float | None = None
-    leave_at: float | None = None
-    peers_at: float | None = None
     refresh_at: float | None = None
-    nudged_at: float = float("-inf")
-    nudge_op: int | None = None
-    idle_peers: frozenset[TopicPartition] = frozenset()
-    lease: Lease = field(default_factory=Lease)
-    offsets: Ledger = field(default_factory=dict)
-    running_commit: InFlight | None = None
-    rewound: frozenset[TopicPartition] = frozenset()
-    queued_commits: tuple[CommitRequest, ...] = ()
-    commits_at: float | None = None
+    leave_at: float | None = None
+
+
+PARTS = frozenset({State, Client, Blocked, IdlePeers, Commits})
+"""The classes that `replace` copies fast. They have no slots, so that it can copy `__dict__`."""
+
+
+# ---- functions on states ------------------------------------------------------------------------
 
 
 def own_topics(state: State) -> Mapping[str, int]:
-    """Our topics with their numbers of streams; of a pattern, those that it matches by the view."""
+    """Return the member's topics with their numbers of streams.
+
+    Of a pattern, these are the topics that it matches by the last view.
+    """
     if state.settings.pattern is Pattern.STATIC:
         return state.settings.subscription
     return state.view.matched.get(state.settings.consumer, {}) if state.view else {}
 
 
 Step = tuple[State, tuple[Command, ...]]
+"""What a step results in: the new state, and the commands to run in this order."""
+
 T = TypeVar("T")
 
 
 def drop_from(
     mapping: Mapping[TopicPartition, T], partitions: frozenset[TopicPartition]
 ) -> Mapping[TopicPartition, T]:
-    """`mapping` less `partitions`; the same object when there is nothing to take away."""
+    """Return `mapping` without `partitions`; the same object if it has none of them."""
     if partitions.isdisjoint(mapping):
         return mapping
     return {tp: value for tp, value in mapping.items() if tp not in partitions}
 
 
 def enter(state: State, phase: Phase) -> State:
-    """Enter a phase: the one place where a state gets another phase.
+    """Enter a phase. No other function gives a state another phase.
 
     `machine.step` checks the change of a whole step with the table in `member.phases`.
     """
@@ -271,13 +387,13 @@ def enter(state: State, phase: Phase) -> State:
 
 
 def start_op(state: State) -> tuple[State, int]:
-    """A fresh operation number for the rebalance; results of the one before become stale."""
+    """Number a new operation of the phase; replies to the one before are ignored from now on."""
     op = state.last_op + 1
     return replace(state, op=op, last_op=op), op
 
 
 def then(step: Step, following: Callable[[State], Step]) -> Step:
-    """Go on from a step's state, keeping its commands in front."""
+    """Continue from a step's state; its commands come first."""
     state, commands = step
     state, more = following(state)
     return state, commands + more

@@ -214,11 +214,11 @@ class Monitor(Watcher):
         member = world.members[who]
         state = member.state
         self.rebalances += state.phase is Phase.READING and before.phase is not Phase.READING
-        if len(member.running) > MAX_UNDER_WAY or len(state.queued_commits) > MAX_COMMITS:
+        if len(member.running) > MAX_UNDER_WAY or len(state.commits.queued) > MAX_COMMITS:
             raise InvariantViolation(
                 "I14",
                 f"{who} piles up work: {len(member.running)} "
-                f"operations, {len(state.queued_commits)} commits",
+                f"operations, {len(state.commits.queued)} commits",
             )
         if isinstance(event, events.PositionsCollected):
             self._collected(who, event)
@@ -286,7 +286,7 @@ class Monitor(Watcher):
         """
         outcome = event.outcome
         # The machine ignores the result of an operation that it no longer awaits.
-        awaited = event.op in (before.op, before.running_commit and before.running_commit.op)
+        awaited = event.op in (before.op, before.commits.running and before.commits.running.op)
         if not awaited:
             return
         refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)

@@ -275,7 +275,11 @@ def _jvm_joins(stage: Stage) -> None:
 
 
 @_story(
-    "a JVM peer has given up", "member.peers.look", members=3, jvm=frozenset({1}), backoff_s=0.5
+    "a JVM peer has given up",
+    "member.peers.look_for_idle_peers",
+    members=3,
+    jvm=frozenset({1}),
+    backoff_s=0.5,
 )
 def _jvm_gives_up(stage: Stage) -> None:
     """Idle, it keeps its share from everybody: it is named, and the next change wakes it."""

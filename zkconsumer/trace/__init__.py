@@ -32,7 +32,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
 from zkconsumer.protocol.model import TopicPartition
 
-VERSION = 1
+VERSION = 2
 
 DIGEST_LENGTH = 16
 """Hexadecimal digits of a state's digest: enough to tell states apart, not to prove anything."""
