@@ -92,10 +92,94 @@ def lane_of(node_id: str, fixtures: Collection[str]) -> Lane:
 
 
 # Seconds for which a run explores seeds of the simulator that no run has explored before.
-FRESH_SEEDS_S = {Lane.QUICK: 5.0, Lane.NORMAL: 15.0, Lane.ALL: 120.0}
+FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 10.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
 STARTS_PROCESSES = "Its tests start a process each, which takes a second."
+
+
+def _later(why: str, *where: str) -> tuple[Rule, ...]:
+    """Rules that put single tests into the lane `all`, for one reason."""
+    return tuple(Rule(Lane.ALL, one, why) for one in where)
+
+
+SINGLE_TESTS = (
+    *_later(
+        "Takes 10 s or more. tests/faults and tests/integration check the same recovery after a "
+        "shorter outage.",
+        "tests/faults/test_connections.py::test_a_slow_server",
+        "tests/faults/test_ensembles.py::test_all_servers_restart",
+        "tests/faults/test_tampering.py::test_no_space_is_left",
+        "tests/integration/test_restarts.py::test_the_leader_of_an_ensemble_is_frozen",
+        "tests/spark/test_reading.py::test_brokers_that_go_and_come",
+        "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
+    ),
+    *_later(
+        "Takes 5 to 18 s, most of which a query waits. tests/spark/test_group.py and "
+        "test_batch.py meet the same cases in one batch.",
+        "tests/spark/test_direct.py::test_a_beginning_that_is_none[options2-SparkSourceError]",
+        "tests/spark/test_direct.py::test_messages_that_are_gone_end_the_query_or_are_passed_over",
+        "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_go_on",
+        "tests/spark/test_tables.py::test_available_now",
+    ),
+    *_later(
+        "Takes 5 to 10 s. The simulator runs commits to Kafka, and a listener with a grace of 1 s, "
+        "in each run.",
+        "tests/integration/test_kafka_offsets.py::test_a_commit_follows_the_coordinator",
+        "tests/sim/test_listener.py::test_no_invariant_is_broken[0.0]",
+    ),
+    *_later(
+        "Takes 11 s. test_a_consumer_id_that_becomes_free_is_taken_over meets the same znode.",
+        "tests/consumer/test_bad_input.py::test_a_taken_consumer_id_is_an_error_in_time",
+    ),
+    *_later(
+        "The other of the two protocols runs in the normal lane, and the simulator runs both.",
+        "tests/integration/test_membership.py::test_a_member_joins[eager]",
+        "tests/integration/test_membership.py::test_a_member_leaves[eager]",
+    ),
+    *_later(
+        "Takes 10 s. tests/sim/test_kafka_offsets.py commits to Kafka with lost replies.",
+        "tests/integration/test_kafka_offsets.py::test_a_commit_outlasts_a_restart",
+    ),
+    *_later(
+        "tests/brokers/test_formats.py reads such topics by the same fetcher.",
+        "tests/brokers/test_spark_reading.py::test_compacted_topics",
+    ),
+    *_later(
+        "The same test runs in the normal lane with another parameter.",
+        "tests/consumer/test_timeouts.py::test_a_poll_returns_in_time_while_its_broker_is_silent[0]",
+        "tests/consumer/test_stream_pause_seek.py::"
+        "test_seeking_and_pausing_under_load_keep_every_partition_in_order[kafka]",
+        "tests/faults/test_connections.py::test_one_direction_is_lost[requests]",
+        "tests/faults/test_tampering.py::test_the_wall_clock_is_set[back]",
+        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[2]",
+        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[9]",
+        "tests/security/test_tools.py::test_changing[sasl]",
+        "tests/security/test_tools.py::test_reading[sasl]",
+        "tests/security/test_tools.py::test_a_stranger[sasl]",
+    ),
+    *_later(
+        "Runs in tests/integration, too, with the same release of the broker.",
+        "tests/brokers/test_groups.py::test_partitions_are_added[3.9.1]",
+        "tests/brokers/test_groups.py::test_the_broker_restarts[3.9.1]",
+        "tests/brokers/test_groups.py::test_two_members_share_and_hand_over[3.9.1]",
+    ),
+    *_later(
+        "Checks the sandbox, which is a tool for development; test_life starts and stops it.",
+        "tests/sandbox/test_cli.py::test_half_a_sandbox",
+        "tests/sandbox/test_cli.py::test_the_zookeeper_release_is_kept",
+        "tests/sandbox/test_servers.py::test_sandbox_leaves_nothing",
+        "tests/sandbox/test_topics.py::test_no_zookeeper",
+    ),
+    *_later(
+        "Takes 7 s. test_a_run plays the whole demonstration, and the other cases end it early.",
+        "tests/cli/test_demo.py::test_ctrl_c[m2 is killed]",
+    ),
+    *_later(
+        "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time uses old brokers, too.",
+        "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
+    ),
+)
 
 RULES: tuple[Rule, ...] = (
     # ---- not quick, although no fixture says so -------------------------------------------------
@@ -127,6 +211,10 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/security/test_tools.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/sim/test_replicas_like_real.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_tools_connection.py", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/zk/test_observer.py", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/spark/test_finishing.py::test_a_refused_commit", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/spark/test_tables.py::test_zookeeper_restarts", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/consumer/test_bad_input.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_pipeline.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_pickling.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
@@ -192,7 +280,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
-        "20 s. test_a_run_without_its_share_may_go_on waits for the same share.",
+        "20 s. A query waits for partitions that another client owns.",
     ),
     Rule(
         Lane.ALL,
@@ -261,24 +349,18 @@ RULES: tuple[Rule, ...] = (
         "The other codecs of each release; test_every_codec_in_every_format reads all codecs.",
         ("gzip", "lz4"),
     ),
-    Rule(
-        Lane.ALL,
-        "tests/brokers/test_spark_reading.py::test_compacted_topics",
-        "test_formats.py::test_compacted_topics reads such topics by the same fetcher.",
-        ("gzip",),
-    ),
     # ---- ZooKeeper ------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_sessions.py",
-        "Sessions take seconds to expire. The default release and the oldest one stay.",
-        ("[3.9.6]", "[container]"),
+        "Sessions take seconds to expire. The default release and the simulated server stay.",
+        ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_zookeeper_contract.py::test_a_silent_session_expires",
-        "Sessions take seconds to expire. The default release and the oldest one stay.",
-        ("[3.9.6]", "[container]"),
+        "Sessions take seconds to expire. The default release and the simulated server stay.",
+        ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
         Lane.ALL,
@@ -312,6 +394,7 @@ RULES: tuple[Rule, ...] = (
         "Faults drawn at random for 45 s; each of them has a test of its own in tests/faults and "
         "tests/integration.",
     ),
+    *SINGLE_TESTS,
 )
 
 
@@ -332,9 +415,8 @@ def table() -> str:
     ]
     for rule in RULES:
         if rule.lane is Lane.ALL:
-            cases = [*rule.only] or [f"not {word}" for word in rule.but] or ["all"]
-            shown = ", ".join(word.strip("[]") for word in cases).replace("not [", "not ")
-            lines.append(
-                f"| `{rule.where.removeprefix('tests/').rstrip('[')}` | {shown} | {rule.why} |"
-            )
+            words = [*rule.only] or [f"not {word}" for word in rule.but] or ["all"]
+            cases = ", ".join(words).replace("[", "").replace("]", "")
+            where = rule.where.removeprefix("tests/").removesuffix("[")
+            lines.append(f"| `{where}` | {cases} | {rule.why} |")
     return "\n".join(lines)

@@ -66,7 +66,7 @@ def test_what_comes_with_each_back_off_is_logged_once_in_a_while(
     assert len(told.write(kind, "t-1")) == 1  # another subject
     told.now = 5.0 + LOG_AGAIN_S
     (line,) = told.write(kind, "t-0")
-    assert "and 9 times since" in line
+    assert "and 9 more since" in line
     assert told.write(kind, "t-0") == []
 
 
