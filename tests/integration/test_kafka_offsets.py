@@ -249,7 +249,7 @@ def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> No
     one.read(3 * MESSAGES)
     with (
         new_style_member(cluster.zookeeper_connect, group.name, group.topic),
-        pytest.raises(CommitError, match=r"of the new kind.*another group\.id"),
+        pytest.raises(CommitError, match=r"a new consumer.*another group\.id"),
     ):
         one.connector.commit_offsets()
     # It leaves, and the coordinator counts the group as empty.

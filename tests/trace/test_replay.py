@@ -119,7 +119,7 @@ def test_a_line_that_is_missing_is_noticed(lines: list[str]) -> None:
 
 def test_a_trace_without_its_beginning(lines: list[str]) -> None:
     """Without the line that says how the member was set up nothing can be checked."""
-    with pytest.raises(TraceError, match="nothing says how 'g_0' was set up"):
+    with pytest.raises(TraceError, match="the settings of member 'g_0' are missing"):
         check(lines[1:], name="it")
 
 

@@ -1,1 +1,1 @@
-"""The brokers' side: which settings a cluster needs, and fetching from it."""
+"""The brokers: client settings, fetching messages, logs, and offsets that Kafka stores."""

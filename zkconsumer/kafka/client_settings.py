@@ -1,6 +1,5 @@
-"""The old consumer's properties in librdkafka's words.
-
-From the brokers registered in ZooKeeper to the settings with which librdkafka reaches them.
+"""librdkafka's settings, made from the old consumer's properties and from the registered
+brokers.
 """
 
 from __future__ import annotations
@@ -15,50 +14,50 @@ from zkconsumer.protocol.payloads import Broker
 
 Settings = dict[str, str | int | bool]
 
-# Messages fetched ahead: librdkafka's second limit, after which it stops asking for more until the
-# stream takes some; over all partitions of the stream, whose queue is one, though its own words are
-# "per partition". It keeps its bookkeeping (about 150 bytes a message, which the limit in bytes
-# does not count) in bounds for tiny messages. At two million a second, the most that was seen, it
-# lasts 10 ms.
+# Maximum number of prefetched messages; at the limit librdkafka stops fetching until the stream has
+# taken some. librdkafka documents it as "per partition", but a stream has one queue for all its
+# partitions. The limit bounds librdkafka's overhead for tiny messages: about 150 bytes per message,
+# which the limit in bytes does not count. At two million messages a second, the highest measured
+# rate, 20,000 messages last 10 ms.
 QUEUED_MESSAGES: Final = 20_000
 
-# A full queue is looked at again after so long (unit: ms). librdkafka's own second would starve a
-# fast reader of a bounded queue, and one of two million a second waits for 5 ms, too; each look
-# costs, while the user does not read: 1 % of a CPU at 3 ms, 3 % at 1 ms.
+# Milliseconds after which librdkafka checks a full queue again. Its own default of one second would
+# starve a fast reader; at two million messages a second even 5 ms is too long. While the user does
+# not read, the checks cost 1 % of a CPU at 3 ms, and 3 % at 1 ms.
 QUEUE_BACKOFF_MS: Final = 3
 
-# Longest response a broker may send before the connection is given up, in bytes. Up to 0.10.0 a
-# fetch has no limit over all partitions: it brings up to `fetch.message.max.bytes` for each of
-# them, and librdkafka's own 100 MB would break on the 101st partition.
+# Maximum number of bytes of a broker's response; for a longer one librdkafka closes the connection.
+# Up to 0.10.0 a response contains up to `fetch.message.max.bytes` for each partition, without a
+# total limit, so librdkafka's default of 100 MB would fail at the 101st partition.
 RECEIVE_BYTES: Final = 1_000_000_000
 
-# The old default of `socket.receive.buffer.bytes`. Fixed at that, the buffer costs a quarter more
-# CPU per message of 1 KB than the system's own, which grows with the flow; so the default means
-# the system's own here, and any other value what it says.
+# The JVM's default of `socket.receive.buffer.bytes`. A buffer fixed at this size costs 25 % more
+# CPU per message of 1 KB than the system's own buffer, which grows as needed. So this value selects
+# the system's buffer, and every other value is used as it is.
 OLD_RECEIVE_BUFFER_BYTES: Final = 65_536
 
 
 def fetch_settings(config: ConsumerConfig) -> Settings:
-    """How one stream's consumer fetches, without the brokers' addresses.
+    """Return the settings with which one stream's consumer fetches, without the brokers' addresses.
 
-    Memory of a stream is bounded by two limits on what is fetched ahead, over all its partitions:
-    in bytes `queued.max.message.chunks` x `fetch.message.max.bytes` (default 2 MiB; one response
-    more may be under way), in messages `QUEUED_MESSAGES`. When either is reached fetching pauses
-    until the stream has taken some.
+    Two limits bound the memory of a stream. Both apply to everything prefetched for all its
+    partitions: `queued.max.message.chunks` x `fetch.message.max.bytes` bytes (default 2 MiB, plus
+    one response in flight), and `QUEUED_MESSAGES` messages. At either limit fetching pauses until
+    the stream has taken messages.
     """
     buffer = config.socket_receive_buffer_bytes
     ahead = max(1024, config.queued_max_message_chunks * config.fetch_message_max_bytes)
     return {
         "client.id": config.client_id,
-        # librdkafka wants a group; nothing is ever committed or joined under it.
+        # librdkafka requires a group; this client neither commits to it nor joins it.
         "group.id": config.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
-        # The policy is ours, so that the position it leads to is known and can be committed.
+        # zkconsumer resets the offset itself, so that it knows the new position and can commit it.
         "auto.offset.reset": "error",
-        # What the JVM's fetch (version 3) gets: everything up to the high watermark, of aborted
-        # transactions and of those under way too.
+        # As the JVM's fetch (version 3): everything up to the high watermark, including aborted and
+        # open transactions.
         "isolation.level": "read_uncommitted",
         "check.crcs": True,
         "socket.timeout.ms": _within(10, _ms(config.socket_timeout_s), 300_000),
@@ -77,9 +76,9 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "queued.min.messages": QUEUED_MESSAGES,
         "queued.max.messages.kbytes": _within(1, ahead // 1024, 2_097_151),
         "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
-        # A dead broker is tried again at least so often: it must not be longer away than it is.
+        # Reconnect within 1 s, so that a restarted broker is used soon.
         "reconnect.backoff.max.ms": 1000,
-        # librdkafka's own lines on stderr: only what is critical; errors come as events.
+        # librdkafka prints only critical lines to stderr; errors arrive as events.
         "log_level": 2,
     }
 
@@ -89,7 +88,7 @@ def _ms(seconds: float) -> int:
 
 
 def _within(lowest: int, value: int, highest: int) -> int:
-    """Kafka's value within librdkafka's range, which is narrower for some properties."""
+    """Limit Kafka's value to librdkafka's range, which for some properties is narrower."""
     return max(lowest, min(value, highest))
 
 
@@ -98,25 +97,25 @@ def _within(lowest: int, value: int, highest: int) -> int:
 
 PLAINTEXT: Final = "PLAINTEXT://"
 
-# Version of the registration -> the release whose protocol is spoken without asking. Brokers before
-# 0.10 close the connection when they are asked which versions they know (KIP-35), so they must not
-# be asked. Registrations from version 3 on come from 0.10 and later, which answer.
+# Version of the registration -> the release whose protocol is used without a version request.
+# Brokers before 0.10 close the connection when a client asks for their API versions (KIP-35).
+# Registrations of version 3 and later come from brokers 0.10 and later, which answer the request.
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
 
 def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
-    """librdkafka's `bootstrap.servers` and protocol settings for a cluster.
+    """Return librdkafka's `bootstrap.servers` and protocol settings for a cluster.
 
-    The oldest broker decides the protocol: newer ones still speak it, and a rolling upgrade has
-    both. Brokers without a PLAINTEXT endpoint are left out; the JVM (`kafka.cluster.Broker`, 0.9
-    to 1.1) refuses the whole cluster for one of them. Raises FetchError when no broker has one;
-    an empty `brokers` is the caller's waiting state and gives no servers.
+    The oldest broker decides the protocol: newer brokers still support it, and a rolling upgrade
+    has both. Brokers without a PLAINTEXT endpoint are ignored; the JVM (`kafka.cluster.Broker`, 0.9
+    to 1.1) rejects the whole cluster if it has such a broker. Raises FetchError if no broker has a
+    PLAINTEXT endpoint. An empty `brokers` gives no servers: the caller waits for brokers.
     """
     found = servers(brokers)
     if brokers and not found:
         offered = ", ".join(end for one in brokers for end in one.endpoints) or "none"
         raise FetchError(
-            "no broker has a PLAINTEXT endpoint, and the old consumer speaks nothing else",
+            "no broker has a PLAINTEXT endpoint, and the old consumer supports no other protocol",
             where=f"{BROKER_IDS}; offered: {offered}",
             remedy="add a PLAINTEXT listener to the brokers",
         )
@@ -131,17 +130,19 @@ def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
 
 
 def servers(brokers: Iterable[Broker]) -> list[str]:
-    """The `host:port` of all PLAINTEXT endpoints, each once, in their order."""
+    """Return the `host:port` of all PLAINTEXT endpoints, each once, in their order."""
     return list(dict.fromkeys(server for one in brokers for server in _plaintext(one)))
 
 
 def _plaintext(broker: Broker) -> Iterator[str]:
-    """The `host:port` of each PLAINTEXT endpoint; of `host` and `port` where none is listed."""
+    """Yield the `host:port` of each PLAINTEXT endpoint, or `host` and `port` if no endpoint is
+    listed.
+    """
     listed = [end.removeprefix(PLAINTEXT) for end in broker.endpoints if end.startswith(PLAINTEXT)]
     if listed:
         yield from listed
     elif broker.host and broker.port > 0:
-        # Version 1 has nothing else; later ones fill these from their first PLAINTEXT endpoint,
-        # also when the listener has another name (KIP-103).
+        # Version 1 has only these fields. Later versions fill them from their first PLAINTEXT
+        # endpoint, even if its listener has another name (KIP-103).
         host = f"[{broker.host}]" if ":" in broker.host else broker.host
         yield f"{host}:{broker.port}"

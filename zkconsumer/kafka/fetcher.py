@@ -1,9 +1,9 @@
-"""Fetching for one stream, over confluent-kafka.
+"""Fetch messages for one stream, over confluent-kafka.
 
-A fetcher belongs to one thread at a time: from confluent-kafka 2.16 on every call from another
-thread waits while one is inside `consume`. So nothing here takes a lock, and no call blocks longer
-than the time it is given. A question for offsets may take seconds, so it goes to a `Resolver`,
-which asks the brokers with a client and on a thread of its own.
+A fetcher belongs to one thread at a time: from confluent-kafka 2.16 on, a call from another thread
+waits while one thread is inside `consume`. So this module takes no lock around a fetcher, and no
+call blocks longer than its time limit. Looking up offsets may take seconds, so a `Resolver` does it
+with its own client and thread.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import TopicPartition
 
-# Looking up a topic before its first fetch spares librdkafka's one-second metadata timer. A broker
-# that does not answer within this many seconds costs that second, nothing else.
+# Seconds to wait for the lookup of a topic before its first fetch. The lookup avoids a wait of one
+# second for librdkafka's metadata timer. If the broker does not answer in time, the first fetch
+# waits for that timer.
 LOOKUP_S: Final = 0.5
 
-# Longest time for each of a resolver's requests to one broker (unit: seconds). No stream waits for
-# the answer without looking at other things meanwhile. A broker that does not answer in time is
-# asked again after `refresh.leader.backoff.ms`.
+# Time limit in seconds of each of a resolver's requests to one broker. A broker that does not
+# answer in time is asked again after `refresh.leader.backoff.ms`. No stream blocks while it waits.
 RESOLVE_S: Final = 2.0
 
-# A resolver keeps its client for so long after the last question (unit: seconds): a failed question
-# is asked again soon, and a stream with nothing to ask should not pay for a second client.
+# Seconds for which a resolver keeps its client after the last lookup: long enough for the retry of
+# a failed lookup, and short because a stream without lookups should not pay for a second client.
 LINGER_S: Final = 1.0
 
-# librdkafka 2.16 may be left without any broker, for ever: one that has just started names none in
-# its first answer (0.8, 0.9), and the last that was known is then struck off; of a broker of 0.10.2
-# it was seen to get metadata and to fetch no more. So this many seconds after all brokers were down
-# a fetcher is lost, whatever it is told. Another one costs some milliseconds.
+# Seconds after which a fetcher counts as lost once all brokers were down, even if some are up
+# again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no
+# brokers in its first metadata, and librdkafka then forgets the last known one. With a broker of
+# 0.10.2 it was seen to get metadata but fetch nothing. A new fetcher costs some milliseconds.
 LOST_S: Final = 5.0
 
-# One report per kind of error and this many seconds; librdkafka repeats "connection refused"
-# twenty times a second for as long as a broker is away.
+# Seconds between two reports of one kind of error; librdkafka repeats "connection refused" twenty
+# times a second while a broker is down.
 QUIET_S: Final = 5.0
 
 _OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
-# What waiting does not mend. Everything else (no leader, no connection, unknown partition, a full
-# broker) librdkafka retries by itself, and so did the JVM's leader finder, without end.
+# Errors that no retry can solve. librdkafka retries all others without a limit (no leader, no
+# connection, unknown partition, a full broker); so does the JVM's leader finder.
 _PERMANENT: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -82,10 +82,10 @@ _error: Final[Callable[[Message], KafkaError | None]] = Message.error
 
 
 def descriptors_error() -> str:
-    """Return why the process can open no file or socket; empty if it can.
+    """Return why the process cannot open a file or socket; empty if it can.
 
-    librdkafka does not tell: its sockets fail as if no broker could be reached, or its metadata are
-    missing, which looks like an unknown partition.
+    librdkafka does not report it. Its sockets fail as if no broker could be reached, or its
+    metadata are missing, which looks like an unknown partition.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -100,7 +100,7 @@ def descriptors_error() -> str:
 
 
 def new_client(settings: Settings | dict[str, Any]) -> Consumer:
-    """Make a broker client; raises FetchError, which says so where file descriptors ran out."""
+    """Make a broker client, or raise FetchError; the error says if no file descriptor is left."""
     try:
         return Consumer(settings)
     except KafkaException as error:
@@ -108,12 +108,12 @@ def new_client(settings: Settings | dict[str, Any]) -> Consumer:
         raise FetchError(
             f"no broker client can be made: {descriptors_error() or why}",
             where=str(settings.get("bootstrap.servers", "")),
-            remedy="mend that and ask again",
+            remedy="solve this problem and retry",
         ) from error
 
 
 class Reset(Enum):
-    """`auto.offset.reset`; the values are the JVM's words, `spec` is ListOffsets' special time."""
+    """`auto.offset.reset`; the values are the JVM's, `spec` is the special time of ListOffsets."""
 
     SMALLEST = "smallest"
     LARGEST = "largest"
@@ -124,17 +124,17 @@ class Reset(Enum):
 
 
 class FaultKind(Enum):
-    OUT_OF_RANGE = "the position is not in the log; nothing more comes until it is assigned anew"
-    TRUNCATED = "the log was cut behind us; nothing more comes until it is assigned anew"
-    PERMANENT = "waiting does not mend it"
-    PASSING = "retried; already rate-limited"
-    LOST = "all brokers have been down; this fetcher may never reach one again, another one may"
-    END = "all was fetched up to `offset`, the log's end; told only with `enable.partition.eof`"
+    OUT_OF_RANGE = "the position is not in the log; the partition must be assigned again"
+    TRUNCATED = "the log was truncated below the position; the partition must be assigned again"
+    PERMANENT = "no retry can solve it"
+    PASSING = "is retried; already rate-limited"
+    LOST = "all brokers have been down; this fetcher may never reconnect, a new one may"
+    END = "everything up to `offset`, the log's end, was fetched; needs `enable.partition.eof`"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that went wrong, or END; `tp` is None when it concerns the brokers as a whole."""
+    """An error, or END; `tp` is None if it concerns the brokers as a whole."""
 
     kind: FaultKind
     tp: TopicPartition | None
@@ -143,48 +143,51 @@ class Fault:
 
 
 Answers = dict[TopicPartition, int | str]
-"""An offset for each partition, or the reason why the brokers did not give one."""
+"""The offset of each partition, or the reason why it could not be looked up."""
 
 
 class Fetcher(Protocol):
-    """What a stream needs: messages of partitions, of whatever topics, from given positions."""
+    """What a stream needs: the messages of any partitions, from given offsets."""
 
     @property
     def faults(self) -> deque[Fault]:
-        """What went wrong and was not yet taken; the stream pops from the left."""
+        """Faults that the stream has not taken yet; it pops them from the left."""
 
     @property
     def wait_s(self) -> float:
-        """How long a broker may hold back the answer to a fetch, in seconds."""
+        """The longest time in seconds for which a broker may delay its response to a fetch."""
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
-        """Fetch these partitions too, each from its offset; none may be assigned already.
+        """Also fetch these partitions, each from its offset; none of them may be assigned already.
 
-        Blocks for at most `timeout_s`. If the brokers do not answer in that time, the partitions
-        are assigned all the same, and their first messages may come up to a second later.
+        Blocks for at most `timeout_s` seconds. If the brokers do not answer in that time, the
+        partitions are assigned anyway, and their first messages may arrive up to a second later.
         """
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop fetching; no later `consume` returns a message of these. Unknown ones: nothing."""
+        """Stop fetching these partitions; no later `consume` returns their messages.
+
+        Partitions that are not assigned are ignored.
+        """
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        """What there is, at once; when there is nothing, the first that comes within `timeout_s`.
+        """Return the available messages at once, or else the first that arrives within `timeout_s`.
 
-        In order per partition. What stands behind a fault comes with the next call.
+        Messages of a partition are in order. Messages after a fault are returned by the next call.
         """
 
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
-        """Ask for the first or the next offset of each partition's log; returns at once.
+        """Look up the first or the next offset of each partition's log; returns at once.
 
-        Any thread may complete the future. It holds an exception, a FetchError, only if no broker
-        client can be made, or no file descriptor is left.
+        Any thread may complete the future. Its exception is a FetchError, and only if no broker
+        client can be made or no file descriptor is left.
         """
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends of their logs, as far as what was fetched has told of them; asks nobody."""
+        """Return the ends of the logs that past fetches have reported; sends no request."""
 
     def close(self) -> None:
-        """Let everything go. Twice does nothing."""
+        """Close the clients; may be called more than once."""
 
 
 class KafkaFetcher:
@@ -197,10 +200,10 @@ class KafkaFetcher:
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
-        # kind of error -> (when it may be reported again, how often it was swallowed until then)
+        # kind of error -> (when it may be reported again, number of errors not reported since)
         self._reported: dict[int, tuple[float, int]] = {}
         self._consumer = new_client({**settings, "error_cb": self._on_error})
-        # When it counts as lost, after all brokers have been down; None while they have not.
+        # When this fetcher counts as lost; None while not all brokers have been down.
         self._lost_at: float | None = None
         self._closed = False
 
@@ -214,7 +217,7 @@ class KafkaFetcher:
         self._consumer.incremental_assign([Raw(*tp, offset) for tp, offset in offsets.items()])
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        # librdkafka refuses the whole list for one partition that is not assigned.
+        # librdkafka rejects the whole list if one of its partitions is not assigned.
         gone = self._assigned.intersection(tps)
         if not gone:
             return
@@ -225,8 +228,8 @@ class KafkaFetcher:
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         messages, self._backlog = self._backlog, []
         if not messages:
-            # Not one call with a timeout: librdkafka would hold messages back until it has
-            # `max_messages` of them, or the time is over, and it would gather megabytes.
+            # Not one call with a time limit: librdkafka would wait until it has `max_messages`
+            # messages or the time is over, and would collect megabytes.
             messages = self._consumer.consume(max_messages, 0)
         if not messages:
             messages = self._consumer.consume(1, timeout_s)
@@ -247,7 +250,7 @@ class KafkaFetcher:
         found = {}
         for tp in tps:
             if tp in self._assigned:
-                with suppress(KafkaException):  # it has not heard of the partition yet
+                with suppress(KafkaException):  # librdkafka does not know the partition yet
                     marks = self._consumer.get_watermark_offsets(Raw(*tp), cached=True)
                     found[tp] = -1 if marks is None else marks[1]
         return {tp: end for tp, end in found.items() if end >= 0}
@@ -259,10 +262,10 @@ class KafkaFetcher:
             self._consumer.close()
 
     def _look_up(self, tps: Collection[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """Make librdkafka know these partitions; the answer are those without a leader.
+        """Make librdkafka load the metadata of these partitions; return those without a leader.
 
-        By itself it asks the brokers once in five minutes, and until then every request for a
-        partition that was added meanwhile fails. Those it knows cost nothing.
+        By itself it loads metadata every five minutes, and until then every request for a newly
+        assigned partition fails. Known partitions cost nothing.
         """
         topics = {tp.topic for tp in tps if tp not in self._known}
         if not topics:
@@ -270,14 +273,16 @@ class KafkaFetcher:
         try:
             self._known.update(_leaders(self._consumer, topics, timeout_s))
         except KafkaException as error:
-            # librdkafka looks up again by itself after a look-up that a short limit ended.
+            # After a lookup that ended at a short limit, librdkafka repeats it by itself.
             if timeout_s >= LOOKUP_S or error.args[0].code() != KafkaError._TIMED_OUT:
                 self._passing(error.args[0], None)
             return []
         return [tp for tp in tps if tp not in self._known]
 
     def _up_to_error(self, messages: list[Message]) -> list[Message]:
-        """The messages before the first error; or, when it comes first, none, and its fault."""
+        """Return the messages before the first error; if the error is first, none, and add its
+        fault.
+        """
         first = next(i for i, one in enumerate(messages) if one.error() is not None)
         if first:
             self._backlog = messages[first:]
@@ -300,7 +305,7 @@ class KafkaFetcher:
         return []
 
     def _on_error(self, error: KafkaError) -> None:
-        # Called by librdkafka within `consume`, so on the owning thread.
+        # librdkafka calls it within `consume`, so on the owning thread.
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
             self._lost_at = time.monotonic() + LOST_S
         if error.code() in _PERMANENT:
@@ -318,7 +323,7 @@ class KafkaFetcher:
         if text := descriptors_error():
             self.faults.append(Fault(FaultKind.PERMANENT, None, text))
             return
-        more = f" ({swallowed} more like it)" if swallowed else ""
+        more = f" ({swallowed} more such errors)" if swallowed else ""
         self.faults.append(Fault(FaultKind.PASSING, tp, f"{error.str()}{more}"))
 
 
@@ -326,11 +331,11 @@ _Question = tuple[list[TopicPartition], Reset, Future[Answers]]
 
 
 class Resolver:
-    """Asks brokers for the ends of logs, with a client and on a thread of its own.
+    """Looks up the ends of logs, with its own client and thread.
 
-    Both exist only while there are questions, and `LINGER_S` longer. Questions that wait are asked
-    together. Each broker is asked apart, so that one that is silent delays the others' answers but
-    does not spoil them.
+    Both exist only while there are lookups, and `LINGER_S` seconds longer. Waiting lookups are sent
+    together. Each broker gets its own request, so a silent broker delays the other results but does
+    not make them fail.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -346,14 +351,14 @@ class Resolver:
         with self._changed:
             self._waiting.append((list(tps), reset, answer))
             if self._thread is None:
-                # A daemon: it must not keep the process from ending while a broker is silent.
+                # A daemon: while a broker is silent, it must not prevent the process from ending.
                 self._thread = threading.Thread(target=self._run, name="resolver", daemon=True)
                 self._thread.start()
             self._changed.notify()
         return answer
 
     def close(self) -> None:
-        """End the thread soon; returns at once. Questions under way get an answer all the same."""
+        """End the thread soon; returns at once. Running lookups are still completed."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -365,7 +370,7 @@ class Resolver:
                 try:
                     client = client or new_client(dict(self._settings))
                     self._answer(client, batch)
-                except Exception as error:  # noqa: BLE001  # raised by the streams that ask
+                except Exception as error:  # noqa: BLE001  # the calling streams raise it
                     for _, _, answer in batch:
                         if not answer.done():
                             answer.set_exception(error)
@@ -382,7 +387,9 @@ class Resolver:
                     answer.set_result({tp: found[tp] for tp in tps})
 
     def _next(self) -> list[_Question]:
-        """Return the questions that wait; none after a while without any, which ends the thread."""
+        """Return the waiting lookups; none after `LINGER_S` seconds without one, which ends the
+        thread.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, LINGER_S)
             batch, self._waiting = self._waiting, []
@@ -398,12 +405,12 @@ def _log_ends(client: Consumer, tps: Sequence[TopicPartition], reset: Reset) -> 
     except KafkaException as error:
         if text := descriptors_error():
             where = ", ".join(map(str, tps[:10]))
-            raise FetchError(text, where=where, remedy="then ask again") from error
+            raise FetchError(text, where=where, remedy="then retry") from error
         return dict.fromkeys(tps, str(error.args[0].str()))
     answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
     for leader in sorted(set(leaders.values())):
-        # The special times -1 and -2 give the log's ends exactly, on every release since 0.8.2;
-        # real times would be answered per segment before 0.10.1.
+        # The special times -1 and -2 return the exact ends of the log in every release since 0.8.2.
+        # For other times, brokers before 0.10.1 return the start of a segment.
         wanted = [Raw(*tp, reset.spec) for tp in tps if leaders.get(tp) == leader]
         if not wanted:
             continue
@@ -423,8 +430,8 @@ def _leaders(
 ) -> dict[TopicPartition, int]:
     """Return the leader's broker id of each partition that has one; raises KafkaException.
 
-    Several topics are looked up with all that there are, in one request: one by one, each may take
-    its time-out.
+    Several topics are looked up with one request for all topics of the cluster: with one request
+    per topic, each may take the whole time-out.
     """
     only = {"topic": min(topics)} if len(topics) == 1 else {}
     found = client.list_topics(**only, timeout=timeout_s).topics
@@ -437,7 +444,7 @@ def _leaders(
 
 
 def _tp(message: Message) -> TopicPartition | None:
-    """What a message is of; an error may be of no partition."""
+    """Return the partition of a message; None for an error that concerns no partition."""
     topic, number = message.topic(), message.partition()
     if topic is None or number is None or number < 0:
         return None
@@ -449,4 +456,4 @@ def _tp_of(raw: Raw) -> TopicPartition:
 
 
 def _why(error: KafkaError | None) -> str:
-    return error.str() if error is not None else "the broker named no offset"
+    return error.str() if error is not None else "the broker returned no offset"

@@ -1,13 +1,15 @@
-"""What brokers say of partitions, for tools: where logs begin and end, and a group's offsets there.
+"""What brokers report about partitions, for tools: the ends of logs, and a group's offsets in
+Kafka.
 
-Every function opens a client of its own, asks for all partitions at once, and closes it; who asks
-again and again keeps a `LogClient`. What could not be had is a sentence in place of the figure, so
-that one bad broker does not hide the others.
+Every function opens a client, requests all partitions together, and closes the client; a
+caller with many requests keeps a `LogClient`. If a value cannot be read, the result contains
+a sentence with the reason instead, so that one bad broker does not hide the other values.
 
-Nothing here makes anything: partitions are looked up in the metadata of the whole cluster, because
-a broker before 0.11 creates a topic that it is asked about by name; and a group's offsets are asked
-for only where their topic exists, since looking for the group's coordinator creates it. A consumer
-of librdkafka looks for its coordinator as soon as it is made, so logs are asked for without one.
+No function creates anything. Partitions are looked up in the metadata of the whole cluster,
+because a broker before 0.11 creates a topic that a client names. A group's offsets are read
+only if the topic __consumer_offsets exists, because finding the group's coordinator creates
+that topic. librdkafka's consumer looks for its coordinator as soon as it is made, so the
+ends of logs are read without a consumer.
 """
 
 from __future__ import annotations
@@ -37,41 +39,44 @@ NO_BROKER: Final = "no broker is registered in ZooKeeper"
 NO_TOPIC: Final = "the brokers do not know the partition"
 NO_LEADER: Final = "the partition has no leader"
 
-# The version of registrations of brokers that look up messages, not segments, by their time (0.10).
+# The lowest version of the registrations of brokers that find messages by time (0.10 and later);
+# older brokers only find segments.
 _TIMES_SINCE: Final = 3
 
-# librdkafka wants a group; nothing is ever committed or joined under it.
+# librdkafka requires a group; this client neither commits to it nor joins it.
 _NO_GROUP: Final = "zkconsumer"
 
-# What ListOffsets takes in place of a time.
+# The special times of ListOffsets.
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 
-# Partitions of one request: librdkafka looks for each answer in the list of all that was asked, so
-# that 10,000 at once take it half a second. Of 10,000 partitions, 250 at once cost the least.
+# Number of partitions in one request. librdkafka searches the list of all requested partitions for
+# each result, so 10,000 in one request take half a second. 250 was the fastest for 10,000.
 _AT_ONCE: Final = 250
 
-# Seconds that a leader has in any case, though the time is up.
+# Minimum time limit in seconds for each leader, even after the total limit.
 _LEAST_S: Final = 0.1
 
 
 class LogRange(NamedTuple):
-    """A partition's log: the first offset there is, and the one after the last."""
+    """The log of a partition: its first offset, and the offset after its last message."""
 
     start: int
     end: int
 
 
 def are_times_exact(brokers: Iterable[Broker]) -> bool:
-    """Whether `offsets_at` finds messages; brokers before 0.10 know the times of segments only."""
+    """Return whether `offsets_at` finds messages; brokers before 0.10 only have the times of
+    segments.
+    """
     return all(broker.version >= _TIMES_SINCE for broker in brokers)
 
 
 class LogClient:
-    """A client that is kept for many questions, of one thread at a time.
+    """A client for many requests, used by one thread at a time.
 
-    Leaders are looked up by `topics` only: who keeps a client calls it from time to time, and
-    whenever an answer was a sentence. Raises FetchError as `broker_settings`, and without brokers.
+    Only `topics` looks up the leaders: call it from time to time, and whenever a result is a
+    sentence. Raises FetchError without brokers, and as `broker_settings` does.
     """
 
     def __init__(self, brokers: Sequence[Broker], *, limit_s: float) -> None:
@@ -82,7 +87,9 @@ class LogClient:
         self._metadata: Any = None
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """The partitions of all topics, ascending. Raises FetchError when no broker answers."""
+        """Return the partitions of all topics, ascending. Raises FetchError if no broker
+        answers.
+        """
         try:
             asked = self._consumer or self._client
             self._metadata = asked.list_topics(timeout=self._limit_s)
@@ -91,26 +98,28 @@ class LogClient:
         return {name: tuple(sorted(one.partitions)) for name, one in self._metadata.topics.items()}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
-        """As `log_ends`."""
+        """Return the ends of the logs, as `log_ends` does."""
         starts, ends = self._ask(partitions, (_EARLIEST, _LATEST))
         return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """The first offset of each log, or why it is not known. See `latest`."""
+        """Return the first offset of each log, or why it is not known. See `latest` for the
+        cost.
+        """
         return self._ask_in_bulk(partitions, _EARLIEST)
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """The end of each log, or why it is not known.
+        """Return the end of each log, or why it is not known.
 
-        A tenth of the cost of `ends`, which makes several objects for each partition. The price is
-        a consumer, which looks for its group's coordinator: for clients that fetch in any case.
+        It costs a tenth of `ends`, which makes several objects for each partition. But it needs a
+        consumer, which looks for its group's coordinator; use it in clients that fetch anyway.
         """
         return self._ask_in_bulk(partitions, _LATEST)
 
     def at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | str | None]:
-        """As `offsets_at`."""
+        """Return offsets by time, as `offsets_at` does."""
         (answers,) = self._ask(partitions, (max(0, timestamp_ms),))
         return {
             tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()
@@ -119,9 +128,9 @@ class LogClient:
     def committed(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """As `committed_in_kafka`, at a fortieth of its time where there are many groups.
+        """Return offsets in Kafka as `committed_in_kafka` does, 40 times as fast for many groups.
 
-        Of brokers from 0.10 on (`are_times_exact`).
+        It needs brokers from 0.10 on (`are_times_exact`).
         """
         found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
         try:
@@ -142,14 +151,14 @@ class LogClient:
     def _ask_in_bulk(
         self, partitions: Collection[TopicPartition], at: int
     ) -> dict[TopicPartition, int | str]:
-        """ListOffsets for this special time, to one leader after the other.
+        """Request offsets for a special time, from one leader after the other.
 
-        A leader that is away uses up the time, and leaves a tenth of a second to each of the next.
+        A leader that is down may use up the time limit; then 0.1 s remains for each of the others.
         """
         if self._consumer is None:
             own = {"group.id": _NO_GROUP, "enable.auto.commit": False}
             self._consumer = Consumer({**self._settings, **own})
-            self._metadata = None  # the consumer knows only what it has asked for itself
+            self._metadata = None  # the consumer has no metadata yet
         try:
             found, by_leader = self._placed(partitions)
         except FetchError as error:
@@ -176,7 +185,9 @@ class LogClient:
     def _placed(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int | str], dict[int, list[TopicPartition]]]:
-        """Each partition's leader, or why it is not known; and the partitions of each leader."""
+        """Return each partition's leader, or why it is not known, and the partitions of each
+        leader.
+        """
         if self._metadata is None:
             self.topics()
         places = _leaders(self._metadata, partitions)
@@ -189,7 +200,9 @@ class LogClient:
     def _ask(
         self, partitions: Collection[TopicPartition], times: Sequence[int]
     ) -> list[dict[TopicPartition, int | str]]:
-        """Ask each leader for the offsets of the times; a dead leader hides no other."""
+        """Request the offsets of the given times from each leader; a failed leader does not
+        affect others.
+        """
         deadline = monotonic() + self._limit_s
         try:
             places, by_leader = self._placed(partitions)
@@ -221,10 +234,11 @@ def _range(start: int | str, end: int | str) -> LogRange | str:
 def log_ends(
     brokers: Sequence[Broker], partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, LogRange | str]:
-    """Where these logs begin and end now; in place of what cannot be known stands the reason.
+    """Return the first and the next offset of each log, or the reason why they are not known.
 
-    `limit_s`: seconds for all of it. The end is the high watermark, as the JVM's tools have it
-    (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the leader).
+    `limit_s` is the time limit in seconds for all partitions together. The end is the high
+    watermark, as in the JVM's tools (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the
+    leader).
     """
     try:
         return LogClient(brokers, limit_s=limit_s).ends(partitions)
@@ -239,10 +253,11 @@ def offsets_at(
     *,
     limit_s: float,
 ) -> dict[TopicPartition, int | str | None]:
-    """The first message of that time or later; None where there is none; else why it is not known.
+    """Return the offset of the first message at or after a time; None if there is none.
 
-    Where not `are_times_exact`, the answer is the first offset of the last segment that was not
-    written to since that time; None where there is no such segment; of a time to come, the end.
+    A text says why an offset is not known. Unless `are_times_exact`, the result is the first offset
+    of the last segment that was not modified since that time, or None if there is no such segment.
+    For a time in the future it is the end of the log.
     """
     try:
         return LogClient(brokers, limit_s=limit_s).at(partitions, timestamp_ms)
@@ -251,7 +266,7 @@ def offsets_at(
 
 
 def _spec(at: int) -> Any:
-    specs: Any = vars(admin)["OffsetSpec"]  # the client's own stubs leave it out
+    specs: Any = vars(admin)["OffsetSpec"]  # missing in confluent-kafka's type stubs
     named = {_LATEST: specs.latest, _EARLIEST: specs.earliest}
     return named[at]() if at in named else specs.for_timestamp(at)
 
@@ -288,10 +303,11 @@ def _leaders(
 def committed_in_kafka(
     brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    """What the group has committed in Kafka; None where nothing; else why it is not known.
+    """Return the offsets that a group has committed in Kafka; None if none; a text says why not
+    known.
 
-    As `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s`: seconds
-    for each question.
+    JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
+    the time limit of each request in seconds.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
     if not partitions:
@@ -333,7 +349,7 @@ def _settings(brokers: Sequence[Broker], limit_s: float) -> dict[str, Any]:
     return {
         **broker_settings(brokers),
         "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
-        # librdkafka's own lines on stderr: only what is critical; errors come as answers.
+        # librdkafka prints only critical lines to stderr; errors arrive as results.
         "log_level": 2,
         "error_cb": lambda error: None,
     }

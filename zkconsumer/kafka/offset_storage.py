@@ -1,9 +1,9 @@
-"""The group's offsets in Kafka (`offsets.storage=kafka`), over confluent-kafka.
+"""The group's offsets in Kafka (`offsets.storage=kafka`), read and committed over confluent-kafka.
 
-The coordinator of a group, in this module, is the broker that keeps its offsets. librdkafka looks
-it up and follows its moves; what the JVM waits for without end is bounded here: a request has
-`offsets.channel.socket.timeout.ms` in all, and the member's machine decides about another try.
-JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests of
+In this module, the coordinator of a group is the broker that stores its offsets. librdkafka finds
+it, and finds the new one if the offsets move. The JVM retries without a limit; here each request
+takes at most `offsets.channel.socket.timeout.ms` in all, and the member's state machine decides on
+a retry. JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests of
 `ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
 """
 
@@ -34,37 +34,40 @@ from zkconsumer.protocol.requests import (
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks for the answer to a commit; librdkafka gives it to its poll only.
+# Seconds between two polls for the reply to a commit; librdkafka delivers it only to a poll.
 TURN_S: Final = 0.01
 
-# Seconds that `stop` waits for a request under way; after that its thread ends by itself, within
-# the time that the request has.
+# Seconds that `stop` waits for a running request. After that the thread ends by itself, within the
+# time limit of the request.
 STOP_S: Final = 1.0
 
 _STRANGER = (
-    "a consumer of the new kind (Kafka 0.9 or later) is in the group of this name in the brokers, "
-    "which then take offsets from its like only; stop it, or give it another group.id"
+    "a new consumer (Kafka 0.9 or later) is a member of the group with this name, so the brokers"
+    " accept offsets only from members; stop it, or give it another group.id"
 )
 _FOR_GOOD: Final[Mapping[int, str]] = {
     KafkaError.UNKNOWN_MEMBER_ID: _STRANGER,
     KafkaError.ILLEGAL_GENERATION: _STRANGER,
     KafkaError.REBALANCE_IN_PROGRESS: _STRANGER,
     KafkaError.OFFSET_METADATA_TOO_LARGE: "shorten it; see offset.metadata.max.bytes of the broker",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or the partition does not exist any more",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or the partition no longer exists",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
-    KafkaError.INVALID_GROUP_ID: "the brokers refuse such a group.id",
-    KafkaError.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than a broker takes",
+    KafkaError.INVALID_GROUP_ID: "the brokers reject this group.id",
+    KafkaError.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than a broker accepts",
 }
-"""Errors of a commit that waiting does not mend, and what to do about them.
+"""Errors of a commit that no retry can solve, and what to do about them.
 
-The JVM retries all of these, but for too large metadata, which it counts as stored, and then
-returns from `commitOffsets` as if all were well.
+The JVM retries all of them except too large metadata. It treats that commit as stored, and
+`commitOffsets` returns without an error.
 """
 
 
 def channel_settings(config: ConsumerConfig) -> Settings:
-    """The settings of a consumer that commits and asks, and never subscribes; without addresses."""
+    """Return the settings of a client that commits and fetches offsets but never subscribes.
+
+    They contain no addresses of brokers.
+    """
     limit_ms = max(10, min(round(config.offsets_channel_socket_timeout_s * 1000), 300_000))
     return {
         "client.id": config.client_id,
@@ -72,19 +75,19 @@ def channel_settings(config: ConsumerConfig) -> Settings:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "socket.timeout.ms": limit_ms,
-        # So long librdkafka keeps a commit for a group whose coordinator it does not know.
+        # librdkafka keeps a commit for this time if it does not know the group's coordinator.
         "session.timeout.ms": limit_ms,
-        # A broker that was restarted must not be longer away than it is.
+        # Reconnect within 1 s, so that a restarted broker is used soon.
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
     }
 
 
 class KafkaOffsetStore(threading.Thread):
-    """Asks and stores on a thread of its own, the only one that touches its consumer.
+    """Fetches and stores offsets on its own thread, the only one that uses its consumer.
 
-    `connect` tells how the brokers are reached now, None when none is known; it is called on this
-    thread. `limit_s` is what one request may take.
+    `connect` returns the settings that reach the brokers now, or None if none is registered; this
+    thread calls it. `limit_s` is the time limit of one request in seconds.
     """
 
     def __init__(
@@ -101,11 +104,11 @@ class KafkaOffsetStore(threading.Thread):
     # ---- any thread ------------------------------------------------------------------------------
 
     def submit(self, request: OffsetRequest, done: Callable[[Sequence[Reply]], None]) -> None:
-        """Have it done in its turn; `done` gets the one reply, on the store's thread."""
+        """Queue a request; `done` gets the one reply, on the store's thread."""
         self._queue.put((request, done))
 
     def stop(self) -> None:
-        """End the thread; a request under way is waited for a moment."""
+        """End the thread; waits at most `STOP_S` seconds for a running request."""
         self._queue.put(None)
         if self.is_alive():
             self.join(STOP_S)
@@ -117,7 +120,7 @@ class KafkaOffsetStore(threading.Thread):
             request, done = item
             try:
                 reply = self._ask(request)
-            except Exception as error:  # the thread's boundary: whoever waits must hear of it
+            except Exception as error:  # the thread's boundary: the caller gets it as a reply
                 logger.exception("%s failed", self.name)
                 reply = _unavailable(request, f"{type(error).__name__}: {error}")
             done((reply,))
@@ -136,7 +139,7 @@ class KafkaOffsetStore(threading.Thread):
         except ZkConsumerError as error:
             return _unavailable(request, str(error))
         except KafkaException as error:
-            # The next try begins anew, with the brokers that are registered by then.
+            # The next request makes a new client, with the brokers registered by then.
             self._drop()
             return _unavailable(request, error.args[0].str())
 
@@ -156,11 +159,11 @@ class KafkaOffsetStore(threading.Thread):
     def _fetch(
         self, consumer: Consumer, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed; absent where it has nothing.
+        """Return the offsets that the group has committed; a partition without one is absent.
 
-        A partition that brokers do not know (0.8.2 says so, later ones do not) has nothing, either.
-        For any other error the JVM takes it that there is none, and resets; here all is asked for
-        again.
+        So is a partition that the brokers do not know; only 0.8.2 reports that as an error. For any
+        other error the JVM assumes that there is no offset, and resets; here the whole request
+        fails, and is retried.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         asked = [RawPartition(*tp) for tp in partitions]
@@ -175,13 +178,13 @@ class KafkaOffsetStore(threading.Thread):
     def _store(
         self, consumer: Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> NotStored:
-        """A simple commit, as of a client that is no member: it is taken while the group has none.
+        """Commit as a client that is no member; brokers accept that while the group has no members.
 
-        Not the call that waits: it has no limit of its own.
+        It does not use the synchronous call, which has no time limit.
         """
         self._answers.clear()
-        # Where there are metadata the library ends them with a NUL, empty ones included, which
-        # other clients then see; so none are given where there are none.
+        # confluent-kafka appends a NUL to metadata, even if they are empty, and other clients see
+        # it. So pass no metadata if there are none.
         raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
         consumer.commit(offsets=raw, asynchronous=True)
         deadline = time.monotonic() + self._limit_s
@@ -194,7 +197,7 @@ class KafkaOffsetStore(threading.Thread):
         failed = {tp: why for tp in offsets if (why := single.get(tp) or error) is not None}
         if not failed:
             return NotStored({}, {})
-        # librdkafka gives the last error to all that had none, and those are stored.
+        # librdkafka reports the last error also for partitions that were stored: read them back.
         found = self._fetch(consumer, sorted(failed))
         result = NotStored({}, {})
         for tp, why in failed.items():
@@ -218,5 +221,7 @@ def _unavailable(request: OffsetRequest, reason: str) -> Reply:
 
 
 def _passing(error: Any) -> None:
-    """Connections come and go; a request that fails for it says so itself."""
+    """Log a connection error at DEBUG: a request that fails because of it returns the error
+    itself.
+    """
     logger.debug("%s", error)

@@ -1,41 +1,43 @@
 """Broker clients that many streams share.
 
-A client of its own for each stream is the fastest design, since no other thread touches the
-messages (see `fetcher`). It costs five threads, eight file descriptors and 2 % of a CPU for every
-sixteen idle streams, so it does not scale to hundreds. A connector with more than `OWN_CLIENTS`
-streams uses a `FetcherPool`: a few clients, each driven by one fetch thread (the JVM has a few
-fetcher threads for all streams, too). Each stream gets a `SharedFetcher`, which implements
-`Fetcher` without touching a client.
+One client per stream is the fastest design, because no other thread touches the messages (see
+`fetcher`). But sixteen idle streams then cost 2 % of a CPU, and each stream five threads and eight
+file descriptors, so it does not scale to hundreds of streams. A connector with more than
+`OWN_CLIENTS` streams uses a `FetcherPool`: a few clients, each driven by one fetch thread. (The JVM
+also has a few fetcher threads for all streams.) Each stream gets a `SharedFetcher`, which
+implements `Fetcher` without touching a client.
 
     stream's thread --assign, unassign--> queue of commands --> fetch thread --> client
     stream's thread <--messages, faults-- queue of the stream <-- fetch thread <-- client
 
-**A partition belongs to one client**, by topic and number, whichever stream it is assigned to. So
-when a partition moves between two streams, the same fetch thread ends the old fetch and begins the
-new one, and nothing is fetched twice.
+**A partition belongs to one client**, chosen by topic and number, whichever stream it is assigned
+to. When a partition moves between two streams, the same fetch thread ends the old fetch and starts
+the new one, so nothing is fetched twice.
 
-**A message is delivered under the assignment that it was fetched for.** Each assignment of a
+**A message is delivered only under the assignment for which it was fetched.** Each assignment of a
 partition is a new `_Route`. The stream's thread sets `live = False` when it unassigns the
-partition, and takes no message of a route that is not live. The fetch thread looks the route up
-after it fetched. It applies commands between two fetches, and after an unassign the client returns
-nothing that it fetched before. So the following order of events is harmless:
+partition, and takes no message of a route that is not live. The fetch thread looks up the route
+after it has fetched. It applies commands between two fetches, and after an unassign the client
+returns nothing that it fetched before. So the following sequence is harmless:
     1. The fetch thread fetches messages of the old assignment.
     2. The stream's thread unassigns the partition and assigns it at another offset. The old route
-       is not live, the new one waits in the queue of commands.
-    3. The fetch thread hands the messages over: they go to the old route, and are dropped.
-    4. The fetch thread unassigns and assigns the partition. What it fetches now is of the new
-       route.
+       is not live, and the new route waits in the queue of commands.
+    3. The fetch thread adds the messages to the old route, so they are dropped.
+    4. The fetch thread unassigns and assigns the partition. Messages that it fetches from now on
+       belong to the new route.
 
 **A slow stream delays no other stream, and its memory is bounded.** When the queue of a stream is
-full (as much as a client of its own would fetch ahead), the fetch thread stops fetching the
-stream's partitions. It starts again, at the next offset, when the stream has taken half of it.
+full (as much as a client of its own would prefetch), the fetch thread stops fetching the stream's
+partitions. When the stream has taken half of the queue, the fetch thread resumes at the next
+offset.
 
-**A stream sleeps until there is something to do.** The fetch thread sets the stream's event when it
-adds to its queue, and the coordinator sets the same event, so an idle stream costs no wake-ups.
+**A stream sleeps until there is work.** The fetch thread sets the stream's event when it adds to
+its queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
 
-**A client that fails is replaced without the streams.** The route knows the next offset, so the
-fetch thread continues from there with a new client: when all brokers have been down (`LOST_S`),
-when they have moved, and when they have had messages for long and none was fetched.
+**A failed client is replaced without involving the streams.** The route knows the next offset, so
+the fetch thread continues from there with a new client. It does so when all brokers have been down
+(`LOST_S`), when their addresses have changed, and when messages have been available for a long time
+and none was fetched.
 """
 
 from __future__ import annotations
@@ -60,34 +62,35 @@ from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Most streams of a connector that have a client each. Four idle clients cost half a percent of a
-# CPU; a fifth stream makes all of them share.
+# Maximum number of streams of a connector that have a client each; with more, all streams share the
+# pool. Four idle clients cost 0.5 % of a CPU.
 OWN_CLIENTS: Final = 4
 
-# Clients of a pool. A second one keeps half of the partitions flowing while the other waits for a
-# broker that is silent. More gain nothing: all fetch threads share one interpreter lock.
+# Number of clients in a pool. With two, half of the partitions are still fetched while one client
+# waits for a silent broker. More gain nothing: all fetch threads share one interpreter lock.
 CLIENTS: Final = 2
 
-# Messages that a fetch thread takes from its client at once; see `consumer.stream`.
+# Maximum number of messages that a fetch thread takes from its client in one call; see
+# `consumer.stream`.
 BATCH: Final = 1000
 
-# Longest stay of a fetch thread in a call that cannot be woken (unit: seconds). It applies commands
-# at least so often.
+# Time limit in seconds of a fetch thread's call that cannot be interrupted. The thread applies
+# commands at least this often.
 TURN_S: Final = 0.05
 
-# Longest time that a fetch thread waits for the look-up of a topic before its first fetch (unit:
-# seconds); see `fetcher.LOOKUP_S`. All streams of the client wait with it.
+# Seconds for which a fetch thread waits for the lookup of a topic before its first fetch; see
+# `fetcher.LOOKUP_S`. All streams of the client wait during this time.
 POOL_LOOKUP_S: Final = 0.2
 
-# Pause of a fetch thread without a client, or without partitions, between two looks (seconds).
+# Seconds that a fetch thread waits for a command while it has no client, or no partitions.
 RETRY_S: Final = 0.2
 IDLE_S: Final = 10.0
 
-# Pause after a failure that is raised to all streams of a client, in seconds.
+# Seconds to wait after a failure that all streams of a client raise.
 FAILED_S: Final = 5.0
 
-# How often the ends of the logs are noted, and how often a silent client is compared with what the
-# brokers have, in seconds: as in `consumer.stream_fetcher`.
+# Seconds between two reads of the ends of the logs, and between two checks whether a client that
+# fetches nothing is behind the brokers; the same as in `consumer.stream_fetcher`.
 ENDS_S: Final = 5.0
 SILENT_S: Final = 10.0
 _ASKED: Final = 100
@@ -100,7 +103,7 @@ class Alarm(Protocol):
 
     @property
     def has_changed(self) -> bool:
-        """Is there something else to do for the thread? `wake` is set after it becomes true."""
+        """Return whether the thread has other work; it becomes true before `wake` is set."""
 
 
 class _Route:
@@ -111,22 +114,24 @@ class _Route:
     def __init__(self, fetcher: SharedFetcher, tp: TopicPartition, offset: int) -> None:
         self.fetcher, self.tp = fetcher, tp
         self.live = True  # the stream's thread writes it, once, to False
-        self.next = offset  # the fetch thread: the offset after the last that it handed over
-        self.end = -1  # the fetch thread: the log's end, if it is known
-        self.below: _Route | None = None  # the fetch thread: another stream's, which it replaced
+        # Only the fetch thread uses these:
+        self.next = offset  # the offset after the last queued message
+        self.end = -1  # the log's end, if it is known
+        self.below: _Route | None = None  # the route of another stream that this one replaced
 
 
 class SharedFetcher:
     """The `Fetcher` of a stream that shares its clients; see the module's docstring."""
 
-    wait_s = math.inf  # the pool itself sees to it that messages come
+    wait_s = math.inf  # the pool itself checks that messages arrive
 
     def __init__(self, pool: FetcherPool, alarm: Alarm) -> None:
         self.faults: deque[Fault] = deque()
         self._pool, self._alarm = pool, alarm
         self._routes: dict[TopicPartition, _Route] = {}
-        # The stream's thread and the fetch threads, for what follows: what was fetched, with its
-        # size in bytes; how much that is; the fetch threads that stopped because it is too much.
+        # The lock guards the following fields, which the stream's thread and the fetch threads use:
+        # the queued messages and faults with their size in bytes, the totals, and the fetch threads
+        # that have stopped because the queue is full.
         self._lock = threading.Lock()
         self._ready: deque[tuple[_Route | None, list[Message] | Fault, int]] = deque()
         self._messages = self._bytes = 0
@@ -134,7 +139,7 @@ class SharedFetcher:
 
     @property
     def queued(self) -> int:
-        """Messages in the queue of the stream; any thread."""
+        """The number of messages in the queue of the stream; any thread may read it."""
         return self._messages
 
     # ---- the stream's thread ---------------------------------------------------------------------
@@ -156,11 +161,11 @@ class SharedFetcher:
             self._ready = deque(kept)
             self._messages = sum(len(one[1]) for one in kept if isinstance(one[1], list))
             self._bytes = sum(one[2] for one in kept)
-            self._start_again()
+            self._resume_fetching()
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         if not self._ready and timeout_s > 0:
-            # Cleared first and looked at afterwards: whatever comes in between sets it again.
+            # Clear it before the check: whatever arrives after the check sets it again.
             self._alarm.wake.clear()
             if not self._ready and not self._alarm.has_changed:
                 self._alarm.wake.wait(timeout_s)
@@ -184,7 +189,7 @@ class SharedFetcher:
                 found = found + what if found else what
                 self._messages -= len(what)
                 self._bytes -= size
-            self._start_again()
+            self._resume_fetching()
         return found
 
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
@@ -197,8 +202,10 @@ class SharedFetcher:
     def close(self) -> None:
         self.unassign(list(self._routes))
 
-    def _start_again(self) -> None:
-        """Have partitions fetched again, if enough was taken; with the lock."""
+    def _resume_fetching(self) -> None:
+        """Resume the stopped partitions if the stream has taken enough; call it with the lock
+        held.
+        """
         if self._stopped and self._pool.has_room(2 * self._messages, 2 * self._bytes):
             for thread in self._stopped:
                 thread.post(self)
@@ -207,7 +214,10 @@ class SharedFetcher:
     # ---- the fetch threads -----------------------------------------------------------------------
 
     def add(self, route: _Route, messages: list[Message], thread: _FetchThread) -> bool:
-        """Queue messages of a route; is there room for more? If not, `thread` is told when."""
+        """Queue messages of a route; return whether there is room for more.
+
+        Without room, `thread` gets a command when there is room again.
+        """
         size = sum(map(len, messages))
         with self._lock:
             if not route.live:
@@ -222,7 +232,7 @@ class SharedFetcher:
         return has_room
 
     def fail(self, route: _Route | None, fault: Fault) -> None:
-        """Queue a fault of a route, or of all that the stream fetches."""
+        """Queue a fault of one route, or of everything that the stream fetches."""
         with self._lock:
             if route is not None and not route.live:
                 return
@@ -231,9 +241,9 @@ class SharedFetcher:
 
 
 def _runs(messages: list[Message]) -> list[tuple[tuple[str | None, int | None], int]]:
-    """Return topic and partition of each run of messages, and how many there are.
+    """Return topic and partition of each run of messages, and the length of the run.
 
-    One run is the usual case where a backlog is read, and costs half as much to see.
+    A single run is usual when a backlog is read; the check for it costs half as much.
     """
     topics, numbers = list(map(Message.topic, messages)), list(map(Message.partition, messages))
     first, number, count = topics[0], numbers[0], len(messages)
@@ -257,14 +267,14 @@ class FetcherPool:
         max_bytes: int,
         name: str = "",
     ) -> None:
-        """
+        """Store the settings; each client is made when it is first needed.
+
         Args:
-            connect: makes a client, on a fetch thread; None while no broker is registered.
-            moved: tells whether all brokers have other addresses than at the last `connect`.
-            trouble: takes a text about passing faults of the brokers, on a fetch thread.
-            clients: how many there are at most; each is made when it is first needed.
-            max_messages, max_bytes: what may be fetched ahead for one stream.
-            name: begins the names of the threads.
+            connect: makes a client, on a fetch thread; returns None while no broker is registered.
+            moved: returns whether the addresses of all brokers have changed since the last
+                `connect`. trouble: gets a text about temporary errors of the brokers, on a fetch
+                thread. clients: the maximum number of clients. max_messages, max_bytes: the limits
+                of what is prefetched for one stream. name: the prefix of the threads' names.
         """
         self.connect, self.moved, self.trouble = connect, moved, trouble
         self._max_messages, self._max_bytes = max_messages, max_bytes
@@ -275,7 +285,7 @@ class FetcherPool:
         return SharedFetcher(self, alarm)
 
     def close(self) -> None:
-        """End the threads soon, and return at once; each of them closes its client."""
+        """End the threads soon, and return at once; each thread closes its client."""
         for thread in self._threads:
             thread.end()
 
@@ -287,11 +297,11 @@ class FetcherPool:
         return [thread.name for thread in self._threads if thread.is_alive()]
 
     def thread_of(self, tp: TopicPartition) -> _FetchThread:
-        """Return the thread whose client fetches a partition; it is started when first needed."""
+        """Return the thread whose client fetches a partition."""
         return self._threads[(zlib.crc32(tp.topic.encode()) + tp.partition) % len(self._threads)]
 
     def has_room(self, messages: int, size: int) -> bool:
-        """May more be fetched for a stream that has so many messages and bytes in its queue?"""
+        """Return whether a stream with so many messages and bytes in its queue may fetch more."""
         return messages <= self._max_messages and size <= self._max_bytes
 
     def resolve(self, tps: list[TopicPartition], reset: Reset) -> Future[Answers]:
@@ -305,7 +315,7 @@ class FetcherPool:
 
 
 class _Question:
-    """A question for offsets, on its way to a client."""
+    """A lookup of offsets, on its way to a client."""
 
     __slots__ = ("answer", "reset", "tps")
 
@@ -329,11 +339,11 @@ class _FetchThread:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._ended = False
-        # From any thread: a route to begin or (not live) to end, a stream that has room again, a
-        # question.
+        # Commands from any thread: a route to start or (if not live) to end, a stream that has room
+        # again, a lookup of offsets.
         self._commands: deque[_Route | SharedFetcher | _Question] = deque()
         self._wake = threading.Event()
-        # The fetch thread alone:
+        # Only the fetch thread uses these:
         self._client: Fetcher | None = None
         self._routes: dict[TopicPartition, _Route] = {}  # what is to be fetched
         self._fetching: dict[TopicPartition, _Route] = {}  # what the client fetches
@@ -346,13 +356,13 @@ class _FetchThread:
     # ---- any thread ------------------------------------------------------------------------------
 
     def post(self, command: _Route | SharedFetcher | _Question) -> None:
-        """Queue a command; never blocks."""
+        """Queue a command, and start the thread if it does not run; never blocks."""
         self._commands.append(command)
         self._wake.set()
         if self._thread is None:
             with self._starting:
                 if self._thread is None and not self._ended:
-                    # A daemon: a broker that is silent must not keep the process from ending.
+                    # A daemon: a silent broker must not prevent the process from ending.
                     self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
                     self._thread.start()
 
@@ -375,7 +385,7 @@ class _FetchThread:
         while not self._ended:
             try:
                 self._turn()
-            except Exception as error:  # the thread's boundary: all its streams raise it
+            except Exception as error:  # the thread's boundary: all streams of the client raise it
                 logger.debug("%s: starts over", self.name, exc_info=error)
                 what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
                 self._tell_all(Fault(FaultKind.PERMANENT, None, str(what)))
@@ -388,7 +398,7 @@ class _FetchThread:
             self._client.close()
 
     def _turn(self) -> None:
-        # Cleared before the commands are looked at: one that comes later sets it again.
+        # Clear it before reading the commands: a later command sets it again.
         self._wake.clear()
         changed = self._apply()
         if self._client is None and (self._routes or self._questions):
@@ -419,7 +429,7 @@ class _FetchThread:
             self._wake.wait(pause_s)
 
     def _apply(self) -> set[TopicPartition]:
-        """Take the commands; return the partitions that they change."""
+        """Apply the commands; return the partitions that they change."""
         changed: set[TopicPartition] = set()
         while self._commands:
             command = self._commands.popleft()
@@ -438,15 +448,15 @@ class _FetchThread:
         return changed
 
     def _uncover(self, route: _Route) -> None:
-        """End a route, and continue another stream's that it replaced.
+        """End a route, and resume the route of another stream that it replaced.
 
         A partition moves from stream A to stream B:
             1. A's thread reads that it should fetch the partition.
-            2. The coordinator withdraws it from A and grants it to B.
+            2. The coordinator withdraws the partition from A and grants it to B.
             3. B's thread assigns it.
-            4. A's thread assigns it too late, notices that, and unassigns it.
-        B's route is fetched again after step 4. If A's thread is only slow to unassign, B's route
-        replaces A's, and nothing is left to do when A's ends.
+            4. A's thread assigns it too late, detects that, and unassigns it.
+        After step 4, B's route is fetched again. If A's thread is only slow to unassign, B's route
+        has replaced A's, and the end of A's route changes nothing.
         """
         below = route.below
         while below is not None and not below.live:
@@ -457,7 +467,7 @@ class _FetchThread:
             self._routes[route.tp] = below
 
     def _place(self, client: Fetcher, changed: Iterable[TopicPartition]) -> None:
-        """Make the client fetch what it is to fetch, as far as these partitions are concerned."""
+        """Make the client fetch what the routes of these partitions say."""
         gone: list[TopicPartition] = []
         offsets: dict[TopicPartition, int] = {}
         for tp in changed:
@@ -520,15 +530,15 @@ class _FetchThread:
             fetcher.fail(None, fault)
 
     def _start_over(self) -> None:
-        """Continue with another client, each partition from its next offset."""
+        """Continue with a new client, each partition from its next offset."""
         client, self._client = self._client, None
         self._fetching, self._asked, self._checking = {}, {}, None
         if client is not None:
-            # On a thread of its own: it may wait for brokers that are silent.
+            # On its own thread: `close` may wait for silent brokers.
             threading.Thread(target=client.close, name=f"{self.name}-close", daemon=True).start()
 
     def _look_after(self, client: Fetcher, has_messages: bool) -> None:
-        """Note the ends of the logs; start over if messages are there and do not come."""
+        """Store the ends of the logs; start over if messages are available but none arrive."""
         now = time.monotonic()
         if now >= self._ends_due:
             self._ends_due = now + ENDS_S
@@ -541,8 +551,8 @@ class _FetchThread:
             if behind and self._asked:
                 tp, end = next(iter(self._asked.items()))
                 self._pool.trouble(
-                    f"nothing is fetched of {tp}, though its log goes up to {end}; fetching starts "
-                    "over"
+                    f"no message of {tp} arrives, although its log ends at {end}; the client is"
+                    " replaced"
                 )
                 self._start_over()
         elif not has_messages and now >= self._ask_due and self._fetching:

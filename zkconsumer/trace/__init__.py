@@ -1,15 +1,13 @@
-"""One format for what happens to a member: JSON lines, one for each transition of the machine.
+"""The trace format: JSON lines, one for each step of a member's state machine.
 
-The first line says how the member was set up: `{"v": 1, "settings": …}`. Every other one is
-`{"v": 1, "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands":
-[…], "state": digest}`. A value is `{"is": class name, field: value, …}`, a partition
-"topic-number", an enum its value, a mapping a list of [key, value]. Payloads of messages never
-appear.
+The first line holds the member's settings: `{"v": 1, "settings": …}`. Every other line is `{"v": 1,
+"t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands": […],
+"state": digest}`. A dataclass is `{"is": class name, field: value, …}`, a partition "topic-number",
+an enum its value, a mapping a list of [key, value]. A trace never contains payloads of messages.
 
-The values of a trace from their JSON: the inverse of `encode`, led by the classes' own types.
-
-A trace is input like any other: what does not fit the types is refused, and no more is made of a
-line than the classes of the core that it names.
+`encode` and `TraceFile` write a trace. `decode` reads values back, guided by the types of the
+classes' fields. A trace is untrusted input: `decode` rejects a value that does not fit its type,
+and creates only the dataclasses listed in `_CLASSES`.
 """
 
 from __future__ import annotations
@@ -35,11 +33,12 @@ from zkconsumer.protocol.model import TopicPartition
 VERSION = 2
 
 DIGEST_LENGTH = 16
-"""Hexadecimal digits of a state's digest: enough to tell states apart, not to prove anything."""
+"""Number of hexadecimal digits of a state's digest: enough to distinguish states, no protection
+against forgery."""
 
 
 def encode(value: Any) -> Any:
-    """A value of the core as plain JSON; sets are sorted, so equal values give equal text."""
+    """Return a value as plain JSON; sets are sorted, so equal values give equal text."""
     if isinstance(value, TopicPartition):
         return str(value)
     if isinstance(value, Enum):
@@ -57,12 +56,14 @@ def encode(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """Plain JSON as a line without its end."""
+    """Return plain JSON as one line, without a line end."""
     return json.dumps(value, separators=(",", ":"))
 
 
 class Digest:
-    """One member's states in a few characters each; only fields that have changed are read anew."""
+    """Computes short digests of one member's states; only fields that have changed are encoded
+    again.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, bytes]] = {}
@@ -72,7 +73,7 @@ class Digest:
         for one in fields(state):
             value = getattr(state, one.name)
             known = self._known.get(one.name)
-            # States share what they have in common, and none of it is ever changed in place.
+            # Successive states share unchanged values, and no value is ever changed in place.
             if known is None or known[0] is not value:
                 known = value, sha256(text(encode(value)).encode()).digest()
                 self._known[one.name] = known
@@ -81,14 +82,14 @@ class Digest:
 
 
 def header(settings: Settings) -> dict[str, Any]:
-    """What the first line of a member's trace says."""
+    """Return the first line of a member's trace."""
     return {"v": VERSION, "settings": encode(settings)}
 
 
 def transition(
     before: State, event: Event, after: State, commands: Iterable[Command], *, digest: str
 ) -> dict[str, Any]:
-    """What one line of a trace says; `digest` is that of `after`."""
+    """Return one line of a trace; `digest` is that of `after`."""
     return {
         "v": VERSION,
         "t": round(event.now, 6),
@@ -102,9 +103,9 @@ def transition(
 
 
 class TraceFile:
-    """Appends a member's transitions to a file; each line is whole when it is written.
+    """Appends a member's steps to a file, one complete line per step.
 
-    Raises ConfigError when the file cannot be opened.
+    Raises ConfigError if the file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -114,7 +115,7 @@ class TraceFile:
             raise ConfigError(
                 f"the trace cannot be written: {error.strerror}",
                 where=f"trace.file={path}",
-                remedy="name a file that can be made and written",
+                remedy="name a file that this process can create and write",
             ) from error
         self._digest: Digest | None = None
 
@@ -130,7 +131,7 @@ class TraceFile:
         self._file.close()
 
 
-# ---- decode --------------------------------------------------------------------------------------
+# ---- decoding ------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -144,14 +145,14 @@ _CLASSES: Mapping[str, type] = {
 
 
 class Undecodable(ValueError):
-    """JSON that is not a value of the type asked for."""
+    """The JSON is not a value of the requested type."""
 
 
 def decode(wanted: type[T], value: Any) -> T:
-    """A value of type `wanted`, or of a class derived from it, from its JSON.
+    """Return a value of type `wanted`, or of a subclass, from its JSON.
 
     Raises:
-        Undecodable: it is none.
+        Undecodable: the JSON is not such a value.
     """
     result: T = _decode(wanted, value)
     return result
@@ -245,7 +246,7 @@ def _member(wanted: type[Enum], value: Any) -> Enum:
 def _plain(wanted: type, value: Any) -> Any:
     is_bool = isinstance(value, bool)
     if wanted is float and isinstance(value, int) and not is_bool:
-        return value  # equal, and written as it was
+        return value  # keep the int: it is equal, and is encoded as before
     if not isinstance(value, wanted) or (is_bool and wanted is not bool):
         raise Undecodable(f"{wanted.__name__} was expected: {_shown(value)}")
     return value

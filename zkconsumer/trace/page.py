@@ -1,6 +1,7 @@
-"""A story as one page of HTML: who owned what when, who wrote, who was notified.
+"""A story as one HTML page: which member owned which partition when, and who wrote and was
+notified.
 
-The page holds everything it needs: no script, no style sheet and no picture from elsewhere.
+The page is self-contained: it loads no script, style sheet or picture.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from zkconsumer.trace.story import story
 
 Entry = dict[str, Any]
 
-WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: the time axis, the names beside it, the height of a row
+WIDTH, LEFT, ROW = 1000, 110, 18  # pixels: length of the time axis, width of the names, row height
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
-"""Told apart by the colour-blind, too; from the ninth member on they come again."""
+"""Colours that colour-blind readers can distinguish; the ninth member gets the first one again."""
 
 MAX_TEXT = 10_000
-"""Characters of one line or tool tip; a payload may be a million characters long."""
+"""Maximum number of characters of one line or tool tip; a payload may have a million."""
 
 _STYLE = """
 body { font: 14px/1.4 sans-serif; margin: 2em; color: #222; }
@@ -31,7 +32,7 @@ svg text { font: 11px sans-serif; }
 
 
 def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: str) -> str:
-    """The page of a story; `root` is what every path of the group begins with."""
+    """Return the page of a story; `root` is the common prefix of the group's paths."""
     chart = "\n".join(_Chart(entries, members).draw())
     text = "\n".join(map(escape, story(entries, members, root=root)))
     return (
@@ -44,7 +45,7 @@ def page(title: str, entries: Sequence[Entry], members: Sequence[str], *, root: 
 
 
 def escape(text: str) -> str:
-    """Foreign text as it may stand in HTML and be displayed."""
+    """Return text from another client escaped for HTML and for display."""
     return html.escape(displayed(text, MAX_TEXT))
 
 
@@ -110,7 +111,7 @@ class _Chart:
             yield f'<circle cx="{x:.1f}" cy="{y}" {look}><title>{said}</title></circle>'
 
     def _ownerships(self) -> Iterator[tuple[TopicPartition, float, float, str]]:
-        """(partition, from, to, thread) of every owner znode that there was."""
+        """Yield (partition, from, to, thread) for every owner znode of the trace."""
         since: dict[TopicPartition, tuple[float, str]] = {}
         for entry in self._entries:
             for sign, path, data in entry.get("writes", ()):

@@ -1,7 +1,8 @@
-"""Replays a trace: the machine must come to the same commands and the same states again.
+"""Replay a trace: the state machine must produce the same commands and the same states again.
 
-So a trace is evidence: what a member did in production is what the code does with these events,
-and a change of the code that changes its decisions shows as the first line that differs.
+So a trace is evidence. It shows what a member did in production, because the code does the same
+with the same events. If a change of the code changes a decision, the replay fails at the first line
+that differs.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.trace import VERSION, Digest, Undecodable, decode, encode
 
 MAX_LINE = 64 << 20
-"""Characters. The largest line of ours is a view of a group: ZooKeeper's limit of 1 MiB for each
-znode in it. A longer line is refused unread, so that a file which is no trace cannot fill memory.
-"""
+"""Maximum number of characters of a line; a longer line is rejected before it is parsed, so that a
+file which is not a trace cannot fill the memory. The longest line of a trace is the reading of a
+group, in which each znode may have 1 MiB."""
 
 
-# What a well-formed event that never happened can do to the machine.
+# The exceptions that a well-formed but impossible event can cause in the state machine.
 _NONSENSE = (IllegalTransitionError, LookupError, TypeError, AttributeError, AssertionError)
 
 
 @dataclass
 class _Run:
-    """One member from its start on."""
+    """One member since its start."""
 
     state: State
     digest: Digest
@@ -37,7 +38,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a trace held: starts of members, transitions, and the members' last phases."""
+    """The result of a replay: numbers of member starts and steps, and the members' last phases."""
 
     runs: int
     transitions: int
@@ -45,16 +46,16 @@ class Checked:
 
 
 def check(lines: Iterable[str], *, name: str) -> Checked:
-    """Replay a trace, of one member or of several.
+    """Replay a trace of one member or of several.
 
     Args:
-        lines: with their ends; a last line without one was being written when the member died, and
-            does not count.
-        name: the file's, for errors.
+        lines: the lines with their ends. A last line without an end is ignored: the member died
+            while it wrote the line.
+        name: the name of the file, for errors.
 
     Raises:
-        TraceError: a line is not one of a trace, or the machine does something else there; `where`
-            is `name`:line number.
+        TraceError: a line is not a line of a trace, or the state machine does something else there;
+            `where` is `name`:line number.
     """
     runs: dict[str, _Run] = {}
     starts = transitions = 0
@@ -71,7 +72,7 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
             elif "event" in entry:
                 _replay(_run_of(runs, entry, where), entry, where)
                 transitions += 1
-            # Other lines are the simulator's, of what happens around the members.
+            # The simulator writes further lines about events outside of the members.
         except (Undecodable, RecursionError) as error:
             raise TraceError(f"not a line of a trace: {error}", where=where) from error
     phases = {member: run.state.phase.value for member, run in runs.items()}
@@ -80,7 +81,7 @@ def check(lines: Iterable[str], *, name: str) -> Checked:
 
 def _entry(line: str, where: str) -> dict[str, Any]:
     if len(line) > MAX_LINE:
-        raise TraceError("the line is longer than any of a trace", where=where)
+        raise TraceError(f"the line is longer than {MAX_LINE} characters", where=where)
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -99,9 +100,9 @@ def _run_of(runs: dict[str, _Run], entry: dict[str, Any], where: str) -> _Run:
     run = runs.get(member) if isinstance(member, str) else None
     if run is None:
         raise TraceError(
-            f"nothing says how {member!r} was set up",
+            f"the settings of member {member!r} are missing",
             where=where,
-            remedy="a trace is checked from its member's first line on",
+            remedy="start with the first line of the member's trace",
         )
     return run
 
@@ -112,7 +113,9 @@ def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
     try:
         run.state, commands = step(before, event)
     except _NONSENSE as error:
-        raise TraceError(f"not possible: {error!r}", where=where) from error
+        raise TraceError(
+            f"the event is impossible in this state: {error!r}", where=where
+        ) from error
     found = {
         "t": round(event.now, 6),
         "from": before.phase.value,
@@ -124,7 +127,7 @@ def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
         if entry.get(key) != value:
             written, made = (json.dumps(one)[:200] for one in (entry.get(key), value))
             raise TraceError(
-                f"{key!r} was {written}, and is {made}",
+                f"{key!r} is {written} in the trace, and {made} in the replay",
                 where=where,
                 remedy="the line was changed, or another release wrote it",
             )

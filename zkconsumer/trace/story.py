@@ -1,9 +1,9 @@
-"""A trace as a story in lanes: one column for each member, one line for each thing that happened.
+"""A trace as a story for people: one column per member, one line per event.
 
-In a member's column stands the phase that it enters, `*` when it does something within one, and `|`
-while it is there. ZooKeeper's writes are `+ created`, `= set`, `- deleted`.
-
-Steps of the machine in a few words each, from the entries of a trace.
+In a member's column, a line shows the phase that the member enters, `*` if it does something
+without changing its phase, and `|` while it is alive. ZooKeeper's writes are `+ created`, `= set`
+and `- deleted`. The functions under "sentences" describe single events and commands; `Lanes`
+arranges them in columns.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from zkconsumer.errors import printable
 
-# ---- words ---------------------------------------------------------------------------------------
+# ---- sentences -----------------------------------------------------------------------------------
 
 
 Value = Any
-"""A value of the core as it stands in a trace."""
+"""An encoded value in a trace."""
 
 
 def cause(event: Value) -> str:
-    """What happened to the member."""
+    """Describe the event of a member."""
     match event:
         case {"is": "Connected", "session": session}:
             return f"connected, session {session['id']}"
@@ -78,7 +78,9 @@ def _outcome(outcome: Value) -> str:
 
 
 def deeds(commands: list[Value]) -> Iterator[str]:
-    """What the machine wants done, without what shows in ZooKeeper anyway."""
+    """Describe the commands that the machine issued, except those visible as writes to
+    ZooKeeper.
+    """
     for command in commands:
         match command:
             case {"is": "StartFetching", "grants": grants}:
@@ -102,13 +104,15 @@ def deeds(commands: list[Value]) -> Iterator[str]:
 
 
 def gate_after(commands: list[Value]) -> bool | None:
-    """Whether the lease's gate is open after these commands; None if they do not touch it."""
+    """Return whether the lease's gate is open after these commands; None if none of them
+    changes it.
+    """
     found = [command["is"] == "OpenGate" for command in commands if "Gate" in command["is"]]
     return found[-1] if found else None
 
 
 def listed(partitions: Any) -> str:
-    """`t-0, t-1, t-2, t-5` as `t-0..2, t-5`."""
+    """Format `t-0, t-1, t-2, t-5` as `t-0..2, t-5`."""
     runs: list[tuple[str, int, int]] = []
     numbers = [(tp.rpartition("-")[0], int(tp.rpartition("-")[2])) for tp in partitions]
     for topic, number in sorted(numbers):
@@ -120,7 +124,7 @@ def listed(partitions: Any) -> str:
 
 
 def _starts(offsets: Iterable[tuple[str, int | None]]) -> str:
-    """`t-0..3 from 7`; what has no stored offset is read from where `auto.offset.reset` says."""
+    """Format partitions with their offsets, for example `t-0..3 from 7`."""
     groups: dict[int | None, list[str]] = {}
     for tp, offset in offsets:
         groups.setdefault(offset, []).append(tp)
@@ -134,22 +138,23 @@ def _spelled(value: Mapping[str, Value]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", str(value["is"])).lower()
 
 
-# ---- lanes ---------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------------------
 
 
 Entry = dict[str, Any]
-WIDTH = 13  # characters: the longest phase and a space
+WIDTH = 13  # characters of a column: the longest phase and a space
 NOT_THERE = " "
 
 
 class Lanes:
-    """Tells a story line by line; `tell` is given the entries of a trace in their order."""
+    """Formats a story line by line; `tell` takes the entries of a trace in their order."""
 
     def __init__(self, members: Sequence[str], *, root: str) -> None:
-        """
+        """Start a story without entries.
+
         Args:
-            members: a lane each, from left to right.
-            root: what every path of the group begins with; it is left out.
+            members: the members, one column each, from left to right.
+            root: the common prefix of the group's paths; it is left out.
         """
         self._members, self._root = members, root
         self._alive: dict[str, bool] = {}
@@ -161,9 +166,9 @@ class Lanes:
         return self._line("seconds", {name: name for name in self._members}, "")
 
     def tell(self, entry: Entry) -> Iterator[str]:
-        """The lines that this entry adds; messages are gathered until something else happens.
+        """Yield the lines for this entry; consecutive deliveries are collected into one line.
 
-        A `scene` is set without being told: what follows it is left out, until the next `note`.
+        A `scene` produces no lines: it and the entries after it are left out until the next `note`.
         """
         if "delivered" in entry:
             if not self._hidden:
@@ -177,7 +182,7 @@ class Lanes:
         self._hidden = self._hidden or "scene" in entry
 
     def end(self) -> Iterator[str]:
-        """What is still gathered."""
+        """Yield the lines for deliveries that are still collected."""
         gathered, self._reading = self._reading, {}
         for entries in gathered.values():
             yield self._act(entries[0], "", f"delivers {_messages(entries)}")
@@ -228,7 +233,9 @@ class Lanes:
         return printable(f"{time:>9}  {lanes}{text}".rstrip())
 
     def _writes(self, writes: list[tuple[str, str, str]]) -> Iterator[str]:
-        """Each write; those that differ in a partition's number alone, as one."""
+        """Format each write; writes that differ only in a consecutive partition number become
+        one.
+        """
         runs: list[tuple[str, str, str, list[int]]] = []
         for sign, path, data in writes:
             parent, _, name = self._short(path).rpartition("/")
@@ -250,7 +257,7 @@ class Lanes:
 
 
 def _messages(entries: list[Entry]) -> str:
-    """Delivered messages as `t-0 0..2, t-1 0`."""
+    """Format delivered messages as `t-0 0..2, t-1 0`."""
     offsets: dict[str, list[int]] = {}
     for entry in entries:
         offsets.setdefault(entry["delivered"], []).append(entry["offset"])
@@ -265,7 +272,7 @@ def _run(offsets: list[int]) -> str:
 
 
 def story(entries: Iterable[Entry], members: Sequence[str], *, root: str) -> Iterator[str]:
-    """All lines of a story."""
+    """Yield all lines of a story."""
     lanes = Lanes(members, root=root)
     yield lanes.head()
     for entry in entries:
