@@ -62,12 +62,18 @@ class Load:
     chunk: int = 1000
     partitions: int = 1
     key_size: int = 0
+    batch_bytes: int = 1_000_000
 
 
 def fill(bootstrap: str, load: Load) -> None:
     """Produce the load, in turn to each partition."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 500_000,
+            "batch.size": load.batch_bytes,
+        }
     )
     value = os.urandom(load.size)
     for number in range(load.messages):

@@ -8,18 +8,22 @@ not counted. The DataFrame is planned beforehand; starting the job counts.
 from __future__ import annotations
 
 import argparse
+import os
+import socket
+import stat
 import statistics
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _bench import Load, Result, at_least, fill, raw_rate, show
+from _bench import Load, Result, at_least, at_most, fill, raw_rate, show
 from _bench_group import (
     IdleMany,
     PlanMany,
@@ -31,13 +35,19 @@ from _bench_group import (
 from _bench_tables import tables_case
 from _kafka_source import KafkaSource
 
+from zkconsumer import ConsumerConfig
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
+from zkconsumer.spark.cluster_logs import brokers_of
+from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WARM_UPS = 2
+# Offset of `tcpi_bytes_received` in Linux's `struct tcp_info`.
+BYTES_RECEIVED = 128
 FULL = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"
@@ -138,6 +148,55 @@ class Race:
         return [at_least(case, self.metric, value, "", self.goal)]
 
 
+# ---- bytes that a task fetches and discards ------------------------------------------------------
+
+# A query with a backlog, and `maxOffsetsPerTrigger` of this many messages per partition.
+LIMITED = Load("limited", 100, 320_000, partitions=4, key_size=8, batch_bytes=16_384)
+PER_BATCH = 2000
+
+
+def amplification_case(bench: Bench, case: str) -> list[Result]:
+    """Bytes that tasks receive from the broker for each byte of keys and values that they deliver.
+
+    The tasks run in this process, one after the other, as in a worker. The first batch is not
+    counted: in it the process learns the size of messages.
+    """
+    bench.fill(LIMITED)
+    config = ConsumerConfig(group_id="bench", zookeeper_connect=bench.sandbox.zookeeper_connect)
+    settings = ReadSettings(
+        client=client_settings(config, brokers_of(config)), patience_s=60.0, has_backlog=True
+    )
+    received: dict[int, int] = {}
+    before = count = 0
+    started = time.perf_counter()
+    for start in range(0, LIMITED.messages // LIMITED.partitions - PER_BATCH, PER_BATCH):
+        if start == PER_BATCH:
+            before, count, started = sum(received.values()), 0, time.perf_counter()
+        for partition in range(LIMITED.partitions):
+            asked = OffsetRange(LIMITED.topic, partition, start, start + PER_BATCH)
+            count += sum(one.num_rows for one in read_ranges([asked], ("value",), settings))
+            received |= _bytes_received(bench.sandbox.broker.port)
+    fetched = sum(received.values()) - before
+    rate = count / (time.perf_counter() - started)
+    print(f"  {case}: {fetched:,} bytes for {count:,} messages, {rate:,.0f}/s", file=sys.stderr)
+    ratio = fetched / (count * (LIMITED.size + LIMITED.key_size))
+    return [at_most(case, "fetched_per_delivered", ratio, "", 1.3)]
+
+
+def _bytes_received(port: int) -> dict[int, int]:
+    """Return the bytes received by each of this process's connections to `port`, by inode."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    if one.type == socket.SOCK_STREAM and one.getpeername()[1] == port:
+                        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                        (found[status.st_ino],) = struct.unpack_from("Q", info, BYTES_RECEIVED)
+    return found
+
+
 # A case is what makes its results. Those of Spark's own source need another Spark (half a gigabyte,
 # kept in the cache) and run when they are asked for.
 Case = Callable[[Bench, str], list[Result]]
@@ -146,6 +205,7 @@ CASES: Mapping[str, Case] = {
     "full 1KB": Race(LARGE, SparkRate(FULL), 0.40),
     "value only 100B": Race(SMALL, SparkRate("value binary"), 0.80),
     "value only 1KB": Race(LARGE, SparkRate("value binary"), 0.48),
+    "amplification": amplification_case,
     "commit 64": commit_case,
     "idle group": idle_case,
     "idle 1000": IdleMany(1000),

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.offset_ranges import (
     SHARED_TASK,
     OffsetRange,
@@ -20,6 +21,8 @@ from zkconsumer.spark.offset_ranges import (
     tasks,
     to_offset,
 )
+from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.task_reader import planned
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 30))
 SIZES = st.dictionaries(
@@ -158,3 +161,21 @@ def test_the_same_ranges_again_are_another_offset() -> None:
     second = to_offset(ranges, unlike=first)
     assert first != second != to_offset(ranges, unlike=second) == first
     assert from_offset(first) == from_offset(second) == ranges
+
+
+def test_tasks_know_whether_their_logs_continue() -> None:
+    """Only a batch that `maxOffsetsPerTrigger` has ended has a backlog behind its ranges."""
+    given = {"zookeeper": "unused:2181", "subscribe": "a"}
+    limited = {**given, "maxOffsetsPerTrigger": "100"}
+    ranges = [OffsetRange("a", number, 0, 33) for number in range(3)]
+
+    def has_backlog(options: dict[str, str], ranges: list[OffsetRange]) -> bool:
+        made = planned(
+            SourceOptions.parse(options).for_stream(), ranges, [Broker("unused", 9092, 1, ())]
+        )
+        (backlog,) = {one.settings.has_backlog for one in made}
+        return backlog
+
+    assert has_backlog(limited, ranges)
+    assert not has_backlog(limited, ranges[:2])
+    assert not has_backlog(given, ranges)

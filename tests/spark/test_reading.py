@@ -341,6 +341,30 @@ def test_brokers_that_go_and_come(unique: Callable[[str], str]) -> None:
         back.join()
 
 
+def test_a_range_with_a_backlog_is_fetched_alone(
+    sandbox: Sandbox, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the size of messages is known, fetches are sized to the range, and rows are exact."""
+    made: list[dict[str, Any]] = []
+
+    class Recorded(task_reader.KafkaFetcher):
+        def __init__(self, settings: dict[str, Any]) -> None:
+            made.append(settings)
+            super().__init__(settings)
+
+    monkeypatch.setattr(task_reader, "KafkaFetcher", Recorded)
+    values = [f"{number:0200}" for number in range(12_000)]
+    sandbox.produce(topic, values, partition=3)
+    for start in (0, 1000, 2000, 2500, 9000):
+        asked = OffsetRange(topic, 3, start, start + 1000)
+        assert offsets(sandbox, asked, has_backlog=True) == [*range(start, start + 1000)]
+    (sized,) = [one for one in made if one["queued.min.messages"] == 1]
+    assert 200_000 < sized["fetch.message.max.bytes"] < 300_000
+    long = OffsetRange(topic, 3, 0, 12_000)
+    assert offsets(sandbox, long, has_backlog=True) == [*range(12_000)]
+    assert offsets(sandbox, long) == [*range(12_000)]
+
+
 def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:
     """The collector's thresholds are the process's own again, also after a task that was left."""
     before = gc.get_threshold()

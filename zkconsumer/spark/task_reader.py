@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,15 +67,39 @@ COLLECT_EVERY: Final = 1_000_000
 
 # Number of consumers that a worker process keeps for its next task, each with other brokers or
 # settings. If there are more, the least recently used one is closed.
-KEPT: Final = 2
+KEPT: Final = 3
 
 # Seconds after which a worker process closes a kept consumer that no task has used. A worker lives
 # as long as its application, and a consumer has connections, threads and a timer.
 IDLE_S: Final = 120.0
 
+# A range with a backlog behind it is read with at most this many fetches per partition, each sized
+# to its share of the range. The next fetch starts only when the queue is empty, so librdkafka
+# fetches nothing beyond the range. Longer ranges are fetched ahead, which is faster; the 3 MB that
+# this may fetch too much are little compared with such a range.
+SIZED_FETCHES: Final = 8
+
+# Smallest sized fetch in bytes: below this, bytes beyond the range cost nothing.
+SMALLEST_FETCH: Final = 64 * 1024
+
+# A kept consumer is used for a range if its fetches are at most this factor larger than needed.
+FETCH_TOLERANCE: Final = 1.1
+
+# Bytes that a fetch brings in addition to its messages: a broker answers with whole producer
+# batches, so the first one may start before the range (JVM producers: `batch.size` = 16 KB).
+FETCH_SLACK: Final = 16 * 1024
+
+# Bytes of a stored message besides key and value: record format v2, and v0 and v1 of old brokers.
+RECORD_OVERHEAD: Final = 12
+OLD_RECORD_OVERHEAD: Final = 34
+
+# One message in 16 is measured to estimate the size of a topic's messages.
+_MEASURED: Final = 16
+
 _topic: Final[Callable[[Message], Any]] = Message.topic
 _partition: Final[Callable[[Message], Any]] = Message.partition
 _offset: Final[Callable[[Message], Any]] = Message.offset
+_key: Final[Callable[[Message], Any]] = Message.key
 
 
 @dataclass(frozen=True)
@@ -86,11 +111,14 @@ class ReadSettings:
         patience_s: seconds without any message, for instance without a leader, after which the task
             fails.
         fail_on_data_loss: whether the task fails if messages are no longer in the log.
+        has_backlog: whether the logs continue behind the ranges. Then a task fetches only as much
+            as its ranges need, because the rest would be discarded.
     """
 
     client: Settings
     patience_s: float
     fail_on_data_loss: bool = True
+    has_backlog: bool = False
 
 
 def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settings:
@@ -115,7 +143,7 @@ def read_ranges(
     """
     record_batches = _record_batches()
     left = [one for one in ranges if one.size]
-    reader = _Reader(settings)
+    reader = _Reader(settings, left)
     thresholds = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
@@ -167,9 +195,10 @@ def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
 class _Reader:
     """Reads the ranges of one task, with a consumer that an earlier task left if there is one."""
 
-    def __init__(self, settings: ReadSettings) -> None:
+    def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
         self._settings = settings
-        self._fetcher = _take(settings.client)
+        self._client = _sized(settings, ranges)
+        self._fetcher = _take(self._client)
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
@@ -199,7 +228,7 @@ class _Reader:
     def give_back(self) -> None:
         """Keep the consumer for the next task of this process."""
         self._fetcher.unassign(self._next)
-        _keep(self._settings.client, self._fetcher)
+        _keep(self._client, self._fetcher)
 
     def close(self) -> None:
         self._fetcher.close()
@@ -217,6 +246,8 @@ class _Reader:
             if reached >= end:
                 self._finish(tp)
             kept = run if reached <= end else [one for one in run if _offset(one) < end]
+            if self._settings.has_backlog:
+                _measure(tp.topic, run)
             if kept:
                 yield tp, kept
 
@@ -271,7 +302,7 @@ class _Reader:
             )
         if fault.kind is FaultKind.LOST:
             self._fetcher.close()
-            self._fetcher = KafkaFetcher(self._settings.client)
+            self._fetcher = KafkaFetcher(self._client)
             self._fetcher.assign(self._next)
         elif fault.kind is FaultKind.PASSING:
             self._trouble = fault.text
@@ -336,6 +367,49 @@ class _Reader:
             remedy = "failOnDataLoss=false reads the messages that are left"
             raise SparkSourceError(what, where=where, remedy=remedy)
         log.warning("%s (%s); skipped, because failOnDataLoss=false", what, where)
+
+
+# ---- Fetches that are sized to the ranges --------------------------------------------------------
+
+# The estimated bytes of key and value of a topic's messages, from earlier tasks of this process.
+_message_bytes: dict[str, float] = {}
+
+
+def _measure(topic: str, messages: Sequence[Message]) -> None:
+    """Update the estimate of a topic's message size."""
+    some = messages[::_MEASURED]
+    mean = sum(len(one) + len(_key(one) or b"") for one in some) / len(some)
+    _message_bytes[topic] = (_message_bytes.get(topic, mean) + mean) / 2
+
+
+def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
+    """Return client settings with which fetches bring little more than these ranges.
+
+    The first task of a process does not know the size of messages and uses the normal settings.
+    Compressed messages are smaller on the wire than estimated, so their fetches bring more than the
+    range, but never more than with the normal settings.
+    """
+    client = settings.client
+    largest = client["fetch.message.max.bytes"]
+    assert isinstance(largest, int)
+    if not settings.has_backlog or any(one.topic not in _message_bytes for one in ranges):
+        return client
+    overhead = RECORD_OVERHEAD if client.get("api.version.request") else OLD_RECORD_OVERHEAD
+    needed = max((one.size * (_message_bytes[one.topic] + overhead) for one in ranges), default=0)
+    fetches = max(1, math.ceil((needed + FETCH_SLACK) / largest))
+    if fetches > SIZED_FETCHES:
+        return client
+    least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
+    for kept in map(dict, _idle.get(os.getpid(), {})):
+        size = kept["fetch.message.max.bytes"]
+        if kept == _with_fetches(client, size) and least <= size <= FETCH_TOLERANCE * least:
+            return kept
+    return _with_fetches(client, min(largest, round(least * math.sqrt(FETCH_TOLERANCE))))
+
+
+def _with_fetches(client: Settings, size: int) -> Settings:
+    """Return the settings with fetches of `size` bytes per partition, one after the other."""
+    return {**client, "fetch.message.max.bytes": size, "queued.min.messages": 1}
 
 
 # ---- Consumers kept for the next task ------------------------------------------------------------
@@ -437,9 +511,17 @@ def planned(
     """Return a Spark partition for each task that `offset_ranges.tasks` plans. Raises FetchError as
     `client_settings` does.
     """
-    settings = _settings(options, brokers)
+    ranges = list(ranges)
+    settings = replace(_settings(options, brokers), has_backlog=_is_limited(options, ranges))
     planned_tasks = tasks(ranges, min_partitions=options.min_partitions)
     return [RangesPartition(one, settings) for one in planned_tasks]
+
+
+def _is_limited(options: SourceOptions, ranges: Sequence[OffsetRange]) -> bool:
+    """Whether `maxOffsetsPerTrigger` ended the ranges, and not the ends of the logs."""
+    limit = options.max_per_trigger
+    # Shares of the limit are rounded down, so each range may lack one message.
+    return limit is not None and sum(one.size for one in ranges) + len(ranges) >= limit
 
 
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
