@@ -133,10 +133,10 @@ def test_unowned_partition_seconds() -> None:
     ("deliveries", "log", "reason"),
     [
         ([("a", 1.0, 1), ("b", 2.0, 2)], [Seen(0.5, 0, A), Seen(1.5, 0, B)], None),
-        ([("a", 1.0, 1), ("b", 2.0, 2), ("a", 2.1, 1)], [], "token 1 after 2 had begun"),
+        ([("a", 1.0, 1), ("b", 2.0, 2), ("a", 2.1, 1)], [], "token 1 after deliveries under 2"),
         ([("a", 1.0, 1), ("b", 2.0, 1)], [], "under token 1"),
         ([("b", 1.0, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "while demo_a-0 owned it"),
-        ([("a", 1.0, 1), ("a", 1.6, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "was gone"),
+        ([("a", 1.0, 1), ("a", 1.6, 1)], [Seen(0.5, 0, A), Seen(1.5, 0, None)], "was deleted"),
     ],
 )
 def test_double_ownership(

@@ -669,7 +669,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(LIMIT_S)
-    assert "the checkpoint is of the table owner_changes" in str(caught.value)
+    assert "the checkpoint is for the table owner_changes" in str(caught.value)
 
 
 def test_an_offset_is_bounded_by_what_is_followed() -> None:

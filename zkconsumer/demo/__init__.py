@@ -1,18 +1,18 @@
-"""`zkconsumer demo`: a group that grows, shrinks and loses a member, watched from outside.
+"""Two demonstrations, each observed by an independent ZooKeeper client.
 
-- `play`: what happens, in order
-- `member`: one consumer, a process of its own, that notes what it was handed
-- `scene`: what the members note and what an observer sees
-- `judge`: what that means, pure
-- `view`: how it looks meanwhile, and the table at the end
+`zkconsumer demo`: a group that grows, shrinks and loses a member.
 
-`scripts/pipeline_demo`: a Spark query and a JVM consumer in one group, watched from outside.
+- `group`: the course of events, its live view, and the table at the end
+- `group_member`: one consumer in its own process, which records the messages it receives
+- `group_scene`: the members' records, and the owners as an observer sees them
+- `group_judge`: what records and owners prove (pure)
 
-- `play`: what happens, in order
-- `query`: the Spark query, a program of its own, which writes Parquet
-- `console`: the JVM consumer, Kafka's own console consumer of 1.1.1
-- `ledger`: what both have been given, as it stands in their files
-- `judge`: what that means, pure
+`scripts/pipeline_demo`: a Spark query and a JVM consumer in one group.
+
+- `pipeline`: the course of events, and the JVM consumer (Kafka's console consumer of 1.1.1)
+- `pipeline_query`: the Spark query in its own process, which writes Parquet
+- `pipeline_ledger`: what both have read, according to their files
+- `pipeline_judge`: what the files prove (pure)
 """
 
 from __future__ import annotations

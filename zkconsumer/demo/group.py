@@ -1,6 +1,6 @@
-"""What happens in the demo, in order.
+"""The group demo: its live view, its course of events, and the table at the end.
 
-How the demo looks: a live picture on a terminal, else a line a second; on standard error.
+On a terminal the view is a live picture, otherwise one line per second; both go to standard error.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-# ---- view ----------------------------------------------------------------------------------------
+# ---- View ----------------------------------------------------------------------------------------
 
 
-# Lines of the terminal that are not for partitions: frame, head, totals, what was said last.
+# Terminal lines used for other things than partitions: frame, header, totals, last event.
 _OTHER_LINES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One picture: who owns which partition, and how many of its messages were delivered."""
+    """The content of one picture: the owner of each partition, and how many of its messages were
+    delivered.
+    """
 
     owners: Mapping[int, str]
     members: Sequence[str]
@@ -49,32 +51,32 @@ class Frame:
         return f"delivered {sum(self.delivered):,} of {sum(self.produced):,}"
 
     def partitions_of(self, member: str) -> str:
-        """`0-3,7`, or `-` for none."""
+        """Return the member's partitions, such as `0-3,7`, or `-` for none."""
         return ranges(one for one, owner in self.owners.items() if owner == member) or "-"
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers, shortened: `0-3,7`."""
+    """Return numbers in short form: `0-3,7`."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     bounds = ([number for _, number in run] for _, run in runs)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in bounds)
 
 
 class View(Protocol):
-    """Where the demo shows itself."""
+    """The output of a running demo."""
 
     def note(self, text: str) -> None:
-        """What takes a while now."""
+        """Show what the demo is doing if it takes a while."""
 
     def event(self, text: str) -> None:
-        """What happens in the group."""
+        """Show what happens in the group."""
 
     def draw(self, frame: Frame) -> None:
-        """How things stand."""
+        """Show the present state of the group."""
 
 
 class _Lines:
-    """For pipes and logs."""
+    """The view for pipes and logs."""
 
     def __init__(self) -> None:
         self._start_s = time.monotonic()
@@ -98,7 +100,7 @@ class _Lines:
 
 
 class _Picture:
-    """For a terminal."""
+    """The view for a terminal."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -133,7 +135,7 @@ def _picture(frame: Frame, height: int) -> RenderableType:
         colour = colours.get(owner, "red")
         table.add_row(
             str(partition),
-            f"[{colour}]{owner or 'nobody'}[/]",
+            f"[{colour}]{owner or 'none'}[/]",
             ProgressBar(total=max(1, produced), completed=delivered, width=30),
             f"{delivered:,} / {produced:,}",
         )
@@ -144,7 +146,7 @@ def _picture(frame: Frame, height: int) -> RenderableType:
 
 @contextmanager
 def view() -> Iterator[View]:
-    """A picture if standard error is a terminal, else lines."""
+    """Yield a live picture if standard error is a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -156,7 +158,7 @@ def view() -> Iterator[View]:
 
 
 def print_result(result: Result, out: Any) -> None:
-    """The table at the end."""
+    """Print the tables at the end."""
     from rich.console import Console
     from rich.table import Table
 
@@ -169,48 +171,49 @@ def print_result(result: Result, out: Any) -> None:
             event.text, f"{event.settled_s:.2f} s", f"{event.unowned_partition_seconds:.2f}"
         )
     console.print(events)
-    messages = Table("messages", title="What became of the messages", title_justify="left")
+    messages = Table("messages", title="Messages", title_justify="left")
     messages.add_column("", justify="right")
     for name, count in (
         ("produced", result.produced),
         ("delivered", result.delivered),
         ("lost", result.lost),
-        ("delivered twice", result.duplicates),
+        ("redelivered", result.duplicates),
         ("partitions that two members owned at once", result.double_owned),
     ):
         messages.add_row(name, f"{count:,}")
     console.print(messages)
     if result.duplicates:
         console.print(
-            "Delivered twice: what the killed member had been handed since its last commit.",
+            "Redelivered: the messages that the killed member received after its last commit.",
             style="dim",
         )
     for reason in result.reasons:
         console.print(reason, markup=False)
 
 
-# ---- play ----------------------------------------------------------------------------------------
+# ---- Course of events ----------------------------------------------------------------------------
 
 
 GROUP, TOPIC = "demo", "orders"
-# Seconds. Half the JVM's default, so that the wait for the dead member is short.
+# The session timeout in seconds. It is half the JVM's default, so that the killed member's session
+# expires sooner.
 SESSION_TIMEOUT_S = 3.0
-# Seconds between two events, to see the group work.
+# Seconds between two events, so that the group is seen working.
 _PAUSE_S = 1.5
-# Seconds after which a group that should have settled counts as stuck: ten session timeouts.
+# Seconds after which a group that has not settled counts as stuck: ten session timeouts.
 _PATIENCE_S = 30.0
-# Seconds between two looks at the notes, and two pictures.
-_LOOK_S = 0.1
+# Seconds between two reads of the members' records, and between two pictures.
+_UPDATE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the group.
+    """An event in the group.
 
     Attributes:
-        text: what it was, in words.
-        settled_s: seconds until every partition was owned as the assignor says.
-        unowned_partition_seconds: sum over partitions of the time without owner meanwhile.
+        text: a description of the event.
+        settled_s: seconds until the owners of all partitions were those that the assignor requires.
+        unowned_partition_seconds: the time without an owner until then, summed over partitions.
     """
 
     name: str
@@ -221,10 +224,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the demo found; messages are counted, `delivered` each once.
+    """The demo's result. Messages are counted; `delivered` counts each message once.
 
     Attributes:
-        double_owned: partitions that two members had at once; `reasons` says how.
+        double_owned: partitions that two members owned at once; `reasons` explains each.
     """
 
     produced: int
@@ -241,7 +244,7 @@ class Result:
 
 
 class Play:
-    """One run. Whatever ends it, Ctrl-C included, ends all processes and removes all files."""
+    """One run. However it ends, also by Ctrl-C, all processes end and all files are removed."""
 
     def __init__(self, *, messages: int, partitions: int, view: View) -> None:
         self._messages = messages
@@ -251,10 +254,10 @@ class Play:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, Path] = {}
         self._events: list[tuple[str, str, float, float]] = []
-        self._looked_s = 0.0
+        self._updated_s = 0.0
 
     def run(self) -> Result:
-        """Raises SandboxError when a part of the demo itself fails."""
+        """Run the demo. Raises SandboxError if a part of the demo itself fails."""
         with ExitStack() as stack:
             self._sandbox = stack.enter_context(Sandbox(progress=self._view.note))
             stack.callback(self._kill_all)
@@ -268,7 +271,7 @@ class Play:
                 )
             )
             self._watcher = Watcher(observer, TOPIC, self._partitions)
-            # Their start takes as long as the messages do.
+            # The members start while the messages are produced; both take about as long.
             for number in (1, 2, 3):
                 self._start(f"m{number}")
             self._view.note(f"producing {self._messages:,} messages")
@@ -278,15 +281,15 @@ class Play:
                 partitions=self._partitions,
                 messages=self._messages,
             )
-            self._act()
+            self._run_events()
             return self._judge(self._drain())
 
-    # ---- the acts --------------------------------------------------------------------------------
+    # ---- Events ----------------------------------------------------------------------------------
 
-    def _act(self) -> None:
+    def _run_events(self) -> None:
         with self._event("start", "three members join", members=3) as since:
             since(lambda: min(self._watcher.registered_s.values()))
-        with self._event("join", "a fourth joins", members=4) as since:
+        with self._event("join", "a fourth member joins", members=4) as since:
             self._start("m4")
             since(lambda: self._watcher.registered_s[f"{GROUP}_m4"])
         with self._event("leave", "m1 stops cleanly (SIGTERM)", members=3) as since:
@@ -299,9 +302,11 @@ class Play:
     def _event(
         self, name: str, text: str, *, members: int
     ) -> Iterator[Callable[[Callable[[], float]], None]]:
-        """An event: its cause is the body; it is over when so many `members` have settled.
+        """Run the body as the cause of an event, and wait until this number of `members` has
+        settled.
 
-        It began when the body did, unless the body names another beginning, known by the end.
+        The event starts with the body, unless the body passes another start time, which may be
+        known only later.
         """
         self._view.event(text)
         now_s = time.monotonic()
@@ -311,7 +316,7 @@ class Play:
             raise SandboxError(
                 f"the group has not settled within {_PATIENCE_S:g} s after: {text}",
                 where=f"{len(self._watcher.owners)} of {self._partitions} partitions are owned",
-                remedy="is the machine very busy? run it again",
+                remedy="the machine may be very busy: run the demo again",
             )
         start_s, end_s = began[-1](), self._watcher.last_change_s
         self._events.append((name, text, start_s, end_s))
@@ -319,11 +324,11 @@ class Play:
         self._pause(_PAUSE_S)
 
     def _drain(self) -> list[int]:
-        """Stop producing, wait until the group has everything, and stop it."""
-        self._view.event("the group reads on until it has everything")
+        """Stop producing, wait until the group has read everything, and stop the members."""
+        self._view.event("producing has ended; the group reads the remaining messages")
         produced = self._producing.finish()
         tally, before = self._notes.tally, -1
-        while before < tally.delivered < sum(produced):  # as long as there is progress
+        while before < tally.delivered < sum(produced):  # while there is progress
             before = tally.delivered
             self._wait(lambda: tally.delivered >= sum(produced))
         for name in list(self._processes):
@@ -357,13 +362,13 @@ class Play:
             reasons=tuple(f"{TOPIC}-{partition}: {reason}" for partition, reason in found),
         )
 
-    # ---- members ---------------------------------------------------------------------------------
+    # ---- Members ---------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
         notes = self._sandbox.directory / f"{name}.notes"
         self._logs[name] = self._sandbox.directory / f"{name}.log"
         self._notes.follow(name, notes)
-        # So that reading everything takes about as long as the acts do.
+        # At this rate the members need about as long to read everything as the events take.
         rate = max(2000.0, self._messages / 25)
         member = Member(
             zookeeper=self._sandbox.zookeeper_connect,
@@ -376,8 +381,8 @@ class Play:
             session_timeout_s=SESSION_TIMEOUT_S,
         )
         with self._logs[name].open("wb") as log:
-            # A session of its own, so that a Ctrl-C reaches us alone. Should we die, the pipe
-            # closes, and the member ends.
+            # The member gets its own session, so that Ctrl-C reaches only the demo. If the demo
+            # dies, the pipe closes and the member ends.
             self._processes[name] = subprocess.Popen(
                 member.command(), stdin=subprocess.PIPE, stderr=log, start_new_session=True
             )
@@ -387,12 +392,12 @@ class Play:
         process.send_signal(number)
         limit_s = time.monotonic() + _PATIENCE_S
         while process.poll() is None and time.monotonic() < limit_s:
-            self._look()
+            self._update()
             time.sleep(0.01)
         process.kill()
         process.wait()
         if process.returncode != (-number if number is signal.SIGKILL else 0):
-            raise self._fallen(name, process.returncode)
+            raise self._failure(name, process.returncode)
 
     def _kill_all(self) -> None:
         for process in self._processes.values():
@@ -400,38 +405,42 @@ class Play:
         for process in self._processes.values():
             process.wait()
 
-    def _fallen(self, name: str, code: int) -> SandboxError:
+    def _failure(self, name: str, code: int) -> SandboxError:
         lines = self._logs[name].read_text(errors="replace").splitlines()
         return SandboxError(
-            f"member {name} ended with code {code}",
+            f"member {name} ended with exit code {code}",
             where=lines[-1] if lines else "",
-            remedy="this is an error of ours: report it with that line",
+            remedy="this is a bug in zkconsumer: report it with that line",
         )
 
-    # ---- time ------------------------------------------------------------------------------------
+    # ---- Waiting ---------------------------------------------------------------------------------
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Whether `condition` came true in time; looked at after each change of the group."""
+        """Wait for `condition`, which is checked after each change of the group. Return whether it
+        became true in time.
+        """
         limit_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < limit_s:
             with self._watcher.changed:
                 if condition():
                     return True
-                self._watcher.changed.wait(_LOOK_S)
-            self._look()
+                self._watcher.changed.wait(_UPDATE_S)
+            self._update()
         return False
 
     def _pause(self, pause_s: float) -> None:
         limit_s = time.monotonic() + pause_s
         while time.monotonic() < limit_s:
-            time.sleep(_LOOK_S)
-            self._look()
+            time.sleep(_UPDATE_S)
+            self._update()
 
-    def _look(self) -> None:
-        """Read the notes and draw, ten times a second; raise what went wrong in the background."""
-        if time.monotonic() < self._looked_s + _LOOK_S:
+    def _update(self) -> None:
+        """Read the records and draw, at most ten times a second. Raise errors of background threads
+        and processes.
+        """
+        if time.monotonic() < self._updated_s + _UPDATE_S:
             return
-        self._looked_s = time.monotonic()
+        self._updated_s = time.monotonic()
         self._notes.read()
         if self._watcher.error is not None:
             raise self._watcher.error
@@ -439,7 +448,7 @@ class Play:
             raise SandboxError("a message was not accepted", where=self._producing.failed)
         for name, process in self._processes.items():
             if process.poll() is not None:
-                raise self._fallen(name, process.returncode)
+                raise self._failure(name, process.returncode)
         with self._watcher.changed:
             owners = {one: owner.thread for one, owner in self._watcher.owners.items()}
         self._view.draw(

@@ -1,4 +1,4 @@
-"""What the members' notes and the observer's log mean. Pure."""
+"""What the members' records and the observer's log prove. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkconsumer.protocol.payloads import OwnerZnode
 
 
 class Seen(NamedTuple):
-    """The observer saw that a partition has another owner, or none, at a monotonic time."""
+    """The observer's record that a partition got another owner, or none, at a monotonic time."""
 
     time_s: float
     partition: int
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Spell:
-    """What was delivered of a partition under one fencing token: by whom, and when."""
+    """What was delivered of a partition under one fencing token: to which members, and when."""
 
     members: set[str]
     first_s: float
@@ -29,7 +29,7 @@ class Spell:
 
 @dataclass(slots=True)
 class Tally:
-    """What the members were handed, per partition."""
+    """The messages that the members received, per partition."""
 
     partitions: int
     delivered: int = 0
@@ -44,7 +44,7 @@ class Tally:
         self.spells = [{} for _ in range(self.partitions)]
 
     def add(self, member: str, time_s: float, run: Sequence[int]) -> None:
-        """Count a run `[partition, first offset, count, token]` that a member noted."""
+        """Count a run `[partition, first offset, count, token]` that a member recorded."""
         partition, first, count, token = run
         seen = self.seen[partition]
         end = first + count
@@ -61,7 +61,9 @@ class Tally:
         spell.last_s = max(spell.last_s, time_s)
 
     def lost(self, produced: Sequence[int]) -> int:
-        """How many of the first `produced[p]` offsets of each partition p nobody was handed."""
+        """Return how many of the first `produced[p]` offsets of each partition p no member
+        received.
+        """
         return sum(
             count - sum(seen[:count]) for seen, count in zip(self.seen, produced, strict=True)
         )
@@ -70,7 +72,7 @@ class Tally:
 def unowned_partition_seconds(
     log: Iterable[Seen], partitions: int, *, start_s: float, end_s: float
 ) -> float:
-    """The sum over partitions of the time without an owner znode, from start to end."""
+    """Return the time without an owner znode between start and end, summed over partitions."""
     since: dict[int, float | None] = dict.fromkeys(range(partitions), start_s)
     total = 0.0
     for at_s, partition, owner in log:
@@ -90,33 +92,40 @@ def _overlap(from_s: float, to_s: float, start_s: float, end_s: float) -> float:
 
 
 def double_ownership(tally: Tally, log: Sequence[Seen], *, group: str) -> Iterator[tuple[int, str]]:
-    """Each (partition, reason) that shows two members with one partition at once.
+    """Yield each (partition, reason) that shows that two members had one partition at once.
 
-    From the deliveries: under tokens (which only grow, from owner to owner) that overlap in time,
-    or under one token by two members. From the owner znodes: under a znode of somebody else, or
-    under one that was gone already. The observer sees late, never early, so the last is certain.
+    In the deliveries this is delivery under two tokens that overlap in time (tokens only grow from
+    owner to owner), or delivery under one token by two members. In the owner znodes it is delivery
+    by a member that is not the znode's owner, or after the znode was deleted. The last one is
+    certain, because the observer sees a deletion late, never early.
     """
     for partition, spells in enumerate(tally.spells):
         for (older, before), (newer, after) in pairwise(sorted(spells.items())):
             if before.last_s > after.first_s:
-                yield partition, f"delivered under token {older} after {newer} had begun"
+                yield (
+                    partition,
+                    f"delivered under token {older} after deliveries under {newer}",
+                )
         for token, spell in spells.items():
             if len(spell.members) > 1:
                 yield partition, f"delivered by {sorted(spell.members)} under token {token}"
-    for partition, owner, gone_s in _tenures(log):
+    for partition, owner, gone_s in _past_owners(log):
         held = tally.spells[partition].get(owner.czxid)
         if held is None:
             continue
-        mine = {one for one in held.members if owner.thread.startswith(f"{group}_{one}-")}
-        strangers = held.members - mine
-        if strangers:
-            yield partition, f"delivered by {sorted(strangers)} while {owner.thread} owned it"
+        owning = {one for one in held.members if owner.thread.startswith(f"{group}_{one}-")}
+        others = held.members - owning
+        if others:
+            yield partition, f"delivered by {sorted(others)} while {owner.thread} owned it"
         if held.last_s > gone_s:
-            yield partition, f"delivered {held.last_s - gone_s:.3f} s after the owner was gone"
+            yield (
+                partition,
+                f"delivered {held.last_s - gone_s:.3f} s after the owner znode was deleted",
+            )
 
 
-def _tenures(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerZnode, float]]:
-    """Each (partition, owner, when it was seen gone) of the owners that are gone."""
+def _past_owners(log: Iterable[Seen]) -> Iterator[tuple[int, OwnerZnode, float]]:
+    """Yield (partition, owner, time of deletion or change) of each owner that was replaced."""
     current: dict[int, OwnerZnode | None] = {}
     for at_s, partition, owner in log:
         before = current.get(partition)

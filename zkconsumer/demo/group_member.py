@@ -1,8 +1,8 @@
 """One member of the demo's group: `python -m zkconsumer.demo.group_member SETTINGS`.
 
-It notes what it is handed, one line per batch, before it asks for the next: a JSON array of the
-time (monotonic, seconds) and of runs `[partition, first offset, count, fencing token]`. A line is
-one write to a file, so that a SIGKILL loses none that was noted.
+Before it asks for the next batch, it records the messages it received, one line per batch. A line
+is a JSON array of the time (monotonic, seconds) and of runs `[partition, first offset, count,
+fencing token]`. Each line is one write to a file, so a SIGKILL loses no recorded line.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Seconds a member without messages waits until it looks at its signals again.
+# Seconds that a member without messages waits before it checks for signals again.
 _TURN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What a member is told.
+    """A member's settings.
 
     Attributes:
-        zookeeper, group, topic, name: whom to join; `name` is the consumer.id.
-        notes: the file for its notes.
-        rate: messages per second at most, so that there is something to see.
-        batch: messages to take at once.
-        session_timeout_s: after so long a killed member is missed.
+        zookeeper, group, topic, name: the group to join; `name` is the consumer.id.
+        notes: the file for its records.
+        rate: maximum number of messages per second; it makes the events visible.
+        batch: number of messages to take at once.
+        session_timeout_s: the session timeout, after which a killed member's znodes disappear.
     """
 
     zookeeper: str
@@ -43,12 +43,14 @@ class Member:
     session_timeout_s: float
 
     def command(self) -> list[str]:
-        """The process to start; it ends when its standard input is closed."""
+        """Return the command line of the member, which ends when its standard input is closed."""
         return [sys.executable, "-m", "zkconsumer.demo.group_member", json.dumps(asdict(self))]
 
 
 def runs(batch: Iterable[Any]) -> list[list[int]]:
-    """`[partition, first offset, count, token]` of each unbroken run in a batch."""
+    """Return `[partition, first offset, count, token]` of each run of consecutive offsets in a
+    batch.
+    """
     found: list[list[int]] = []
     last: dict[int, list[int]] = {}
     for message in batch:
@@ -63,7 +65,7 @@ def runs(batch: Iterable[Any]) -> list[list[int]]:
 
 
 def consume(member: Member) -> None:
-    """Consume and note until SIGTERM, then leave the group cleanly."""
+    """Consume and record messages until SIGTERM, then leave the group cleanly."""
     from zkconsumer import ConsumerConfig, ConsumerConnector
 
     stopping = False
@@ -93,7 +95,7 @@ def consume(member: Member) -> None:
 
 
 def _end_with_the_parent() -> None:
-    # Not sys.stdin, whose lock a thread may not hold when the interpreter ends.
+    # Do not use sys.stdin: a thread must not hold its lock when the interpreter ends.
     os.read(0, 1)
     os._exit(1)
 

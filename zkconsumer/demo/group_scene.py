@@ -1,4 +1,6 @@
-"""What is going on: the owners as an independent observer sees them, and the members' notes."""
+"""The state of the group: the owners as an independent observer sees them, the members' records,
+and the producer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from zkconsumer.zk.observer import Change, ChangeKind, Observer
 
 
 class Watcher:
-    """Follows the group in a thread of its own; `changed` is notified at each change."""
+    """Follows the group on a separate thread and notifies `changed` at each change."""
 
     def __init__(self, observer: Observer, topic: str, partitions: int) -> None:
         self.changed = threading.Condition()
@@ -34,9 +36,10 @@ class Watcher:
         threading.Thread(target=self._follow, args=(observer,), daemon=True).start()
 
     def settled(self, members: int) -> bool:
-        """Whether there are so many members, and the owners are what the assignor makes of them.
+        """Whether the group has this number of members, and the owners are those that the assignor
+        requires.
 
-        Call it with `changed` held.
+        The caller must hold `changed`.
         """
         if len(self.members) != members:
             return False
@@ -70,7 +73,7 @@ class Watcher:
                     self.owners[tp.partition] = owner
             case str(consumer_id), Registration(subscription, _, written_ms):
                 self.members[consumer_id] = subscription
-                # The member's own time, for a busy observer sees it late.
+                # Use the member's own time, because a busy observer sees the change late.
                 age_s = time.time() - written_ms / 1000 if written_ms else 0.0
                 self.registered_s[consumer_id] = time.monotonic() - age_s
             case str(consumer_id), _ if change.what is ChangeKind.MEMBER:
@@ -81,26 +84,26 @@ class Watcher:
 
 
 class Notes:
-    """Reads on in the files that the members write, and counts."""
+    """Reads the files that the members write, and counts their records."""
 
     def __init__(self, partitions: int) -> None:
         self.tally = Tally(partitions)
         self._files: dict[str, tuple[Path, int]] = {}
 
     def follow(self, member: str, path: Path) -> None:
-        """Read the notes of one more member."""
+        """Also read the records of this member."""
         path.touch()
         self._files[member] = path, 0
 
     def read(self) -> None:
-        """Count what has been noted since."""
+        """Count the lines that were written since the last call."""
         for member, (path, position) in self._files.items():
             with path.open("rb") as file:
                 file.seek(position)
                 text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._files[member] = path, position + len(whole)
-            for line in whole.splitlines():
+            lines = text[: text.rfind(b"\n") + 1]
+            self._files[member] = path, position + len(lines)
+            for line in lines.splitlines():
                 self._count(member, *json.loads(line))
 
     def _count(self, member: str, time_s: float, runs: list[list[int]]) -> None:
@@ -109,15 +112,15 @@ class Notes:
 
 
 class Producing:
-    """Fills a topic, then goes on slowly until told to stop; a thread of its own.
+    """Fills a topic, then produces slowly on a separate thread until `finish`.
 
     Attributes:
-        acknowledged: messages per partition that are in the log.
-        failed: why a message is not; empty if all are.
+        acknowledged: messages in the log, per partition.
+        failed: the error of a message that was not accepted; empty if there is none.
     """
 
     SLOW_PER_S = 200
-    # A hundred requests a second, and the fetches between them, took a broker 0.4 of a core.
+    # A hundred requests per second, with the fetches that they cause, took a broker 0.4 of a core.
     BURSTS_PER_S = 20
 
     def __init__(self, bootstrap: str, topic: str, *, partitions: int, messages: int) -> None:
@@ -127,8 +130,8 @@ class Producing:
         self.failed = ""
         self._topic = topic
         self._number = 0
-        # Without retries, which could make a second copy: what is acknowledged is all there is.
-        # (An idempotent producer would do, too, but waits seconds for a fresh broker.)
+        # No retries, because a retry could store a second copy: the acknowledged messages are all
+        # there are. An idempotent producer would also work, but waits seconds for a new broker.
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -141,17 +144,17 @@ class Producing:
         while self._number < messages:
             self._produce(min(2000, messages - self._number))
         self._producer.flush()
-        self._thread = threading.Thread(target=self._slowly, daemon=True)
+        self._thread = threading.Thread(target=self._produce_slowly, daemon=True)
         self._thread.start()
 
     def finish(self) -> list[int]:
-        """Stop; returns how many messages each partition holds."""
+        """Stop producing. Return the number of messages in each partition."""
         self._stop.set()
         self._thread.join()
         self._producer.flush()
         return self.acknowledged
 
-    def _slowly(self) -> None:
+    def _produce_slowly(self) -> None:
         while not self._stop.wait(1 / self.BURSTS_PER_S):
             self._produce(self.SLOW_PER_S // self.BURSTS_PER_S)
 

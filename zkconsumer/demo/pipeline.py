@@ -1,8 +1,7 @@
-"""What happens in the pipeline's demo, in order.
+"""The pipeline demo: a Spark query and a JVM consumer in one group, and its course of events.
 
-Kafka's own console consumer as a JVM member of the group, writing what it reads into a file.
-
-It prints a message's value and nothing else, so values must tell which message they are.
+The JVM consumer is Kafka's own console consumer, which writes message values to a file. It prints
+nothing but the values, so each value identifies its message.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.process import Process, Startable, launch
 from zkconsumer.zk.observer import GroupPart, Observer
 
-# ---- console -------------------------------------------------------------------------------------
+# ---- The JVM consumer ----------------------------------------------------------------------------
 
 
 RELEASE = "1.1.1"
 
-# It commits, leaves, and ends within a second. After this many seconds it is SIGKILL.
+# The consumer commits, leaves, and ends within a second. After this many seconds it gets SIGKILL.
 _CONSOLE_STOP_LIMIT_S = 15.0
 
 _LOG4J = """\
@@ -45,12 +44,12 @@ log4j.appender.out.layout.ConversionPattern=%d{{ISO8601}} %p %c - %m%n
 
 
 class ConsoleConsumer(Startable):
-    """`kafka.tools.ConsoleConsumer --zookeeper`: a member of the group GROUP_NAME, by a white list.
+    """`kafka.tools.ConsoleConsumer --zookeeper`: a member of the group `group`, with a white list.
 
-    Where the group has stored no offset, it begins at the end of the log.
+    If the group has no stored offset, it starts at the end of the log.
 
     Attributes:
-        values: the file with the values of its messages, one a line.
+        values: the file with the values of its messages, one per line.
     """
 
     def __init__(
@@ -69,10 +68,11 @@ class ConsoleConsumer(Startable):
         self._properties = {
             "group.id": group,
             "consumer.id": name,
-            # With auto.offset.reset=smallest the program refuses a group that has stored offsets.
+            # With auto.offset.reset=smallest the program refuses a group that has stored offsets,
+            # so the property is not set.
             "auto.commit.interval.ms": "500",
             "rebalance.backoff.ms": "500",
-            # The default of 4 attempts is up before a killed member's session ends.
+            # The default of 4 attempts is used up before a killed member's session expires.
             "rebalance.max.retries": "30",
             "zookeeper.session.timeout.ms": f"{session_timeout_s * 1000:.0f}",
         }
@@ -85,12 +85,14 @@ class ConsoleConsumer(Startable):
         return self._process is not None and self._process.alive
 
     def last_words(self) -> str:
-        """The end of its output, and of its log."""
+        """Return the end of its output and of its log."""
         files = [one for one in (self.values, self._directory / "log") if one.exists()]
         return "; ".join(one.read_text(errors="replace")[-500:].strip() for one in files)
 
     def start(self) -> None:
-        """The process is there; it joins within a few seconds. Raises SandboxError: no Java."""
+        """Start the process; it joins within a few seconds. Raises SandboxError if there is no
+        Java.
+        """
         class_path = jars.resolve(f"kafka-{RELEASE}", progress=self._progress)
         self._directory.mkdir(parents=True)
         log4j, settings = self._directory / "log4j.properties", self._directory / "properties"
@@ -119,14 +121,16 @@ class ConsoleConsumer(Startable):
         )
 
     def stop(self) -> None:
-        """A clean leave (SIGTERM), after which all that it has read is in `values`."""
+        """Let the consumer leave cleanly (SIGTERM). Then `values` contains everything that
+        it read.
+        """
         if self._process is not None:
             self._process.end(patience_s=_CONSOLE_STOP_LIMIT_S)
             guard.release(self._process.pid, self._process.birth)
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self._process is not None:
             self._process.signal(signal.SIGKILL)
             self.stop()
@@ -135,29 +139,30 @@ class ConsoleConsumer(Startable):
         self._process = process
 
 
-# ---- play ----------------------------------------------------------------------------------------
+# ---- Course of events ----------------------------------------------------------------------------
 
 
 GROUP, TOPIC = "pipeline", "orders"
-# Seconds. Half the JVM's default, so that the wait for the killed query is short.
+# The session timeout in seconds. It is half the JVM's default, so that the killed query's session
+# expires sooner.
 SESSION_TIMEOUT_S = 3.0
-# Seconds from batch to batch: as long as one takes on a quiet machine of two cores.
+# Seconds from batch to batch: the duration of a batch on an idle machine with two cores.
 TRIGGER_S = 0.5
-# Seconds after which something that takes ten (Spark's start, a rebalance) counts as stuck.
+# Seconds after which an act that normally takes 10 s (Spark's start, a rebalance) counts as stuck.
 _PATIENCE_S = 300.0
-# Batches that the query finishes before the next act.
+# Number of batches that the query finishes before the next event.
 _BATCHES = 3
-# Seconds between two looks at the files, and two pictures.
-_LOOK_S = 0.1
-# A line that names what was raised, in Python or in the JVM.
+# Seconds between two reads of the files, and between two pictures.
+_UPDATE_S = 0.1
+# A line that names an exception of Python or of the JVM.
 _FAILURE = re.compile(r"(Caused by: )?[\w.]+(Error|Exception): ")
-# Seconds that the query has to stop by itself.
+# Seconds within which the query must stop by itself.
 _DRIVER_STOP_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the group, and the seconds until the owners had settled."""
+    """An event in the group, and the seconds until the owners had settled."""
 
     name: str
     text: str
@@ -166,20 +171,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the demo found."""
+    """The demo's result."""
 
     verdict: Verdict
     events: tuple[Event, ...]
 
 
 class _Steady(Producing):
-    """Messages at a rate that both members have to work for."""
+    """Produces messages at a rate that keeps both members busy."""
 
     SLOW_PER_S = 1000
 
 
 class Play:
-    """One run. Whatever ends it, Ctrl-C included, ends all processes and removes all files."""
+    """One run. However it ends, also by Ctrl-C, all processes end and all files are removed."""
 
     def __init__(self, *, messages: int, partitions: int, view: View) -> None:
         self._messages = messages
@@ -188,10 +193,10 @@ class Play:
         self._events: list[Event] = []
         self._driver: Process | None = None
         self._has_console = False
-        self._looked_s = 0.0
+        self._updated_s = 0.0
 
     def run(self) -> Result:
-        """Raises SandboxError when a part of the demo itself fails."""
+        """Run the demo. Raises SandboxError if a part of the demo itself fails."""
         with ExitStack() as stack:
             self._sandbox = stack.enter_context(Sandbox(progress=self._view.note))
             directory = self._sandbox.directory / "pipeline"
@@ -208,10 +213,10 @@ class Play:
             self._watcher = Watcher(observer, TOPIC, self._partitions)
             self._prepare(directory)
             stack.callback(self._end_all)
-            self._act()
-            return Result(self._drained(), tuple(self._events))
+            self._run_events()
+            return Result(self._drain_and_judge(), tuple(self._events))
 
-    # ---- the acts --------------------------------------------------------------------------------
+    # ---- Events ----------------------------------------------------------------------------------
 
     def _prepare(self, directory: Path) -> None:
         connect = self._sandbox.zookeeper_connect
@@ -235,8 +240,8 @@ class Play:
         )
         self._ledger = Ledger(self._query, self._console.values, partitions=self._partitions)
 
-    def _act(self) -> None:
-        self._view.note(f"producing {self._messages:,} messages, and going on")
+    def _run_events(self) -> None:
+        self._view.note(f"producing {self._messages:,} messages, and more during the demo")
         self._producing = _Steady(
             self._sandbox.bootstrap, TOPIC, partitions=self._partitions, messages=self._messages
         )
@@ -252,15 +257,15 @@ class Play:
         with self._event("kill", text, members=1):
             pass
         self._killed = killed
-        with self._event("restart", "it is started again on its checkpoint", members=2):
+        with self._event("restart", "the query is restarted on its checkpoint", members=2):
             self._start_query()
         self._finish_batches()
-        # The JVM consumer served the group alone while the query started. The query catches up: it
-        # has three of four partitions.
+        # While the query started, the JVM consumer served the group alone. The query catches up,
+        # because it has three of four partitions.
         self._wait(
             lambda: 2 * self._ledger.rows >= sum(self._producing.acknowledged),
             "the query to have half of the messages",
-            goes_on=lambda: self._ledger.rows,
+            progress=lambda: self._ledger.rows,
         )
 
     def _finish_batches(self) -> None:
@@ -268,31 +273,35 @@ class Play:
         self._wait(lambda: len(self._ledger.ended) >= goal, f"{_BATCHES} more batches")
 
     def _kill_in_a_batch(self) -> int:
-        """Kill the query and all that Spark has started for it, once it has begun a batch."""
+        """Kill the query and all processes that Spark started for it, once it has started
+        a batch.
+        """
         before = len(self._ledger.began)
-        self._wait(lambda: len(self._ledger.began) > before, "the next batch", look_s=0.005)
+        self._wait(lambda: len(self._ledger.began) > before, "the next batch", interval_s=0.005)
         assert self._driver is not None
-        # It leads a session of its own, in which its JVM and Python processes are.
+        # The query leads its own process session, which contains its JVM and Python processes.
         os.killpg(self._driver.pid, signal.SIGKILL)
         self._end_query()
-        self._ledger.read_on()
+        self._ledger.read_new()
         return self._ledger.began[-1]
 
-    def _drained(self) -> Verdict:
-        """Stop producing, wait until the group has everything, stop it, and look at its work."""
-        self._view.event("no more is produced; the group reads on until it has everything")
+    def _drain_and_judge(self) -> Verdict:
+        """Stop producing, wait until the group has read everything, stop the members, and judge
+        their files.
+        """
+        self._view.event("producing has ended; the group reads the remaining messages")
         counts = self._producing.finish()
         seen = self._ledger.seen
         self._wait(
             lambda: [len(one) for one in seen] == counts,
             "every message to be read",
-            goes_on=lambda: sum(map(len, seen)),
+            progress=lambda: sum(map(len, seen)),
         )
-        # In this order: a batch of the query is committed at the next trigger, and what it has not
-        # committed when it stops, the JVM consumer would read once more.
+        # Stop the JVM consumer first: the query commits a batch at the next trigger, and the JVM
+        # consumer would read again what the query has not committed when it stops.
         self._console.stop()
         self._end_query()
-        self._ledger.read_on()
+        self._ledger.read_new()
         self._view.note("comparing what was written with the topic")
         return judge(
             whole_log(self._sandbox.bootstrap, TOPIC, counts),
@@ -304,7 +313,9 @@ class Play:
 
     @contextmanager
     def _event(self, name: str, text: str, *, members: int) -> Iterator[None]:
-        """An event: its cause is the body; it is over when so many `members` have settled."""
+        """Run the body as the cause of an event, and wait until this number of `members` has
+        settled.
+        """
         self._view.event(text)
         began_s = time.monotonic()
         yield
@@ -313,7 +324,7 @@ class Play:
         self._events.append(Event(name, text, round(took_s, 3)))
         self._view.event(f"settled after {took_s:.2f} s")
 
-    # ---- processes -------------------------------------------------------------------------------
+    # ---- Processes -------------------------------------------------------------------------------
 
     def _start_query(self) -> None:
         launch(
@@ -338,45 +349,45 @@ class Play:
             self._driver = None
 
     def _end_all(self) -> None:
-        """At once: nobody looks at them any more."""
+        """End all processes at once: their results are not needed any more."""
         if self._driver is not None and self._driver.alive:
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._end_query()
         self._console.kill()
 
-    # ---- time ------------------------------------------------------------------------------------
+    # ---- Waiting ---------------------------------------------------------------------------------
 
     def _wait(
         self,
         condition: Callable[[], bool],
         what: str,
         *,
-        look_s: float = _LOOK_S,
-        goes_on: Callable[[], object] = lambda: None,
+        interval_s: float = _UPDATE_S,
+        progress: Callable[[], object] = lambda: None,
     ) -> None:
-        """Until `condition` holds; the patience begins anew whenever `goes_on` changes."""
-        before, limit_s = goes_on(), time.monotonic() + _PATIENCE_S
+        """Wait until `condition` holds. The time limit restarts whenever `progress` changes."""
+        before, limit_s = progress(), time.monotonic() + _PATIENCE_S
         while True:
             with self._watcher.changed:
                 if condition():
                     return
-                self._watcher.changed.wait(look_s)
-            self._look(look_s)
-            if (now := goes_on()) != before:
+                self._watcher.changed.wait(interval_s)
+            self._update(interval_s)
+            if (now := progress()) != before:
                 before, limit_s = now, time.monotonic() + _PATIENCE_S
             if time.monotonic() > limit_s:
                 raise SandboxError(
-                    f"waited {_PATIENCE_S:g} s in vain for {what}",
+                    f"gave up waiting for {what} after {_PATIENCE_S:g} s",
                     where=self._last_words(),
-                    remedy="is the machine very busy? run it again",
+                    remedy="the machine may be very busy: run the demo again",
                 )
 
-    def _look(self, look_s: float) -> None:
-        """Read the files and draw; raise what went wrong in the background."""
-        if time.monotonic() < self._looked_s + look_s:
+    def _update(self, interval_s: float) -> None:
+        """Read the files and draw. Raise errors of background threads and processes."""
+        if time.monotonic() < self._updated_s + interval_s:
             return
-        self._looked_s = time.monotonic()
-        self._ledger.read_on()
+        self._updated_s = time.monotonic()
+        self._ledger.read_new()
         for line in self._ledger.told:
             self._view.note(line)
         self._ledger.told.clear()
@@ -386,9 +397,9 @@ class Play:
             raise SandboxError("a message was not accepted", where=self._producing.failed)
         if self._driver is not None and not self._driver.alive:
             raise SandboxError(
-                f"the query ended with code {self._driver.exit_code}",
+                f"the query ended with exit code {self._driver.exit_code}",
                 where=self._last_words(),
-                remedy="the reason stands there",
+                remedy="correct that and run the demo again",
             )
         if self._has_console and not self._console.alive:
             raise SandboxError("the JVM consumer ended", where=self._console.last_words())
@@ -403,7 +414,7 @@ class Play:
         )
 
     def _last_words(self) -> str:
-        """What the query's process said of a failure, else its last line."""
+        """Return the exceptions that the query's process logged last, or else its last line."""
         if not self._log.exists():
             return ""
         lines = self._log.read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What the query's Parquet and the JVM consumer's output mean, beside what the log holds. Pure."""
+"""Compare the query's Parquet and the JVM consumer's output with the log. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Milliseconds of a window (`query.WINDOW`).
+# Length of a window in milliseconds (`pipeline_query.WINDOW`).
 WINDOW_MS = 1000
 
 Place = tuple[int, int]
@@ -15,7 +15,7 @@ Place = tuple[int, int]
 
 
 class Row(NamedTuple):
-    """A message as it stands in the log, or in Parquet."""
+    """A message as it is in the log or in Parquet."""
 
     partition: int
     offset: int
@@ -33,15 +33,17 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found; all are numbers of messages, but for the windows.
+    """The result. All fields except the windows count messages.
 
     Attributes:
-        spark, jvm: in the query's Parquet, and read by the JVM consumer, copies included.
-        lost: in the log, and read by neither.
-        wrong: rows of the Parquet that are not in the log as they stand there.
+        spark, jvm: messages in the query's Parquet, and messages that the JVM consumer read, copies
+            included.
+        lost: messages in the log that neither has read.
+        wrong: rows of the Parquet that differ from the log.
         duplicates: copies beyond the first.
-        in_flight: of these, copies of messages of the batch in flight when the query was killed.
-        wrong_windows: windows whose count is not that of the Parquet's rows.
+        in_flight: duplicates of messages that were in the batch in flight when the query was
+            killed.
+        wrong_windows: windows whose count differs from that of the Parquet's rows.
     """
 
     produced: int
@@ -56,7 +58,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Nothing lost or wrong, and no duplicate but those of the batch in flight."""
+        """Whether nothing is lost or wrong, and all duplicates were in the batch in flight."""
         return (self.lost, self.wrong, self.wrong_windows, self.duplicates - self.in_flight) == (
             0,
             0,
@@ -76,10 +78,10 @@ def judge(
     """Compare what was written with the log, message by message.
 
     Args:
-        log: everything that was produced, as the broker has it.
+        log: all messages, as the broker stores them.
         batches: the Parquet's rows, by batch.
         windows: the counts of the windowed Parquet, over all batches.
-        jvm: what the JVM consumer read.
+        jvm: the messages that the JVM consumer read.
         killed: the batch in flight when the query was killed.
     """
     truth = {row.place: row for row in log}

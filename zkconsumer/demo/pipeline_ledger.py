@@ -1,4 +1,4 @@
-"""What the query and the JVM consumer have been given so far, read from their files."""
+"""What the query and the JVM consumer have read so far, according to their files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from zkconsumer.demo.pipeline_judge import Place, Row, Window
 from zkconsumer.demo.pipeline_query import Query
 from zkconsumer.errors import SandboxError
 
-# Seconds to read the whole topic back: a hundred times what it takes.
+# Time limit for reading the whole topic, in seconds: a hundred times what it needs.
 _READ_LIMIT_S = 60.0
 
 
 class Ledger:
-    """Reads on in the files; the producer's n-th message has the value n, and lies in partition
-    n % partitions.
+    """Reads the two files as they grow.
+
+    The producer's n-th message has the value n and is in partition n % partitions.
 
     Attributes:
-        jvm: what the JVM consumer has printed.
+        jvm: the messages that the JVM consumer has printed.
         began, ended: the numbers of the query's batches.
-        rows: messages in the query's Parquet; those of a batch that was replayed count again.
-        told: lines of the query's listener that nobody has looked at yet.
-        seen: messages per partition that either has been given.
+        rows: messages in the query's Parquet; those of a replayed batch count again.
+        told: lines of the query's listener that were not shown yet.
+        seen: per partition, the offsets that at least one of them has read.
     """
 
     def __init__(self, query: Query, values: Path, *, partitions: int) -> None:
@@ -40,9 +41,9 @@ class Ledger:
         self._read = {query.notes: 0, values: 0}
         self._values = values
 
-    def read_on(self) -> None:
-        """Take in what has been written since."""
-        for line in filter(bytes.isdigit, self._lines(self._values)):  # beside warnings
+    def read_new(self) -> None:
+        """Read what was written since the last call."""
+        for line in filter(bytes.isdigit, self._lines(self._values)):  # skip warnings
             partition, offset = int(line) % len(self.seen), int(line) // len(self.seen)
             self.jvm.append((partition, offset))
             self.seen[partition].add(offset)
@@ -56,7 +57,7 @@ class Ledger:
                     self.seen[row.partition].add(row.offset)
 
     def batch(self, number: int) -> list[Row]:
-        """The rows of a finished batch."""
+        """Return the rows of a finished batch."""
         table = _parquet(self._query.rows / f"batch={number}")
         columns = [
             table[name].to_pylist() for name in ("partition", "offset", "timestamp", "value")
@@ -64,7 +65,7 @@ class Ledger:
         return [Row(*one) for one in zip(*columns, strict=True)]
 
     def windows(self) -> dict[Window, int]:
-        """The counts of all finished batches together."""
+        """Return the sums of the counts of all finished batches."""
         found = Counter[Window]()
         for number in set(self.ended):
             table = _parquet(self._query.windows / f"batch={number}")
@@ -74,24 +75,28 @@ class Ledger:
         return dict(found)
 
     def _lines(self, path: Path) -> Iterator[bytes]:
-        """Whole lines that are new; of a file that may not be there yet."""
+        """Yield complete new lines of a file, which may not exist yet."""
         if not path.exists():
             return
         with path.open("rb") as file:
             file.seek(self._read[path])
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read[path] += len(whole) + len(newline)
-        yield from whole.splitlines()
+            lines, newline, _ = file.read().rpartition(b"\n")
+        self._read[path] += len(lines) + len(newline)
+        yield from lines.splitlines()
 
 
 def _parquet(path: Path) -> Any:
-    """A directory of Parquet as a table; its one column of time is `timestamp`, in milliseconds."""
+    """Return a directory of Parquet as a table; its only time column becomes `timestamp`, in
+    milliseconds.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     files = sorted(path.glob("*.parquet"))
     if not files:
-        raise SandboxError("a batch that was noted as written is not there", where=str(path))
+        raise SandboxError(
+            "a batch that the query recorded as written does not exist", where=str(path)
+        )
     table = pa.concat_tables([pq.ParquetFile(one).read() for one in files])
     (name,) = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
     times = table[name].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -100,7 +105,7 @@ def _parquet(path: Path) -> Any:
 
 
 def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
-    """Everything the topic holds, `counts` messages in each partition, as the broker has it."""
+    """Return all messages of the topic, which has `counts` messages in its partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -118,7 +123,7 @@ def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
         consumer.close()
     if len(rows) != sum(counts):
         raise SandboxError(
-            "the topic does not hold what was produced",
+            "the topic does not contain all produced messages",
             where=f"{topic}: {len(rows)} of {sum(counts)} messages",
         )
     return rows

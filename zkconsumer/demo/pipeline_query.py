@@ -1,8 +1,8 @@
 """The Spark query of the pipeline: `python -m zkconsumer.demo.pipeline_query SETTINGS`.
 
-One member of the legacy group. Of each batch it writes the rows, and their number by second and
-partition, into directories that are named by the batch: a batch that comes again writes over what
-it has written before. SIGTERM stops the query and then Spark.
+It is one member of the legacy group. For each batch it writes the rows, and their number per second
+and partition, to directories named after the batch, so that a replayed batch overwrites itself.
+SIGTERM stops the query and then Spark.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Seconds between two looks at whether the query still runs.
+# Seconds between two checks whether the query still runs.
 _TURN_S = 0.2
 WINDOW = "1 second"
-# Threads of the query in the group, where the JVM consumer has one: three of four partitions.
+# The query's threads in the group. The JVM consumer has one, so the query gets three of four
+# partitions.
 STREAMS = 3
-# Messages of a batch at most. A batch should be shorter than the grace of a release (4 s), also the
-# first one, whose messages were produced while Spark started.
+# Maximum number of messages in a batch. A batch should be shorter than the release grace (4 s),
+# also the first one, whose messages were produced while Spark started.
 MAX_OFFSETS = 20_000
-# What Spark says of a Python process that takes longer than ten seconds to start, which a busy
-# machine may need and no option changes; the query is then started again.
+# Spark's error if a Python process needs more than ten seconds to start. This happens on a busy
+# machine, and no option changes the limit; the query is then started again.
 _SLOW = "failed to connect back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What the query is told.
+    """The query's settings.
 
     Attributes:
-        zookeeper, group, topic, name: whom to join; `name` is the consumer.id.
-        directory: for its checkpoint, its Parquet, its notes and Spark's own files.
-        session_timeout_s: after so long a killed query is missed.
-        trigger_s: seconds from the beginning of one batch to that of the next.
+        zookeeper, group, topic, name: the group to join; `name` is the consumer.id.
+        directory: for its checkpoint, its Parquet, its records and Spark's own files.
+        session_timeout_s: the session timeout, after which a killed query's znodes disappear.
+        trigger_s: seconds from the start of one batch to the start of the next.
     """
 
     zookeeper: str
@@ -54,17 +55,17 @@ class Query:
     trigger_s: float
 
     def command(self) -> list[str]:
-        """The process to start."""
+        """Return the command line of the query's process."""
         return [sys.executable, "-m", "zkconsumer.demo.pipeline_query", json.dumps(asdict(self))]
 
     @property
     def rows(self) -> Path:
-        """Parquet: the rows of each batch, in `batch=<number>`."""
+        """Parquet with the rows of each batch, in `batch=<number>`."""
         return Path(self.directory, "rows")
 
     @property
     def windows(self) -> Path:
-        """Parquet: `window`, `partition`, `count` of each batch, in `batch=<number>`."""
+        """Parquet with `window`, `partition` and `count` of each batch, in `batch=<number>`."""
         return Path(self.directory, "windows")
 
     @property
@@ -74,7 +75,7 @@ class Query:
 
 
 def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
-    """A session of this process, and the query that is to run in it."""
+    """Return a Spark session of this process, and the query to start in it."""
     from pyspark.sql import functions as sf
 
     from zkconsumer.sandbox import spark as sparks
@@ -121,7 +122,7 @@ def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
 
 
 def run(query: Query) -> None:
-    """Until SIGTERM, or until the query fails: then its error is raised."""
+    """Run until SIGTERM. If the query fails, raise its error."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     spark, writer = prepare(query)
