@@ -11,10 +11,12 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.consumer.topic_matcher import match_topics
 from zkconsumer.member import operations
 from zkconsumer.member.events import Outcome, Registered
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.model import Session, TopicPartition
 from zkconsumer.protocol.requests import Code, NotStored, OffsetRequest, Reply
 from zkconsumer.zk.session import ZooKeeperSession
@@ -64,7 +66,9 @@ class Client:
             if before and number in before:
                 before[number]()
             replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            if isinstance(batch, OffsetRequest):
+            if isinstance(batch, MatchTopics):
+                replies.put([match_topics(batch)])
+            elif isinstance(batch, OffsetRequest):
                 self.asked.append(batch)
                 replies.put([self.kafka])
             else:

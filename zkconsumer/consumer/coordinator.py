@@ -25,6 +25,7 @@ from zkconsumer.consumer.metrics import Tally
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate
+from zkconsumer.consumer.topic_matcher import match_topics_apart
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore
 from zkconsumer.member import commands as cmd
@@ -120,6 +121,7 @@ class Coordinator(threading.Thread):
             post=self.post,
             clock=self.clock,
             ask_kafka=store.submit if store else None,
+            ask_matcher=match_topics_apart,
         )
         self._loop = MemberLoop(settings, host=self, gate=gate, executor=executor, streams=streams)
         self._inbox = Inbox(self._loop.overtakes)

@@ -13,11 +13,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from zkconsumer.consumer.topic_matcher import match_topics
 from zkconsumer.member import commands, events, operations, read_group
 from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.member.operations import MemberIdentity
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.requests import (
@@ -66,17 +68,27 @@ class Session(Protocol):
     def submit(self, batch: Batch, done: Done) -> None: ...
 
 
+class AskMatcher(Protocol):
+    """Evaluates filters, and calls `done` with the one reply on another thread."""
+
+    def __call__(self, request: MatchTopics, done: Done) -> None: ...
+
+
 class AskKafka(Protocol):
     """Sends a request for offsets, and calls `done` with its one reply on another thread."""
 
     def __call__(self, request: OffsetRequest, done: Done) -> None: ...
 
 
+Sent = Batch | OffsetRequest | MatchTopics
+"""What an operation asks for at one time."""
+
+
 class Steps(Protocol):
     """A running operation: an `Operation`, or the simulator's copyable form of one."""
 
-    def __next__(self) -> Batch | OffsetRequest: ...
-    def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest: ...
+    def __next__(self) -> Sent: ...
+    def send(self, replies: Sequence[Reply], /) -> Sent: ...
     def close(self) -> None: ...
 
 
@@ -114,6 +126,7 @@ class Executor:
         post: Callable[[Resume], None],
         clock: Callable[[], float],
         ask_kafka: AskKafka | None = None,
+        ask_matcher: AskMatcher | None = None,
         begin: Begin | None = None,
     ) -> None:
         """Create an executor.
@@ -123,11 +136,13 @@ class Executor:
             post: puts a `Resume` into the coordinator's inbox; any thread may call it.
             clock: the lease's clock, in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
+            ask_matcher: evaluates topic filters; None evaluates them on the executor's thread.
             begin: creates operations; None means `operation`.
         """
         self._session, self._settings = session, settings
         self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
         self._begin = begin or operation
+        self._ask_matcher = ask_matcher
         self.running: dict[int, Running] = {}
         self.last_ticket = 0
         self.requests = 0
@@ -158,12 +173,14 @@ class Executor:
             return self._end(resume.ticket, Interrupted())
         try:
             batch = running.steps.send(resume.replies)
+            while isinstance(batch, MatchTopics) and self._ask_matcher is None:
+                batch = running.steps.send([match_topics(batch)])
         except StopIteration as end:
             return self._end(resume.ticket, end.value)
         self._send(resume.ticket, running, batch)
         return None
 
-    def _send(self, ticket: int, running: Running, batch: Batch | OffsetRequest) -> None:
+    def _send(self, ticket: int, running: Running, batch: Sent) -> None:
         done = Done(ticket, self._post)
         if self._session.is_over(running.session_id):
             # An operation must not continue in the next session: 1. A commit waits for a reply. 2.
@@ -174,6 +191,9 @@ class Executor:
         elif isinstance(batch, OffsetRequest):
             assert self._ask_kafka is not None, "offsets.storage is zookeeper"
             self._ask_kafka(batch, done)
+        elif isinstance(batch, MatchTopics):
+            assert self._ask_matcher is not None, "`resume` has answered it"
+            self._ask_matcher(batch, done)
         else:
             self.requests += len(batch)
             self._session.submit(batch, done)
@@ -187,7 +207,7 @@ class Executor:
         return outcome(now) if callable(outcome) else None
 
 
-def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Operation]:
+def operation(command: commands.Command, me: MemberIdentity, now: float) -> tuple[int, Steps]:
     """Return the operation of a command, and its number: 0 if the machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):

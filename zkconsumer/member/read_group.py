@@ -11,12 +11,13 @@ from logging import getLogger
 from typing import Any
 
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
-from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, ViewRead
-from zkconsumer.member.operations import MemberIdentity, Replies, Running, reason
+from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, Outcome, ViewRead
+from zkconsumer.member.operations import MemberIdentity, Replies, reason
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import GroupInput, Subscriptions
+from zkconsumer.protocol.filters import MatchTopics
+from zkconsumer.protocol.group_assignment import GroupInput, Subscriptions, filter_of
 from zkconsumer.protocol.group_snapshot import GroupView, Topic, needed_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind
@@ -29,7 +30,7 @@ from zkconsumer.protocol.requests import Batch, Code
 logger = getLogger(__name__)
 
 
-def read_view(member: MemberIdentity) -> Running:
+def read_view(member: MemberIdentity) -> Generator[Batch | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
     What does not depend on each other is asked for together: until a member has read the group and
@@ -57,7 +58,7 @@ def read_view(member: MemberIdentity) -> Running:
     members, malformed = listed
     view = GroupView(members, malformed, {}, {}, cluster)
     if any(one.pattern is not Pattern.STATIC for one in members.values()):
-        view = _expand(view, (yield from _list_topics()), member.internal)
+        view = yield from _expand(view, (yield from _list_topics()), member.internal)
     mine = mine or view.matched.get(member.consumer, {})
     needed = needed_topics(view.counts().values(), mine, member.strategy)
     others = [name for name in needed if not static or name not in mine]
@@ -111,15 +112,20 @@ def _read_members(
     return members, malformed
 
 
-def _expand(view: GroupView, topics: Sequence[str], internal: frozenset[str]) -> GroupView:
-    """The view with what each member's pattern matches.
+def _expand(
+    view: GroupView, topics: Sequence[str], internal: frozenset[str]
+) -> Generator[MatchTopics, Replies, GroupView]:
+    """Return the view with the topics that each member's pattern matches.
 
     A regex that Java refuses fails every JVM member, as any other malformed registration does.
     """
+    patterns = [one for one in view.members.values() if one.pattern is not Pattern.STATIC]
+    filters = tuple(dict.fromkeys(filter_of(one)[0] for one in patterns))
+    (answer,) = yield MatchTopics(filters, tuple(topics), internal)
     members, malformed = dict(view.members), dict(view.malformed)
     matched: dict[str, Mapping[str, int]] = {}
     unevaluated: dict[str, str] = {}
-    subscriptions = Subscriptions(topics, internal=internal)
+    subscriptions = Subscriptions(topics, internal=internal, matched=answer.value)
     for name, one in view.members.items():
         if one.pattern is Pattern.STATIC:
             continue

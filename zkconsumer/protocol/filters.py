@@ -15,10 +15,11 @@ from zkconsumer.errors import FilterTooCostlyError, shown
 from zkconsumer.protocol.java.regex import compile_java
 from zkconsumer.protocol.registrations import Pattern
 
-# Seconds of processor time for matching one filter against one list of topics; beyond it the filter
-# fails with FilterTooCostlyError. `regex` can only measure the time of the whole process. A typical
-# filter takes microseconds per topic, but catastrophic backtracking would block the rebalance.
 MATCHING_BUDGET_S = 1.0
+"""Seconds of processor time for one filter on one list of topics. A usual filter takes microseconds
+for each topic; one that backtracks without end raises FilterTooCostlyError after this time. The
+`regex` library measures the time of the whole process, so other threads' work counts, too: see
+`consumer.topic_matcher`, which a member uses."""
 
 _TRIMMED = "".join(map(chr, range(0x21)))  # what Java's `String.trim` removes, unlike str.strip
 _QUOTES = "\"'"
@@ -70,42 +71,57 @@ def _checked(topic_filter: TopicFilter) -> TopicFilter:
     return topic_filter
 
 
+@dataclass(frozen=True, slots=True)
+class MatchTopics:
+    """Find the topics that each of these filters matches.
+
+    Nobody sends this request to a server: the executor answers it, because a filter may take long.
+    The value of the reply maps each filter to its topics, in the order of `topics`, or to the
+    UnsupportedFilterError or InvalidFilterError that the filter raises.
+    """
+
+    filters: tuple[TopicFilter, ...]
+    topics: tuple[str, ...]
+    internal: frozenset[str]
+
+
 def matching(
-    topic_filter: TopicFilter, topics: Iterable[str], *, internal: frozenset[str]
+    topic_filter: TopicFilter,
+    topics: Iterable[str],
+    *,
+    internal: frozenset[str],
+    budget_s: float = MATCHING_BUDGET_S,
 ) -> tuple[str, ...]:
-    """Return the topics that a filter matches, in their order (`TopicFilter.isTopicAllowed`).
+    """Return the topics that a filter selects, in their order (`TopicFilter.isTopicAllowed`).
 
     Args:
-        topic_filter: the filter.
-        topics: all candidates.
-        internal: topics to leave out: Kafka's internal topics, or none if `exclude.internal.topics`
-            is false.
+        topic_filter: a white list or a black list.
+        topics: the existing topics.
+        internal: the topics to leave out; none with `exclude.internal.topics=false`.
+        budget_s: seconds of the process's processor time.
 
     Raises:
-        InvalidFilterError: Java rejects the regular expression.
-        UnsupportedFilterError: zkconsumer cannot evaluate it as Java does.
-        FilterTooCostlyError: it exceeds a limit.
+        InvalidFilterError: Java refuses the regex.
+        UnsupportedFilterError: the regex cannot be evaluated as Java evaluates it.
+        FilterTooCostlyError: the regex exceeds a limit or the budget. A later call tries again.
     """
     candidates = tuple(topic for topic in topics if topic not in internal)
-    found = _hits(topic_filter.regex, candidates)
-    if found is None:
+    try:
+        found = _hits(topic_filter.regex, candidates, budget_s)
+    except TimeoutError:
         raise FilterTooCostlyError(
             f"the regex {shown(topic_filter.regex)} takes more than {MATCHING_BUDGET_S:g} s on"
             f" {len(candidates)} topics",
             remedy="write a filter without nested repetitions such as (a+)+",
-        )
+        ) from None
     wanted = topic_filter.pattern is Pattern.WHITE_LIST
     return tuple(topic for topic, hit in zip(candidates, found, strict=True) if hit is wanted)
 
 
 @lru_cache(maxsize=64)
-def _hits(regex: str, topics: tuple[str, ...]) -> tuple[bool, ...] | None:
-    """Return for each topic whether it matches; None if matching takes too long.
+def _hits(regex: str, topics: tuple[str, ...], budget_s: float) -> tuple[bool, ...]:
+    """Tell which topics match; raises TimeoutError, which is not cached.
 
-    The result is cached: a member that waits for another member's release reads the group again
-    after each back-off.
+    A group with a blocked member reads the same patterns and topics again after each back-off.
     """
-    try:
-        return tuple(compile_java(regex).matches(topics, timeout_s=MATCHING_BUDGET_S))
-    except TimeoutError:
-        return None
+    return tuple(compile_java(regex).matches(topics, timeout_s=budget_s))

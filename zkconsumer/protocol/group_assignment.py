@@ -134,16 +134,38 @@ class _Reading:
                 return theirs or next(iter(self._faults.values()), None)
 
 
+Matched = Mapping[TopicFilter, "tuple[str, ...] | ConfigError"]
+"""Filter -> the topics that it matches, or the error that it raises."""
+
+
+def filter_of(registration: Registration) -> tuple[TopicFilter, int]:
+    """Return the filter of a registration with a pattern, and its number of streams.
+
+    Kafka's `TopicCount` uses only the first entry of a pattern's subscription.
+    """
+    regex, streams = next(iter(registration.subscription.items()))
+    return TopicFilter(registration.pattern, normalise(regex)), streams
+
+
 class Subscriptions:
     """Expands members' subscriptions over one list of topics.
 
     Most members of a group have the same pattern, so each pattern is matched only once.
     """
 
-    def __init__(self, topics: Iterable[str], *, internal: frozenset[str]) -> None:
-        """Take all existing topics, and the internal topics that no pattern matches."""
+    def __init__(
+        self,
+        topics: Iterable[str],
+        *,
+        internal: frozenset[str],
+        matched: Matched | None = None,
+    ) -> None:
+        """Take all existing topics, and the internal topics that no pattern matches.
+
+        `matched` is what filters have been found to match; `of` evaluates all other filters.
+        """
         self._topics, self._internal = tuple(topics), internal
-        self._matched: dict[TopicFilter, tuple[str, ...]] = {}
+        self._matched: dict[TopicFilter, tuple[str, ...] | ConfigError] = dict(matched or {})
 
     def of(self, registration: Registration) -> Mapping[str, int]:
         """Return the number of streams of each topic that one member subscribes to.
@@ -153,15 +175,16 @@ class Subscriptions:
         """
         if registration.pattern is Pattern.STATIC:
             return registration.subscription
-        # Kafka's `TopicCount` uses only the first entry of a pattern's subscription.
-        regex, streams = next(iter(registration.subscription.items()))
-        topic_filter = TopicFilter(registration.pattern, normalise(regex))
+        topic_filter, streams = filter_of(registration)
         if topic_filter not in self._matched:
             found = matching(topic_filter, self._topics, internal=self._internal)
             self._matched[topic_filter] = found
-        if self._matched[topic_filter] and streams < 1:
+        topics = self._matched[topic_filter]
+        if isinstance(topics, ConfigError):
+            raise topics
+        if topics and streams < 1:
             raise MalformedZnodeError(f"{streams} streams", thrown=Thrown.ASSERTION)
-        return dict.fromkeys(self._matched[topic_filter], streams)
+        return dict.fromkeys(topics, streams)
 
 
 def _partitions(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from zkconsumer.consumer.commit_requests import CommitAsked
-from zkconsumer.consumer.executor import Executor, Running, WatchFired, operation
+from zkconsumer.consumer.executor import Executor, Running, Sent, Steps, WatchFired, operation
 from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, PartitionSinks, ReleaseDone
 from zkconsumer.consumer.stream_partitions import Coverage, Grant
 from zkconsumer.errors import ZkConsumerError
@@ -27,7 +27,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
-from zkconsumer.protocol.requests import Batch, OffsetRequest, Operation, Reply
+from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.session import SimSession
 
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
@@ -44,7 +44,7 @@ class Replayed:
         me: Identity,
         started: float,
         sent: tuple[Sequence[Reply], ...],
-        running: Operation | None,
+        running: Steps | None,
     ) -> None:
         self.command, self.me, self.started, self.sent = command, me, started, sent
         self._running = running
@@ -52,11 +52,11 @@ class Replayed:
     def copy(self) -> Replayed:
         return Replayed(self.command, self.me, self.started, self.sent, None)
 
-    def __next__(self) -> Batch | OffsetRequest:
+    def __next__(self) -> Sent:
         assert self._running is not None
         return next(self._running)
 
-    def send(self, replies: Sequence[Reply], /) -> Batch | OffsetRequest:
+    def send(self, replies: Sequence[Reply], /) -> Sent:
         if self._running is None:
             _, self._running = operation(self.command, self.me, self.started)
             next(self._running)

@@ -57,7 +57,7 @@ class JavaPattern:
         after `timeout_s` seconds of the process's processor time.
         """
         joined = "".join(text + SEPARATOR for text in texts)
-        found = self._compiled.findall(joined, timeout=timeout_s)
+        found = self._compiled.findall(joined, timeout=timeout_s, concurrent=True)
         if self._compiled.groups > 1:
             return [bool(groups[-1]) for groups in found]
         return list(map(bool, found))
