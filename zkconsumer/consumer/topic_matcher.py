@@ -12,8 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from zkconsumer.errors import ConfigError, FilterTooCostlyError
-from zkconsumer.protocol.filters import MATCHING_BUDGET_S, MatchTopics, TopicFilter, matching
-from zkconsumer.protocol.java.regex import compile_java
+from zkconsumer.protocol.filters import (
+    MATCHING_BUDGET_S,
+    MatchTopics,
+    TopicFilter,
+    checked,
+    matching,
+)
 from zkconsumer.protocol.requests import Code, Reply
 
 
@@ -41,7 +46,7 @@ def _match(one: TopicFilter, request: MatchTopics) -> tuple[str, ...]:
     `regex` counts the processor time of all threads of the process. A busy process uses the budget
     up early, so the filter is tried again, with twice the budget, until the wall clock agrees.
     """
-    compile_java(one.regex)  # an error of the pattern itself is final
+    checked(one)  # an error of the pattern itself is final
     end, budget_s = time.monotonic() + MATCHING_BUDGET_S, MATCHING_BUDGET_S
     while True:
         try:

@@ -55,7 +55,7 @@ def white_list(regex: str) -> TopicFilter:
 
     Raises InvalidFilterError, UnsupportedFilterError or FilterTooCostlyError, all ConfigErrors.
     """
-    return _checked(TopicFilter(Pattern.WHITE_LIST, normalise(regex)))
+    return checked(TopicFilter(Pattern.WHITE_LIST, normalise(regex)))
 
 
 def black_list(regex: str) -> TopicFilter:
@@ -63,10 +63,11 @@ def black_list(regex: str) -> TopicFilter:
 
     Raises the same errors as `white_list`.
     """
-    return _checked(TopicFilter(Pattern.BLACK_LIST, normalise(regex)))
+    return checked(TopicFilter(Pattern.BLACK_LIST, normalise(regex)))
 
 
-def _checked(topic_filter: TopicFilter) -> TopicFilter:
+def checked(topic_filter: TopicFilter) -> TopicFilter:
+    """Return the filter if its regex compiles; raises as `white_list` does."""
     compile_java(topic_filter.regex)
     return topic_filter
 
