@@ -1,4 +1,4 @@
-"""A leader that is cut off from its quorum still answers `sync`: what the lease then guarantees."""
+"""The lease's guarantee while a leader that is cut off from its quorum still answers `sync`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from zkconsumer.sim.world import World
 
 SESSION_S = 6.0
 MARGIN_S = (1 - SHARE_OF_TIMEOUT) * SESSION_S
-"""What a lease leaves of a session: 2 s of 6 s."""
+"""Seconds of a 6 s session that the lease leaves as its margin."""
 
 
 def take_over(answers_for_s: float) -> Stage:
-    """Run until the peer owns what the member behind a deposed leader owned.
+    """Run until the peer owns the partitions of the member behind the deposed leader.
 
-    The new leader is elected at once, and the old one answers `sync` for `answers_for_s` more.
+    The new leader is elected at once. The old leader answers `sync` for `answers_for_s` more
+    seconds.
     """
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=2, messages=50, session_s=SESSION_S, replicas=2)
@@ -40,7 +41,7 @@ def take_over(answers_for_s: float) -> Stage:
 
 @pytest.mark.parametrize("answers_for_s", [0.0, MARGIN_S / 2, MARGIN_S - 0.1])
 def test_within_a_third_of_the_session_only_one_member_delivers(answers_for_s: float) -> None:
-    """The margin of the lease covers a deposed leader that answers for T/3 after the election."""
+    """The lease's margin covers a deposed leader that answers for T/3 after the election."""
     on = take_over(answers_for_s)
     assert on.owned_by(1) == 2
 

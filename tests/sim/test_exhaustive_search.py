@@ -1,4 +1,4 @@
-"""All that can happen in a small world: a part of it in each run, and what a state's key means."""
+"""The exhaustive search of a small world: a part in each run, and the keys of states."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from zkconsumer.sim.plan import Action, Do, Link, Wrong
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
 LIMIT_S = 200.0
-"""2,500 states take 2 to 6 seconds; a search that takes longer than this fails."""
+"""2,500 states take 2 to 6 s; a search that takes longer than this limit fails."""
 
 
 @pytest.mark.parametrize(("faults", "states"), [(1, 2_500), (2, 2_500)])
 def test_no_promise_is_broken(faults: int, states: int) -> None:
-    """As far as this run goes, no order of operations and faults breaks a promise."""
+    """No order of operations and faults within the searched part breaks a promise."""
     found = explore(Scope(faults=faults), max_states=states, max_s=LIMIT_S)
     assert found.violation is None, [*map(str, found.path)]
     assert found.complete or found.states >= states
 
 
 def test_a_join_without_faults_is_explored_to_the_end() -> None:
-    """One joins a settled member: nothing of the scope is left, and every rest converges."""
+    """A member joins a settled one: the search covers the whole scope, and every rest converges."""
     found = explore(Scope(faults=0))
     assert found.violation is None
     assert found.complete
@@ -60,12 +60,12 @@ def played(*actions: Action) -> tuple[SmallWorld, Monitor]:
 
 
 def joined(who: int) -> tuple[Action, Action]:
-    """A member connects, and sends its first requests."""
+    """A member connects and sends its first requests."""
     return Action(Do.JOIN, who), Action(Do.RECEIVE, who)
 
 
 def test_what_commutes_leads_to_one_state() -> None:
-    """Two reads of two members in either order are one state; a write before another is not."""
+    """Two members' reads in either order lead to one state; a write before another does not."""
     canon = Canon()
     both = *joined(0), *joined(1)
     one = played(*both, Action(Do.SERVE, 0), Action(Do.SERVE, 1))
@@ -75,7 +75,7 @@ def test_what_commutes_leads_to_one_state() -> None:
 
 
 def test_a_copy_is_the_same_state() -> None:
-    """A copied world has its original's key, and goes its own way."""
+    """A copied world has the original's key and continues independently."""
     canon = Canon()
     world, monitor = played(*joined(0))
     twin = monitor.copy()
@@ -86,7 +86,7 @@ def test_a_copy_is_the_same_state() -> None:
 
 
 def walk(start: float) -> list[int]:
-    """The keys along one course of things, two members and a fault, that begins at `start`."""
+    """The keys along one run of two members with a fault; the run begins at `start`."""
     monitor, canon = Monitor(), Canon()
     world = SmallWorld(Scope(settled=0, faults=1), monitor)
     world.now, keys = start, []
@@ -100,12 +100,12 @@ def walk(start: float) -> list[int]:
 
 
 def test_the_time_of_day_is_no_matter() -> None:
-    """The same things at another time are the same states: all moments count from now."""
+    """The same run at another time has the same keys: moments count relative to now."""
     assert walk(0.0) == walk(64.0)
 
 
 def test_every_moment_counts_from_now() -> None:
-    """What is in a key and has a float says when, as MOMENTS name it, or for how long."""
+    """Every float field in a key is a moment listed in MOMENTS, or a duration."""
     told = {"settings": core_state.Settings, "plan": plan.Plan, "judged": plan.Delivered}
     kinds = [
         kind
@@ -130,7 +130,9 @@ def test_every_moment_counts_from_now() -> None:
 
 @pytest.mark.parametrize("name", sorted(one.name for one in fields(State)))
 def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
-    """All that `step` may read makes another state, but for what is left out by name."""
+    """A change of any field that `step` may read changes the key, except the fields listed as
+    excluded.
+    """
     world, monitor = played(*joined(0), Action(Do.SERVE, 0))
     before, one = Canon().key(world, monitor), world.members[0]
     other: Any = 1.0 if getattr(one.state, name) is None else None
@@ -232,7 +234,7 @@ OF_NO_MATTER = {
 
 
 def under_way(world: SmallWorld) -> None:
-    """Have the first member wait for the replies to a batch of two requests."""
+    """Let the first member wait for the replies to a batch of two requests."""
     one = world.members[0]
     one.running[1] = Running(1, 1, Replayed(commands.ReadView(2), ME, 0.0, (), None))
     one.session.submit([SyncLeader("/a"), SyncLeader("/b")], Done(1, one.post))
@@ -242,7 +244,9 @@ def under_way(world: SmallWorld) -> None:
     "whose", ["world", "member", "loop", "executor", "session", "streams", "monitor"]
 )
 def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
-    """What is left of a world, a member and a monitor makes another state, or is named as not."""
+    """A change of any other field of a world, member or monitor changes the key, or the field is
+    listed as excluded.
+    """
     world, monitor = played(Action(Do.JOIN, 0))
     while not world.members[0].settled:
         world.act(world.choices()[0])

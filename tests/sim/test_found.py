@@ -1,4 +1,4 @@
-"""What the simulator has found in the production code: each bug's story, told step by step."""
+"""Defects that the simulator has found in the production code, each as a test or a replayed run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
 def patient(one: Settings) -> Settings:
-    """Nothing is tried again by the clock: watches must bring everything."""
+    """No back-off ends within the run, so watches must report every change."""
     return replace(one, backoff_s=1_000.0)
 
 
 def until(world: World, condition: Callable[[], bool]) -> None:
-    """Let the ordinary course go on; time passes when there is nothing else."""
+    """Perform ordinary actions; time advances when there is no other action."""
     for turn in range(5_000):
         if condition():
             return
@@ -37,7 +37,9 @@ def until(world: World, condition: Callable[[], bool]) -> None:
 
 
 def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
-    """The last broker goes while the brokers are read: its return is watched for (seed 158)."""
+    """The last broker ends while the brokers are read: the member watches for its return (seed
+    158).
+    """
     monitor = Monitor()
     world = World(Plan(members=1, partitions=1, settings=patient), monitor)
     member = world.members[0]
@@ -50,7 +52,7 @@ def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
 
 
 def alone(world: World, who: int, condition: Callable[[], object]) -> None:
-    """Let one member go on, and nobody else."""
+    """Let one member act, and no other."""
     for _ in range(500):
         if condition():
             return
@@ -65,9 +67,9 @@ def releases(request: rq.Request, path: str) -> bool:
 
 
 def test_a_hand_is_quicker_than_a_release() -> None:
-    """A hand deletes what is being released: the next owner claims it, and must claim it again."""
-    # The release under way takes the next owner's znode: ZooKeeper cannot tell the two apart. The
-    # exhaustive search found it, with one fault and 59 actions.
+    """Another client deletes an owner znode during its release; the next owner must claim twice."""
+    # The running release deletes the next owner's znode, because ZooKeeper cannot distinguish the
+    # two. The exhaustive search found this with one fault and 59 actions.
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2), monitor)
     first, second = world.members
@@ -90,13 +92,13 @@ FOUND = sorted(Path(__file__).with_name("found").glob("*.txt"))
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_what_broke_a_promise_breaks_none_now(trace: Path) -> None:
-    """The decisions of a run that broke a promise, as its file tells, have no such end any more."""
+    """The recorded decisions of a run that broke a promise break none now."""
     assert run(Decisions(load(trace))).violation is None
 
 
 @pytest.mark.parametrize("trace", FOUND, ids=lambda path: path.stem)
 def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
-    """With its fix taken away, the run still breaks the promise that its file names."""
+    """Without its fix, the run still breaks the promise that its file names."""
     with REGRESSIONS[trace.stem].planted():
         found = run(Decisions(load(trace))).violation
     assert found is not None
@@ -104,12 +106,14 @@ def test_it_breaks_its_promise_without_the_fix(trace: Path) -> None:
 
 
 def test_two_operations_that_nobody_waits_for_get_their_own_replies() -> None:
-    """A topic is watched again while members are diagnosed: a flaw of the simulator's own."""
+    """A topic is watched again while members are diagnosed: a defect of the simulator itself."""
     assert run(Decisions(random.Random(3501242)), draw=draw_plan).violation is None
 
 
 def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
-    """A slow user, a joiner that leaves again, no right to delete: one token repeats nothing."""
+    """With a slow user, a joiner that leaves and no right to delete, no token delivers a message
+    twice.
+    """
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
     first, second = world.members

@@ -1,4 +1,6 @@
-"""The hand-over between a user's thread and others, in every interleaving of the real code."""
+"""The hand-over between the user's thread and other threads, in every interleaving of the real
+code.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,18 @@ from support.sim_mutants import HAND_OVER, HandOverMutant
 from zkconsumer.sim.handover import CASES, SHARED, Case, Code, HandOverViolation, explore
 
 LIMIT_S = 600.0
-"""A search that takes longer counts as failed; on a quiet machine each takes a few seconds."""
+"""Seconds after which a search fails; on a quiet machine each search takes a few."""
 
 
 @pytest.fixture(scope="module")
 def code() -> Code:
-    """The production modules, instrumented once for all cases."""
+    """The instrumented production modules, compiled once for all cases."""
     return Code()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
 def test_no_interleaving_breaks_a_promise(case: Case, code: Code) -> None:
-    """Every thread is let on at every shared access, and the judge finds nothing."""
+    """No interleaving of the threads' shared accesses breaks a promise."""
     found = explore(case, code, max_s=LIMIT_S)
     assert found.violation is None, found.path
     assert found.complete
@@ -30,7 +32,7 @@ TINY = Case("tiny", (("seek", 0, 1),), ((("ask_release", 0),),), granted=(0,))
 
 
 def test_cutting_at_seen_states_leaves_nothing_out(code: Code) -> None:
-    """With and without the cut, a tiny case ends in the same states; the cut is shorter."""
+    """A tiny case ends in the same states with and without cutting, which saves schedules."""
     cut, whole = explore(TINY, code), explore(TINY, code, prune=False)
     assert cut.complete
     assert whole.complete
@@ -54,6 +56,6 @@ def test_every_shared_attribute_has_a_point() -> None:
 
 
 def test_an_edit_that_fits_nowhere_is_refused() -> None:
-    """A mutant whose text is gone from the sources is an error, not a mutant that is not caught."""
+    """An edit whose text does not occur in the sources is an error, not an uncaught mutant."""
     with pytest.raises(ValueError, match="exactly once"):
         Code([("this text stands nowhere", "")])

@@ -1,4 +1,4 @@
-"""Mixed groups: what JVM members do is theirs, and ours keep what is promised."""
+"""Mixed groups: zkconsumer's members keep their promises beside JVM members."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = range(40)
 
 
 def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
-    """A mixed group on a stage, watched by its monitor."""
+    """A mixed group on a stage, with its monitor."""
     plan = Plan(
         members=members,
         partitions=4,
@@ -49,13 +49,15 @@ def member(on: Stage, who: int) -> JvmMember:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mixed_groups(seed: int) -> None:
-    """Whatever a seed draws, our members keep their promises, and serve all when the others go."""
+    """For every seed, zkconsumer's members keep their promises and serve everything when the JVM's
+    end.
+    """
     result = run(Decisions(random.Random(seed)))
     assert result.violation is None, f"seed {seed}: {result.violation}"
 
 
 def test_a_jvm_peer_joins_and_leaves() -> None:
-    """Both kinds of member share by the same rule, and hand over to each other."""
+    """Both kinds of members compute the same assignment and hand over to each other."""
     on = group(1)
     on.join(0)
     on.rest()
@@ -69,7 +71,9 @@ def test_a_jvm_peer_joins_and_leaves() -> None:
 
 
 def test_a_jvm_peer_gives_up_and_is_woken() -> None:
-    """After four attempts it is idle with its share unowned; the next change has it try again."""
+    """After four attempts the JVM member is idle and its share unowned; the next change makes it
+    retry.
+    """
     on = group(1, members=3, backoff_s=0.5)
     on.join(0)
     on.rest()
@@ -133,7 +137,7 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
 
 
 def test_a_jvm_zombie() -> None:
-    """One that sleeps through its session's end still hands out what others own by then."""
+    """A JVM member frozen past its session's end still delivers partitions that others own."""
     on = group(1)
     on.join(0, 1)
     on.rest()
@@ -151,7 +155,7 @@ def test_a_jvm_zombie() -> None:
 
 
 def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
-    """The member releases what it owns, its peer reads everything, and no invariant is broken."""
+    """The member releases its partitions, its peer reads everything, and no invariant is broken."""
     nudges = Nudges()
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=4, messages=3)

@@ -1,4 +1,4 @@
-"""Swarm runs with offsets in Kafka, which has no compare-and-set: what is promised holds there."""
+"""Random runs with offsets in Kafka, which has no compare-and-set, keep the promises."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SEEDS = range(60)
 def stored_in(
     storage: Storage, drawn: Callable[[Settings], Settings]
 ) -> Callable[[Settings], Settings]:
-    """Settings as they were drawn, and this storage."""
+    """The drawn settings with this storage."""
     return lambda one: replace(drawn(one), storage=storage)
 
 
 @pytest.mark.parametrize("storage", [Storage.DUAL, Storage.KAFKA])
 def test_no_invariant_is_broken_with_offsets_in_kafka(storage: Storage) -> None:
-    """Nothing is skipped, nothing unfinished committed; but an edit has to change both stores."""
+    """No message is skipped and no unfinished one committed; an edit has to change both stores."""
     kept: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:

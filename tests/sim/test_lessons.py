@@ -1,4 +1,4 @@
-"""The lessons: what they count, and that the counts show what they say."""
+"""The lessons count what their sentences claim."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from zkconsumer.sim.lessons import herd
 
 
 def test_the_herd() -> None:
-    """Each of the JVM members is notified and reads all the others; the law is printed."""
+    """Each JVM member is notified and reads all registrations; the lesson prints the power law."""
     *_, lesson = herd((2, 5, 10, 20))
     sizes = [row[0] for row in lesson.rows]
     notified = [row[lesson.head.index("JVM notifications")] for row in lesson.rows]
@@ -18,5 +18,5 @@ def test_the_herd() -> None:
 
 
 def test_a_lesson_grows() -> None:
-    """Rows come one by one, so that they can be shown while the next one is counted."""
+    """Rows are yielded one by one, so that they can be shown while the next one is computed."""
     assert [len(lesson.rows) for lesson in herd((2, 5))] == [1, 2, 2]

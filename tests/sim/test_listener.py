@@ -1,4 +1,4 @@
-"""Swarm runs with a rebalance listener: no promise changes, whether it returns in time or not."""
+"""Random runs with a rebalance listener keep the promises, whether it returns in time or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 @pytest.mark.parametrize("grace_s", [1.0, 0.0])
 def test_no_invariant_is_broken(grace_s: float) -> None:
-    """Members that call a listener, waited for as long as it takes, or never."""
+    """Members wait for a listener without a limit, or not at all."""
 
     def listening(plan: Plan, monitor: Monitor) -> World:
         drawn = plan.settings

@@ -1,4 +1,4 @@
-"""Swarm runs of the production core: no promise is broken, and any run can be had again."""
+"""Random runs of the production code: no promise is broken, and every run can be replayed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from support import sim_mutants
 
 from zkconsumer.sim.random_search import Decisions, load, record, report, run, save, shrunk
 
-# Drawn once and kept, so that a failure names the seed and everybody has the same one.
+# The seeds are fixed, so that a failure names a seed that others can run.
 SEEDS = range(240)
 CHUNK = 40
 
 
 @pytest.mark.parametrize("first", SEEDS[::CHUNK])
 def test_no_invariant_is_broken(first: int) -> None:
-    """Whatever a seed draws, every promise holds after every action, and the group settles."""
+    """For every seed, each promise holds after every action, and the group settles."""
     for seed in range(first, first + CHUNK):
         _holds(seed)
 
@@ -43,7 +43,7 @@ def _holds(seed: int) -> None:
 def test_no_invariant_is_broken_by_fresh_seeds(
     pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each run of the suite explores other seeds for some seconds, and prints them."""
+    """Each run of the suite explores fresh seeds for some seconds, and prints them."""
     first = random.SystemRandom().randrange(10**9, 10**12)
     seed, end = first, time.monotonic() + lanes.FRESH_SEEDS_S[lanes.of_run(pytestconfig)]
     while time.monotonic() < end:
@@ -53,7 +53,7 @@ def test_no_invariant_is_broken_by_fresh_seeds(
 
 
 def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
-    """A seed that breaks a promise fails with its decisions, shrunk, and its story in lanes."""
+    """A seed that breaks a promise fails with its shrunk decisions and its story in columns."""
     mutant = next(one for one in sim_mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         seed = next(n for n in range(100) if run(Decisions(random.Random(n))).violation)
@@ -77,7 +77,7 @@ def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
 )
 @given(st.data())
 def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
-    """As by seeds, with each decision hypothesis's own, which shrinks what it finds."""
+    """No decisions that Hypothesis draws break a promise."""
     result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
     assert result.violation is None
 
@@ -90,7 +90,7 @@ def test_a_run_is_its_decisions() -> None:
 
 
 def fingerprint(seed: int) -> str:
-    """What stands in the trace of a seed's run, byte for byte."""
+    """Return a hash of a seed's trace and decisions."""
     result, entries, _ = record(Decisions(random.Random(seed)))
     lines = [json.dumps(entry) for entry in entries]
     return hashlib.sha256("\n".join([*lines, str(result.decisions)]).encode()).hexdigest()
@@ -98,7 +98,7 @@ def fingerprint(seed: int) -> str:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
-    """Two processes whose sets have other orders write the same traces, byte for byte."""
+    """Two processes with different hash seeds write the same traces, byte for byte."""
     seeds = range(400, 404)
     done = subprocess.run(
         [sys.executable, __file__, *map(str, seeds)],
@@ -112,7 +112,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 
 def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
-    """What breaks a promise is written as fewer decisions and a story, and replays from there."""
+    """A failing run is saved with fewer decisions and a story, and replays from the file."""
     mutant = next(one for one in sim_mutants.MUTANTS if one.name == "release before stop")
     with mutant.planted():
         found = next(

@@ -1,4 +1,4 @@
-"""What the simulation says of replicas, quorum and restarts, shown on a real ensemble."""
+"""The simulation's replicas, quorum and restarts behave like a real ensemble."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
 LIMIT_S = 30.0
-# Longer than any answer takes here, shorter than the 3 s after which a follower gives its leader
-# up and drops its clients.
+# Seconds: longer than any answer takes here, and shorter than the 3 s after which a follower gives
+# its leader up and drops its clients.
 SILENCE_S = 1.0
 # A machine that is slower than that is asked again.
 TRIES = 10
@@ -28,7 +28,7 @@ TRIES = 10
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    """Three servers for all tests in here; each leaves them running."""
+    """Three servers for all tests of this module; each test leaves them running."""
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("replicas")) as running:
         yield running
 
@@ -49,7 +49,7 @@ def _client(address: str, *, timeout_s: float = 10.0) -> Iterator[KazooClient]:
 
 
 def _is_silent(result: Any) -> bool:
-    """Whether no answer comes to a request."""
+    """Tell whether a request stays without an answer."""
     try:
         result.get(timeout=SILENCE_S)
     except KazooTimeoutError:
@@ -58,8 +58,11 @@ def _is_silent(result: Any) -> bool:
 
 
 def _answers_without_leader(servers: ZooKeeperEnsemble) -> tuple[Any, ...] | None:
-    """What comes to reads, to a sync, and to a read behind it; None if the follower gave its leader
-    up, before or meanwhile: then it has another one, and answers everything."""
+    """Return the answers to reads, to a sync, and to a read behind it.
+
+    None means that the follower gave its leader up before or meanwhile; then it has another leader
+    and answers everything.
+    """
     leader, follower = servers.leader(), servers.followers()[0]
     with _client(follower.address) as waiting, _client(follower.address) as reading:
         dropped: list[str] = []
@@ -108,7 +111,7 @@ def test_a_follower_without_its_leader_reads_on_and_syncs_not(servers: ZooKeeper
 def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """While there is no leader nobody expires; afterwards every session has its whole time."""
+    """Without a leader no session expires; afterwards every session has its whole time-out."""
     with _client(servers.connect, timeout_s=2.0) as client:
         client.create("/id", ephemeral=True)
         number = client.client_id[0]
@@ -143,7 +146,9 @@ def test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout(
 def test_a_session_moves_between_servers_and_leaves_its_watches(
     servers: ZooKeeperEnsemble,
 ) -> None:
-    """Another server serves the same session; its ephemerals stay, its old connection ends."""
+    """Another server serves the same session: its ephemeral znodes stay, and its old connection
+    ends.
+    """
     one, two = (server.address for server in servers.servers[:2])
     with _client(one) as first:
         first.create("/id", ephemeral=True)
@@ -165,7 +170,7 @@ def test_a_session_moves_between_servers_and_leaves_its_watches(
 
 
 def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) -> None:
-    """Who has seen a later zxid than the server is not served there, and loses no session."""
+    """A server refuses a client that has seen a later zxid; the client loses no session."""
     with _client(servers.servers[0].address) as client:
         number = client.client_id
         ahead = KazooClient(servers.servers[1].address, timeout=10.0, client_id=number)
@@ -189,7 +194,7 @@ def test_a_server_that_is_behind_refuses_the_client(servers: ZooKeeperEnsemble) 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_restart_of_all_servers_keeps_a_session(replicas: int) -> None:
-    """As measured on a real one: an outage of the whole ensemble ends no session."""
+    """As on a real ensemble, an outage of all servers ends no session."""
     sim = SimZooKeeper(replicas=replicas)
     session = sim.connect(now=0.0, timeout_s=2.0)
     assert session is not None

@@ -1,4 +1,4 @@
-"""Replies as operations see them: those of the session over kazoo, and those of the simulation."""
+"""The replies that operations get are the same from kazoo's session and from the simulation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Real:
 
 
 class Simulated:
-    """The same, simulated."""
+    """Members' sessions on a simulated server."""
 
     def __init__(self) -> None:
         self._sim = SimZooKeeper()
@@ -90,7 +90,7 @@ def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
 
 
 def _below(base: str, request: Any) -> Any:
-    """The same request in a directory of its example."""
+    """Return the request in a directory of its own for this example."""
     if isinstance(request, rq.Multi):
         return rq.Multi(tuple(_below(base, write) for write in request.writes))
     fields = {name: getattr(request, name) for name in request.__slots__}
@@ -120,7 +120,7 @@ def _zxids(value: Any) -> tuple[int, ...]:
 
 
 def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Sequence[Any]) -> Any:
-    """A reply's value, with ranks for zxids, places for sessions, and paths below the directory."""
+    """Return a reply's value with ranks for zxids, places for sessions, and relative paths."""
     if isinstance(value, rq.Node):
         return value.data, _plain(request, value.stat, base, zxids, numbers)
     if isinstance(value, rq.Stat):

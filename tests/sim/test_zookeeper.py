@@ -1,6 +1,7 @@
-"""The simulated ZooKeeper where no single real server can be asked: replicas, quorum, time, values.
+"""The simulated ZooKeeper's replicas, quorum, time and keys, which a single real server cannot
+show.
 
-What both can be asked is in the contract and in `test_zookeeper_like_real`.
+The contract suite and `test_zookeeper_like_real` test what both can show.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def two_replicas() -> tuple[SimZooKeeper, int, int]:
 
 
 def test_a_replica_that_lags_serves_what_was() -> None:
-    """Its clients read an older prefix of the log, and see more of it as the log grows."""
+    """Clients of a lagging replica read an older prefix of the log, which grows with it."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 2)
     listings = []
@@ -59,7 +60,9 @@ def test_a_replica_that_lags_serves_what_was() -> None:
 
 @pytest.mark.parametrize("request_", [rq.SyncLeader("/"), rq.Create("/mine")])
 def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -> None:
-    """The log is applied in order: who gets an answer from the leader reads all before it."""
+    """The log is applied in order: a client that gets the leader's answer then reads everything
+    before.
+    """
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 10)
     ask(sim, writer, rq.Create("/a"))
@@ -81,7 +84,7 @@ def test_a_transaction_is_applied_whole() -> None:
 
 
 def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
-    """A client of a replica that lags hears late, and reads at least what it heard of."""
+    """A client of a lagging replica gets events late, and then reads what they reported."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, reader, rq.Exists("/a", watch=True))
@@ -93,7 +96,9 @@ def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
 
 
 def test_a_session_never_goes_back() -> None:
-    """A replica older than what the client has seen closes its connection; the session lives."""
+    """A replica that has not applied what the client has seen closes the connection; the session
+    lives.
+    """
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -105,7 +110,7 @@ def test_a_session_never_goes_back() -> None:
 
 
 def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
-    """After a lost reply, a replica that lags shows the claim as absent; it appears later."""
+    """After a lost reply, a lagging replica shows the claim as absent; it appears later."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     seen = sim.zxid(writer)
@@ -118,7 +123,7 @@ def test_a_client_that_missed_its_reply_may_read_the_past() -> None:
 
 
 def test_a_new_session_finds_its_replica_up_to_date() -> None:
-    """Opening a session is a transaction, too: all before it is applied."""
+    """Opening a session is a transaction: everything before it is applied."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -126,7 +131,7 @@ def test_a_new_session_finds_its_replica_up_to_date() -> None:
 
 
 def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
-    """Reads are served; a write gets no answer, and everything behind it waits as well."""
+    """Reads are served; a write gets no answer, and every request behind it waits too."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, rq.Create("/a"))
     sim.cut_off(1)
@@ -143,7 +148,7 @@ def test_a_replica_that_is_cut_off_reads_on_and_writes_nothing() -> None:
 
 
 def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
-    """Reads and pings are answered as ever; only the sync is not."""
+    """Reads and pings are answered as before; only the sync is not."""
     sim, _, reader = two_replicas()
     sim.cut_off(1)
     assert sim.ping(reader, 0.0)
@@ -152,7 +157,7 @@ def test_a_sync_shows_a_client_that_its_replica_is_cut_off() -> None:
 
 
 def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None:
-    """The leader hears nothing of its pings; its replica shows its nodes until it is healed."""
+    """The leader gets no pings and expires the session; the cut-off replica shows its znodes."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.cut_off(1)
@@ -169,7 +174,9 @@ def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None
 
 
 def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -> None:
-    """A zombie that reads its own nodes still cannot write: the leader knows better."""
+    """A zombie that still reads its own znodes cannot write, because the leader has ended its
+    session.
+    """
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.set_lag(1, 5)
@@ -181,7 +188,7 @@ def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -
 
 
 def test_nobody_connects_where_the_leader_cannot_be_asked() -> None:
-    """Neither a new session nor a living one, at a replica cut off or without a quorum."""
+    """A replica without leader or quorum accepts neither a new session nor a live one."""
     sim, writer, _ = two_replicas()
     sim.cut_off(1)
     for session in (0, writer):
@@ -196,7 +203,7 @@ def test_nobody_connects_where_the_leader_cannot_be_asked() -> None:
 
 
 def test_without_a_quorum_nothing_is_written_and_nobody_expires() -> None:
-    """Reads go on; time does not count, and starts anew for all when a leader is elected."""
+    """Without a quorum reads work and timers stop; the election of a leader restarts all timers."""
     sim, writer, reader = two_replicas()
     ask(sim, writer, claim("/p0"))
     sim.lose_quorum()
@@ -211,7 +218,7 @@ def test_without_a_quorum_nothing_is_written_and_nobody_expires() -> None:
 
 
 def test_a_restart_keeps_data_and_sessions_and_drops_connections() -> None:
-    """All timers start anew: a session survives an outage longer than its timeout."""
+    """All timers restart: a session survives an outage longer than its time-out."""
     sim, writer, reader = two_replicas()
     sim.cut_off(1)
     ask(sim, writer, claim("/p0"))
@@ -240,7 +247,7 @@ def test_a_session_expires_at_the_tick_after_its_timeout(
 
 
 def test_every_request_is_a_sign_of_life() -> None:
-    """Who asks needs no ping."""
+    """A client that sends requests needs no ping."""
     sim = SimZooKeeper()
     session = connect(sim)
     for second in range(5):
@@ -250,7 +257,9 @@ def test_every_request_is_a_sign_of_life() -> None:
 
 
 def test_an_expired_session_is_broken_for_good() -> None:
-    """Requests are refused, the number is not connected again, and the next one is new."""
+    """After the end of a session its requests are refused, its number is not reused, and it cannot
+    return.
+    """
     sim = SimZooKeeper()
     session = connect(sim)
     sim.expire(session)
@@ -260,7 +269,7 @@ def test_an_expired_session_is_broken_for_good() -> None:
 
 
 def test_a_session_that_moves_leaves_its_watches() -> None:
-    """The old connection ends with everything that was to be told over it."""
+    """The old connection ends with all events that were queued for it."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, rq.Exists("/a", watch=True))
     connect(sim, 0, session=reader)
@@ -272,7 +281,7 @@ def test_a_session_that_moves_leaves_its_watches() -> None:
 
 
 def test_permissions_are_taken_and_given_back_mid_flight() -> None:
-    """An operator closes a subtree to anyone, not to an identity that was granted it."""
+    """An operator closes a subtree to everyone, except an identity that was granted access."""
     sim = SimZooKeeper()
     anyone, admin = connect(sim), connect(sim, auth=frozenset({"super"}))
     ask(sim, anyone, rq.Create("/owners"))
@@ -285,7 +294,7 @@ def test_permissions_are_taken_and_given_back_mid_flight() -> None:
 
 
 def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
-    """As the session over kazoo does: a typed refusal, and the connection stays."""
+    """As with kazoo's session: a typed refusal, and the connection stays."""
     sim = SimZooKeeper()
     session = connect(sim)
     large = rq.Create("/a", b"x" * (rq.MAX_PAYLOAD_BYTES + 1))
@@ -294,7 +303,9 @@ def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
 
 
 def test_the_history_tells_who_changed_what() -> None:
-    """A line for each changed znode: zxid, session, write, path, before, after; none if refused."""
+    """The history has an entry for each changed znode (zxid, session, write, path, before, after),
+    and none for a refusal.
+    """
     sim = SimZooKeeper()
     session = connect(sim)
     multi = rq.Multi((rq.Create("/a", b"1"), rq.SetData("/a", b"2", 0), rq.Check("/a", 1)))
@@ -361,7 +372,7 @@ runs = st.lists(acts, max_size=30)
 
 
 def play(sim: SimZooKeeper, run: list[tuple[int, Any]], now: float) -> list[Any]:
-    """All that the ensemble answers; zxids are left out."""
+    """Return all answers of the ensemble, without zxids."""
     answers: list[Any] = []
     for session, act in run:
         now += 0.125
@@ -390,7 +401,7 @@ def _started() -> SimZooKeeper:
 @settings(max_examples=200, deadline=None)
 @given(before=runs, left=runs, right=runs)
 def test_a_copy_goes_its_own_way(before: Any, left: Any, right: Any) -> None:
-    """What happens to a copy changes nothing in its original, and the other way round."""
+    """Changes to a copy do not affect the original, nor the other way round."""
     alone = _started()
     play(alone, before, 0.0)
     expected = play(alone, right, 10.0)
@@ -407,7 +418,7 @@ def test_a_copy_goes_its_own_way(before: Any, left: Any, right: Any) -> None:
 @settings(max_examples=200, deadline=None)
 @given(wasted=st.integers(0, 3), before=runs, after=runs)
 def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
-    """Zxids count by their order only: a past that left nothing behind does not show in the key."""
+    """Only the order of zxids counts: a past that left nothing behind does not change the key."""
     plain, other = _started(), _started()
     for _ in range(wasted):
         other.write(rq.Create("/wasted"))
@@ -421,7 +432,7 @@ def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
 
 
 def test_a_key_tells_states_apart() -> None:
-    """Data, versions, watches, lag, connections and the order of zxids are all part of it."""
+    """Data, versions, watches, lag, connections and the order of zxids are part of the key."""
 
     def state(*acts: Any) -> Any:
         sim = _started()
@@ -452,7 +463,7 @@ def enumerate_at_1(acts: Any) -> Any:
 
 
 def test_ranks_may_be_given_for_all_that_holds_zxids() -> None:
-    """A caller that keeps czxids ranks them with the ensemble's; equal ones stay equal."""
+    """A caller that keeps czxids ranks them together with the ensemble's; equal ones stay equal."""
     sim = SimZooKeeper()
     sim.write(rq.Create("/a"))
     sim.write(rq.Create("/b"))

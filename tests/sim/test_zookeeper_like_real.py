@@ -1,4 +1,4 @@
-"""The same random requests to the simulated and to a real server: every answer must be the same."""
+"""The simulated server and a real one give the same answers to the same random requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ paths = st.sampled_from(["", "/a", "/b", "/a/x", "/a/y", "/a/x/z"]).map(lambda e
 data = st.sampled_from([b"", b"1", b"2"])
 versions = st.sampled_from([-1, -1, -1, 0, 1, 2])
 kinds = st.sampled_from(["persistent", "persistent", "ephemeral"])
-# All rights but one or two: a tree that is closed altogether shows nothing more.
+# All rights except one or two: a tree that is closed completely shows nothing more.
 acls = st.sets(st.sampled_from(RIGHTS), max_size=2).map(
     lambda denied: tuple(right for right in RIGHTS if right not in denied)
 )
@@ -57,12 +57,12 @@ WEIGHTED = (
 )
 by_weight = [strategy for weight, strategy in WEIGHTED for _ in range(weight)]
 steps = st.tuples(st.integers(0, SLOTS - 1), st.sampled_from(by_weight).flatmap(lambda it: it))
-# The shortest that tell a difference are found by making steps simple, not by leaving them out.
+# Shorten a failing example by simpler steps, not by leaving steps out.
 stories = st.lists(steps, min_size=30, max_size=50)
 
 
 class Noting(Watch):
-    """A watch that adds what it hears to a session's common list."""
+    """Return a watch that adds its events to a session's common list."""
 
     def __init__(self, fired: list[tuple[str, str, int]], label: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Slot:
     sent: int = 0
 
     def sent_since(self) -> int:
-        """How many events came over the wire since the last call."""
+        """Return how many events arrived since the last call."""
         before, self.sent = self.sent, self.proxy.received.count("event")
         return self.sent - before
 
@@ -104,7 +104,7 @@ class Real:
         self._proxies = [stack.enter_context(Proxy(address)) for _ in range(SLOTS)]
 
     def open(self) -> list[Slot]:
-        """A slot per proxy, in a directory that no other example had."""
+        """A slot for each proxy, in a directory that no other example has used."""
         self.directory = f"/like-real-{next(self._directories)}"
         self._admin.create(self.directory)
         return [Slot(self.session(proxy), proxy, []) for proxy in self._proxies]
@@ -138,7 +138,7 @@ class Simulated:
 
 
 class Run:
-    """All that one server answers to one list of steps."""
+    """Return all answers of one server to a list of steps."""
 
     def __init__(self, side: Any) -> None:
         self._side = side
@@ -164,7 +164,7 @@ class Run:
     def _step(self, number: int, slot: Slot, step: tuple[Any, ...]) -> None:
         kind, *arguments = step
         if kind in ("close", "expire", "cut"):
-            # Nodes that end together end in no order that anybody promises.
+            # The order in which a session's znodes are deleted is not specified.
             self._hear(in_order=True)
             getattr(self, f"_{kind}")(slot)
             self._name_sessions()
@@ -200,7 +200,7 @@ class Run:
         self._side.wait(lambda: is_back(slot.session))
 
     def _hear(self, *, in_order: bool) -> None:
-        """Add the events since the last time to the answers."""
+        """Add the events since the last call to the answers."""
         for slot in self._slots:
             slot.session.settle()
             sent = slot.sent_since() - self._side.events_to_settle
@@ -208,12 +208,12 @@ class Run:
             if not in_order:
                 fired.sort()
                 sent = 0  # what its own end sends to a session may arrive, or not
-            # Whoever hears the same event hears it in any order.
+            # Clients get the same event in any order.
             told = [sorted(same) for _, same in itertools.groupby(fired, lambda it: it[:2])]
             self.answers.append((told, sent))
 
     def _with_names(self, answer: Any) -> Any:
-        """The same answer, with a name that both servers know for the session in a stat."""
+        """Return the answer with a name for the session that is the same on both servers."""
         if isinstance(answer, Stat):
             return replace(answer, ephemeral_owner=self._owners[answer.ephemeral_owner])
         if isinstance(answer, tuple):
@@ -226,7 +226,7 @@ class Run:
 
 
 def _with_ranks(answers: list[Any]) -> list[Any]:
-    """The same answers, with zxids numbered by their order among those that were seen."""
+    """Return the answers with zxids numbered by their order."""
     parts = [part for it in answers for part in (it if isinstance(it, tuple) else (it,))]
     stats = [part for part in parts if isinstance(part, Stat)]
     zxids = sorted({zxid for stat in stats for zxid in (stat.czxid, stat.mzxid)})
@@ -260,12 +260,14 @@ def test_random_requests_are_answered_alike(
 
 @pytest.mark.parametrize("name", ["real", "simulated"])
 def test_the_largest_request_has_the_same_size(real: Real, name: str) -> None:
-    """A set, or a transaction of one, passes up to the last byte, and one more breaks it."""
+    """A set or a transaction of one write is accepted up to the size limit, and refused one byte
+    above.
+    """
     side = real if name == "real" else Simulated()
     slots = side.open()
     session = slots[0].session
     session.create("/a")
-    # Beside path and data: 8 bytes of header, 12 of lengths and version; 18 around an element.
+    # Besides path and data: 8 bytes of header, 12 of lengths and version, 18 around each element.
     room = MAX_REQUEST_BYTES - 20 - len(f"{side.directory}/a")
     for write, size in (
         (lambda data: session.set("/a", data), room),

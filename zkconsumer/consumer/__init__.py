@@ -1,1 +1,1 @@
-"""What the user holds: the connector, its coordinator thread, and the streams."""
+"""The consumer's runtime: the connector, its coordinator thread, and the streams."""

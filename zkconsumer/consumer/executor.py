@@ -100,8 +100,9 @@ Begin = Callable[[commands.Command, MemberIdentity, float], tuple[int, Steps]]
 class Running:
     """An operation that waits for the replies to one batch.
 
-    `op` is the number under which the machine awaits the outcome, or 0 if nothing awaits it.
-    `session_id` is the session in which the operation began.
+    Attributes:
+        op: the number under which the machine awaits the outcome; 0 if it awaits none.
+        session_id: the session in which the operation began.
     """
 
     op: int
@@ -113,9 +114,9 @@ class Executor:
     """Runs operations; not thread-safe.
 
     Attributes:
-        running: the operations under way, by ticket. Several may have the number 0, so each
-            operation has a ticket of its own.
-        requests: how many requests have been sent to ZooKeeper.
+        running: ticket -> the running operation. Several operations may have the number 0, so each
+            has its own ticket.
+        requests: number of requests sent to ZooKeeper.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ the thread working if a `Tick` ever leaves its deadline in the past.
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The connection's state changed: connected in this session, or (None) not connected."""
+    """The connection's state changed: connected in `session`, or disconnected (None)."""
 
     session: Session | None
 
@@ -106,7 +106,7 @@ class Gate(Protocol):
 
 
 class Host(Protocol):
-    """Provides time and an inbox to a `MemberLoop`, and sees what it does."""
+    """Provides time and an inbox to a `MemberLoop`, and observes it."""
 
     def clock(self) -> float:
         """Return the time of the lease's clock, in seconds."""

@@ -38,8 +38,9 @@ RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
 
 RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
-"""While partitions are reset, their messages are counted when a 16th of the partitions were reset
-since the last count, or 1 s after it."""
+"""While partitions are being reset, messages are counted again after resets of a 16th of the
+partitions, or after 1 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)

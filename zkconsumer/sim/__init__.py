@@ -1,1 +1,1 @@
-"""The simulator: the production core on a simulated ZooKeeper, in virtual time."""
+"""The simulator: the production code on a simulated ZooKeeper, in virtual time."""

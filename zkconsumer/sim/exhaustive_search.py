@@ -32,8 +32,9 @@ from zkconsumer.sim.world import WALL_MS, World, mends, possible
 
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
-"""Distances beyond are all one: an automatic commit that is far off, a lease that ended long ago.
-The longest that anything looks back is the patience with a blocker, 8 s."""
+"""Distances in seconds; longer ones count as equal: a distant automatic commit, or a lease that
+ended long ago. The longest time that anything looks back is the patience with a blocker, 8 s.
+"""
 
 MOMENTS = frozenset(
     {

@@ -430,7 +430,7 @@ class Scheduler:
 # ---- cases and the judge -------------------------------------------------------------------------
 
 Op = tuple[Any, ...]
-"""A call and its arguments: a method of `_User` or of `_Other`."""
+"""A call and its arguments: a method of `_Play`."""
 
 
 @dataclass(frozen=True)
@@ -706,8 +706,8 @@ class _Play:
     def _script(self, ops: tuple[Op, ...]) -> None:
         me = self.scheduler.current
         for number, (name, *arguments) in enumerate(ops):
-            # An operation leaves no local variables to the next one, except that `Stream.ready`,
-            # while it is suspended, keeps the state of the message that it has yielded.
+            # An operation leaves no local variables to the next one, except one: while
+            # `Stream.ready` is suspended, it keeps the state of the message that it has yielded.
             me.history, me.operation = 0, number
             if me is self.scheduler.threads[0]:
                 self.scheduler.observed(self._held)
@@ -899,7 +899,7 @@ def explore(case: Case, code: Code, *, prune: bool = True, max_s: float = float(
     Without `prune` all schedules run to their ends, which only tiny cases allow.
     """
     started = time.monotonic()
-    open_: dict[Hashable, list[int]] = {}  # state -> threads that have not been let on from there
+    open_: dict[Hashable, list[int]] = {}  # state -> threads that have not continued from there
     # A schedule runs through many other states after the first one with an open choice.
     todo: deque[tuple[tuple[int, ...], Hashable]] = deque()
     prefix: tuple[int, ...] = ()

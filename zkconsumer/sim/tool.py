@@ -43,7 +43,7 @@ ANYONE = (rq.Right("world:anyone", 31),)
 
 
 class _Pending(BaseException):
-    """The tool waits for the replies to this batch."""
+    """Raised when the tool would wait for the replies to this batch."""
 
     def __init__(self, batch: Sequence[rq.Request]) -> None:
         super().__init__()
