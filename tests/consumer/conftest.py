@@ -14,7 +14,7 @@ from zkconsumer.sandbox import Sandbox
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
-    """Members that a test lets join leave at its end."""
+    """A group whose members leave at the end of the test."""
     topic = unique("rules")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
@@ -25,7 +25,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[KazooClient, str]]:
-    """A chroot of its own on the sandbox's ZooKeeper, whose brokers the test registers."""
+    """A chroot of its own on the sandbox's ZooKeeper; the test registers its brokers."""
     chroot = f"/{unique('moved')}"
     client = KazooClient(sandbox.zookeeper_connect)
     client.start()

@@ -1,4 +1,4 @@
-"""The face for asyncio: what streams promise holds in a loop, too, past every cancellation."""
+"""The asyncio connector keeps the promises of streams, also after cancellations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Log:
 
 
 class Both(Reader):
-    """A reader whose stream is asked in a loop."""
+    """A reader whose stream is read in an event loop."""
 
     def __init__(self, log: Log, **settings: Any) -> None:
         super().__init__(log, **settings)
@@ -59,7 +59,7 @@ def reader(log: Log) -> Iterator[Both]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As asyncio.run, but it ends also if the test is wrong."""
+    """Like asyncio.run, but a wrong test ends too."""
     asyncio.run(asyncio.wait_for(main, 3 * PATIENCE_S))
 
 
@@ -67,7 +67,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> None:
-    """A message is finished when the next is asked for, though a thousand were fetched at once."""
+    """The request for the next message finishes a message, however many were fetched."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -85,7 +85,7 @@ def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> Non
 
 
 def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
-    """Cancelled at any moment, before, while and after messages come: each comes once, in order."""
+    """Cancelled before, while and after messages come, a reader gets each once, in order."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     log.append(1, ["a"])
@@ -116,7 +116,7 @@ def test_a_cancelled_wait_loses_nothing(log: Log, reader: Both) -> None:
 
 
 def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
-    """The loop is never blocked: another task produces what this one waits for."""
+    """The loop is never blocked: another task produces the message that this one waits for."""
     reader.grant(2, 0)
 
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_other_tasks_run_while_a_stream_waits(log: Log, reader: Both) -> None:
 
 
 def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
-    """A batch is finished with the next; none within the time is empty; it can be mixed."""
+    """The next poll finishes a batch; a batch may be empty; polls and loops can be mixed."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -150,7 +150,7 @@ def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
 
 
 def test_a_poll_without_patience_gets_what_is_there(reader: Both) -> None:
-    """`timeout_s=0` delivers what earlier asks have brought in."""
+    """`timeout_s=0` delivers the messages that earlier calls have fetched."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -162,7 +162,7 @@ def test_a_poll_without_patience_gets_what_is_there(reader: Both) -> None:
 
 
 def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
-    """An idle stream may be polled for days: nothing is kept of a poll that is over."""
+    """Polls of an idle stream leave nothing behind when they have ended."""
     reader.grant(1, 0)
 
     def futures() -> int:
@@ -180,7 +180,7 @@ def test_polls_in_vain_leave_nothing_behind(reader: Both) -> None:
 
 
 def test_the_time_out_can_be_repeated(log: Log) -> None:
-    """ConsumerTimeoutError again and again, and then a message."""
+    """Each call without a message raises ConsumerTimeoutError, until a message comes."""
     reader = Both(log, timeout_s=0.05)
     reader.grant(1, 0)
 
@@ -204,7 +204,7 @@ def test_the_time_out_can_be_repeated(log: Log) -> None:
 
 
 def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
-    """What a wait met after nobody waited for it any more is told to whoever asks next."""
+    """An error that a cancelled wait meets is raised by the next call."""
     reader.grant(1, 0)
 
     async def main() -> None:
@@ -221,7 +221,7 @@ def test_errors_are_raised_once_even_past_a_cancellation(reader: Both) -> None:
 
 
 def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) -> None:
-    """A pause, a withdrawal or the lease's end after the wait: nothing stale is handed out."""
+    """After a pause, a withdrawal or the lease's end in a wait, nothing stale is delivered."""
     reader.grant(0, 0)
 
     async def main() -> None:
@@ -261,7 +261,7 @@ def test_two_tasks_at_once_are_told(log: Log, reader: Both) -> None:
 
 
 def test_closing_ends_it_for_good(reader: Both) -> None:
-    """A wait ends, loops do nothing, `poll` raises, and no thread of the stream's is left."""
+    """After the shutdown a wait ends, loops end, `poll` raises, and the stream's thread is gone."""
     reader.grant(1, 0)
 
     async def main() -> None:
@@ -285,7 +285,7 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
 
 
 def test_a_release_waits_for_what_a_task_has_in_hand(reader: Both) -> None:
-    """The hand-over's question is answered when the task asks for the next message."""
+    """A release is answered when the task asks for the next message."""
     reader.grant(0, 0)
     done: list[int | None] = []
 
@@ -312,7 +312,7 @@ def config_of(group: Group, **settings: Any) -> ConsumerConfig:
 
 
 def test_a_member_in_a_loop(group: Group) -> None:
-    """It joins, reads, commits what it has handed out and no more, seeks, and leaves."""
+    """A connector joins, reads, commits only delivered messages, seeks, and leaves."""
 
     async def main() -> None:
         async with aio.ConsumerConnector(config_of(group)) as connector:
@@ -344,7 +344,7 @@ def test_a_member_in_a_loop(group: Group) -> None:
 
 
 def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
-    """Several streams, a task each, as many as asked for; pausing and resuming need no await."""
+    """Several streams have one task each; pause and resume need no await."""
 
     async def main() -> None:
         async with aio.ConsumerConnector(config_of(group)) as connector:
@@ -371,7 +371,7 @@ def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
 
 
 def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> None:
-    """As after any exception: what was not finished is delivered to the next owner."""
+    """A cancelled body commits no unfinished message; the next owner gets it."""
 
     async def main() -> None:
         in_hand = asyncio.Event()
@@ -397,7 +397,7 @@ def test_a_body_that_is_cancelled_leaves_the_message_in_hand(group: Group) -> No
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_behind(group: Group) -> None:
-    """The connection that comes too late is closed; one that cannot come is an error."""
+    """A connection that comes after a cancellation is closed; a failed one raises its error."""
 
     async def main() -> None:
         connector = aio.ConsumerConnector(config_of(group))

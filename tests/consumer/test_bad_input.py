@@ -1,4 +1,4 @@
-"""Bad input: each gives the named error, or a waiting state with a reason; nothing is lost."""
+"""Bad input gives a named error or a waiting state with a reason, and loses nothing."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ HOSTILE = {
 
 
 def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
-    """Peers whose registrations fail the JVM: each is named, and the group is served without."""
+    """Peers with registrations that JVM members cannot read are named, and the group is served."""
     one = group.join()
     one.read(40)
     for name, payload in HOSTILE.items():
         group.admin.create(paths.member(group.name, name), payload, ephemeral=True)
     eventually(lambda: one.status.malformed_peers.keys() == HOSTILE.keys())
     one.settled(0, 1, 2, 3)
-    # They are told one after the other, and all are seen before the first is told.
+    # Wait until all are seen, since the notices come one after the other.
     eventually(lambda: one.counted["malformed_peer"] == len(HOSTILE))
     assert all(why for why in one.status.malformed_peers.values())
     group.sandbox.produce(group.topic, 1, partition=2)
@@ -71,7 +71,7 @@ def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
 
 
 def test_a_mended_peer_is_counted_again(group: Group) -> None:
-    """A malformed peer that comes back sound takes its share."""
+    """A malformed peer that registers again correctly gets its share."""
     one = group.join()
     path = paths.member(group.name, "zzz")
     group.admin.create(path, b"{", ephemeral=True)
@@ -86,7 +86,7 @@ def test_a_mended_peer_is_counted_again(group: Group) -> None:
 
 
 def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
-    """A topic node that fails the JVM: nothing is claimed, the stream hears its name."""
+    """With a topic znode that JVM members cannot read, nothing is claimed; the stream names it."""
     topic = f"{group.topic}-bad"
     group.admin.create(paths.topic(topic), b'{"version":1,"partitions":[0]}')
     try:
@@ -103,7 +103,7 @@ def test_a_malformed_topic_node_is_waited_for(group: Group) -> None:
 
 
 def test_a_topic_node_that_breaks_keeps_what_is_owned(group: Group) -> None:
-    """A topic node that somebody breaks: what is owned is served on; mended, all is as before."""
+    """A topic znode that becomes malformed stops no owned partition; its repair loses nothing."""
     one = group.join()
     one.read(40)
     path = paths.topic(group.topic)
@@ -118,7 +118,7 @@ def test_a_topic_node_that_breaks_keeps_what_is_owned(group: Group) -> None:
 
 
 def test_an_illegible_owner_node_is_somebody_elses(group: Group) -> None:
-    """An owner node with rubbish in it is in the way and named; the others are served."""
+    """An owner znode with malformed data blocks its partition and is named."""
     group.admin.create(group.owner(0), b"\xff\x00\xfe" * 50, ephemeral=True, makepath=True)
     one = group.join(rebalance_max_retries=1)
     eventually(lambda: one.counted.get("rebalance_blocked") == 1)
@@ -130,7 +130,7 @@ def test_an_illegible_owner_node_is_somebody_elses(group: Group) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
 def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
-    """That partition is claimed and not fetched; its node stays; mended, it is served."""
+    """With a malformed offset a partition is claimed, and fetched only after the repair."""
     group.write(1, payload)
     one = group.join(auto_commit_interval_s=0.1)
     eventually(lambda: one.readers[0].errors)
@@ -150,7 +150,7 @@ def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -
 
 
 def test_an_offset_that_breaks_fails_the_commit_by_name(group: Group) -> None:
-    """Somebody breaks an offset node of a partition that is being read: commits name it."""
+    """If the offset znode of an owned partition becomes malformed, commits name it."""
     one = group.join(auto_commit_enable=False)
     one.read(40)
     one.connector.commit_offsets()
@@ -167,7 +167,7 @@ def test_an_offset_that_breaks_fails_the_commit_by_name(group: Group) -> None:
 
 
 def test_an_offset_beyond_the_end_is_reset_by_policy(group: Group) -> None:
-    """A stored offset that the log does not reach: `auto.offset.reset`, and the commit follows."""
+    """A stored offset outside of the log is replaced by `auto.offset.reset`, and committed."""
     group.write(0, b"9223372036854775807")
     one = group.join()
     one.read(40)
@@ -179,7 +179,7 @@ def test_an_offset_beyond_the_end_is_reset_by_policy(group: Group) -> None:
 
 
 def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
-    """No right to register: an error that names the znode, and the member is gone."""
+    """Without the right to register, the error names the znode, and the member ends."""
     group.admin.ensure_path(paths.ids(group.name))
     group.admin.set_acls(paths.ids(group.name), READ_ONLY)
     one = group.member()
@@ -188,7 +188,7 @@ def test_without_rights_on_ids_the_streams_are_refused(group: Group) -> None:
 
 
 def test_without_rights_on_owners_the_stream_hears_of_it_once(group: Group) -> None:
-    """No right to claim: named to the stream, once, retried and counted until it is mended."""
+    """Without the right to claim, the stream gets one error, and attempts continue."""
     path = paths.owners_of(group.name, group.topic)
     group.admin.ensure_path(path)
     group.admin.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
@@ -202,7 +202,7 @@ def test_without_rights_on_owners_the_stream_hears_of_it_once(group: Group) -> N
 
 
 def test_without_rights_on_offsets_a_commit_names_them(group: Group) -> None:
-    """No right to write an offset: the commit fails by name, and the others are stored."""
+    """Without the right to write one offset, the commit names it, and the others are stored."""
     for partition in range(4):
         group.write(partition, b"0")
     group.admin.set_acls(group.offset(2), READ_ONLY)
@@ -222,7 +222,7 @@ def _config(connect: str, **settings: object) -> ConsumerConfig:
 
 
 def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
-    """Nobody listens, or nobody answers: the error names the address, after the time allowed."""
+    """If no ZooKeeper listens or answers, the error names the address after the time-out."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
@@ -245,7 +245,7 @@ def test_a_chroot_that_does_not_exist_is_an_error(
 
 
 def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
-    """A timeout that leaves the lease no margin is an error that names the least."""
+    """A session time-out that is too short for the lease is an error that names the minimum."""
     with pytest.raises(ConfigError, match="three ticks"):
         ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
 
@@ -253,7 +253,7 @@ def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServ
 def test_a_server_that_does_not_tell_its_tick_gives_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where `conf` is not whitelisted, the session timeout is not checked: a warning says so."""
+    """If the server does not allow `conf`, the session time-out is not checked, with a warning."""
     settings = {"4lw.commands.whitelist": "srvr"}
     with ZooKeeperServer(tmp_path, tick_time_s=2.0, settings=settings) as server:
         ConsumerConnector(_config(server.connect)).shutdown()
@@ -268,7 +268,7 @@ def test_a_server_that_does_not_tell_its_tick_gives_a_warning(
 
 @pytest.fixture
 def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """A ZooKeeper that no broker has ever used."""
+    """A ZooKeeper chroot that no broker has used."""
     client = KazooClient(zookeeper.connect)
     client.start()
     yield client
@@ -279,7 +279,7 @@ def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 def test_no_brokers_is_waited_for(
     zookeeper: ZooKeeperServer, brokerless: KazooClient, group: Group, sandbox: Sandbox
 ) -> None:
-    """No broker is registered: a waiting state with the reason; one comes, and all is served."""
+    """Without a registered broker the member waits with a reason, until one registers."""
     with Elsewhere(brokerless, group, sandbox, zookeeper) as one:
         eventually(lambda: "no brokers" in one.status.waiting_for)
         eventually(lambda: "no brokers" in one.readers[0].stream.waiting_for)
@@ -291,14 +291,14 @@ def test_no_brokers_is_waited_for(
         one.settled(0, 1, 2, 3)
         for number in brokerless.get_children(paths.BROKER_IDS):
             brokerless.delete(paths.broker(number))
-        # A member comes: the group is read again, and nothing is released for want of brokers.
+        # The group is read again when a member joins; no partition is released for lack of brokers.
         brokerless.create(paths.member(group.name, "zzz"), b"{", ephemeral=True)
         eventually(lambda: "no brokers" in one.status.waiting_for)
         assert one.owned == {0, 1, 2, 3}
 
 
 class Elsewhere:
-    """A member on another ZooKeeper, which knows the sandbox's topic but none of its brokers."""
+    """A member on a ZooKeeper that knows the sandbox's topic but none of its brokers."""
 
     def __init__(
         self, client: KazooClient, group: Group, sandbox: Sandbox, zookeeper: ZooKeeperServer
@@ -321,7 +321,7 @@ class Elsewhere:
 
 
 def test_streams_are_created_once(group: Group) -> None:
-    """A second `create_message_streams` is the JVM's error, and disturbs nothing."""
+    """A second `create_message_streams` raises the JVM's error and disturbs nothing."""
     one = group.join()
     with pytest.raises(MessageStreamsExistError):
         one.connector.create_message_streams({group.topic: 1})
@@ -329,7 +329,7 @@ def test_streams_are_created_once(group: Group) -> None:
 
 
 def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
-    """Impossible topics and counts are refused before anything is registered."""
+    """Invalid topics and counts are refused before the member registers."""
     one = group.member()
     with pytest.raises(InvalidNameError):
         one.connector.create_message_streams({"a/b": 1})
@@ -340,7 +340,7 @@ def test_bad_subscriptions_are_the_callers_errors(group: Group) -> None:
 
 
 def test_a_closed_connector_says_so(group: Group) -> None:
-    """After the shutdown, twice if you like, everything is the typed error."""
+    """After a shutdown, and after a second one, every call raises the typed error."""
     one = group.join()
     one.close()
     one.close()
@@ -352,7 +352,7 @@ def test_a_closed_connector_says_so(group: Group) -> None:
 
 
 def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
-    """Another live session under our consumer id: refused by name when it does not go."""
+    """Another live session under this consumer id: the member is refused with a named error."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)
@@ -363,7 +363,7 @@ def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
 
 
 def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
-    """The predecessor's id node goes, as after a crash: the successor registers at once."""
+    """When the predecessor's id znode is deleted, the successor registers at once."""
     path = paths.member(group.name, f"{group.name}_same")
     group.admin.create(path, b"{}", ephemeral=True, makepath=True)
     second = group.member("same")
@@ -376,7 +376,7 @@ def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
 
 
 def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
-    """A decoder that fails: the error names the message; it was delivered, and more follow."""
+    """A failing decoder raises an error that names the message; the next messages follow."""
     one = group.member()
     streams = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)
     stream, failed, seen = streams[group.topic][0], 0, 0
@@ -396,7 +396,7 @@ def test_a_wrong_decoder_raises_at_the_message(group: Group) -> None:
 def test_a_decoder_that_always_fails_keeps_the_lease(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """200,000 failures are counted, are a few lines of log, and delay neither lease nor commit."""
+    """200,000 failures are counted, cause few log lines, and delay neither lease nor commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
     one = group.member(zookeeper_session_timeout_s=2.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[

@@ -1,4 +1,4 @@
-"""Members that end by themselves: every stream, every call and the status say why."""
+"""A member that ends with an error: every stream, every call and the status report it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.protocol import paths
 
 
 def crash(connector: object) -> None:
-    """Put into the coordinator's inbox what it cannot know: it raises, as on a bug."""
+    """Make the coordinator raise by an unknown item, as a bug would."""
     connector._coordinator._inbox.put("no such thing")  # type: ignore[attr-defined]
 
 
@@ -27,13 +27,13 @@ def settled(group: Group, **settings: object) -> One:
 
 
 def close_quietly(one: One) -> None:
-    """End the readers of a member that has failed, so that the test's own end finds it closed."""
+    """Close the readers of a failed member, so that the test's own end finds it closed."""
     with pytest.raises(ZkConsumerError, match="coordinator stopped"):
         one.connector.shutdown()
 
 
 def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
-    """The coordinator raises: a loop that catches every error and goes on ends all the same."""
+    """When the coordinator fails, a loop that catches every error and continues ends too."""
     one = settled(group)
     crash(one.connector)
     (reader,) = one.readers
@@ -50,7 +50,7 @@ def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
 
 
 def test_a_crash_reaches_calls_and_status(group: Group) -> None:
-    """After a crash a commit raises the error, the status has it, and a shutdown raises it once."""
+    """After a crash, commits, the status and the first shutdown report the error."""
     one = settled(group)
     crash(one.connector)
     eventually(lambda: one.status.error)
@@ -65,7 +65,7 @@ def test_a_crash_reaches_calls_and_status(group: Group) -> None:
 
 
 def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
-    """For asyncio too: a stream that nobody waits for raises at the next ask, and then ends."""
+    """An asyncio stream raises the error at the next call, and then ends."""
 
     async def main() -> None:
         config = ConsumerConfig(
@@ -92,7 +92,7 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
 
 
 def test_a_trace_that_cannot_be_written_ends_alone(group: Group, tmp_path: Path) -> None:
-    """The trace's file is closed under the member: counted once, and the member goes on."""
+    """A trace file that is closed under the member is counted once; the member continues."""
     one = settled(group, trace_file=str(tmp_path / "trace"))
     one.connector._coordinator._trace.close()  # type: ignore[union-attr]
     eventually(lambda: one.counted.get("trace_failed"))
@@ -106,7 +106,7 @@ def test_a_trace_that_cannot_be_written_ends_alone(group: Group, tmp_path: Path)
 def test_a_log_that_raises_ends_nobody(
     group: Group, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The user's filter raises on every line of the log: told once, and the member goes on."""
+    """A log filter that raises for every line is reported once; the member continues."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError(f"the filter does not like {record.msg}")

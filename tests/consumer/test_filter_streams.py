@@ -1,4 +1,4 @@
-"""Streams of a filter, on a real broker: whatever topics match, from their creation on."""
+"""Streams of a filter on a real broker deliver every matching topic from its creation on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
         }
 
     def expected(count: int) -> set[tuple[int, str, int, int, str]]:
-        # Range: the first thread has the first partition of each topic, and one stream carries all.
+        # With range, the first thread has the first partition of each topic, in one stream.
         return {
             (number, topic, number, offset, topic)
             for topic in topics[:count]
@@ -58,7 +58,7 @@ def test_topics_join_a_filter_s_streams_as_they_are_created(
 
 
 def test_streams_are_made_once(group: Group) -> None:
-    """A second call of either kind is refused; so are numbers of streams that would fail others."""
+    """A second call of either kind is refused, and so are invalid numbers of streams."""
     listed, filtered = group.member("listed"), group.member("filtered")
     wanted = black_list(f"(?!{group.topic}).*")
     for number in (0, -1):

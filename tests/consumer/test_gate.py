@@ -1,4 +1,4 @@
-"""The clock of leases: it goes on while the machine sleeps, or the platform is refused."""
+"""The lease's clock continues while the machine sleeps, or the platform is refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zkconsumer.errors import ConfigError
 
 
 def _clocks(**numbers: int) -> SimpleNamespace:
-    """A module `time` with these clocks; each one's time is its own number."""
+    """A module `time` with these clocks; each clock returns its own number."""
     return SimpleNamespace(**numbers, clock_gettime=float, monotonic=lambda: -1.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_on_linux_it_counts_from_the_boot() -> None:
-    """On Linux it is the kernel's uptime, which counts the time of suspends."""
+    """On Linux the clock is the kernel's uptime, which counts suspended time."""
     before = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     assert before - 0.02 <= boottime() <= before + 60.0
     assert lease_clock("linux", time)() >= before - 0.02
@@ -28,13 +28,13 @@ def test_on_linux_it_counts_from_the_boot() -> None:
 
 @pytest.mark.parametrize(("platform", "number"), [("linux", 7.0), ("darwin", 4.0)])
 def test_each_platform_has_its_clock(platform: str, number: float) -> None:
-    """CLOCK_MONOTONIC_RAW goes on in sleep on macOS, and stops on Linux, which has BOOTTIME."""
+    """CLOCK_MONOTONIC_RAW continues during sleep on macOS; Linux has BOOTTIME for this."""
     clocks = _clocks(CLOCK_BOOTTIME=7, CLOCK_MONOTONIC_RAW=4, CLOCK_MONOTONIC=1)
     assert lease_clock(platform, clocks)() == number
 
 
 def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
-    """On Windows it is `time.monotonic`."""
+    """On Windows the clock is `time.monotonic`."""
     assert lease_clock("win32", _clocks())() == -1.0
 
 
@@ -43,7 +43,7 @@ def test_windows_has_a_monotonic_clock_that_goes_on() -> None:
     [("darwin", _clocks(CLOCK_MONOTONIC=6)), ("freebsd14", _clocks(CLOCK_MONOTONIC_RAW=4))],
 )
 def test_a_platform_without_one_is_refused(platform: str, clocks: SimpleNamespace) -> None:
-    """An old macOS, or a platform that nobody has looked at: an error, before there is a lease."""
+    """An old macOS or an unknown platform is an error before there is a lease."""
     with pytest.raises(ConfigError, match="continues during sleep") as caught:
         lease_clock(platform, clocks)
     assert platform in caught.value.where

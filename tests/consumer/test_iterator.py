@@ -1,4 +1,4 @@
-"""What upstream's ConsumerIteratorTest asks of an iterator, and what its fetches may meet."""
+"""The claims of upstream's ConsumerIteratorTest, and large messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_decoders_that_always_fail(log: KafkaLog) -> None:
 
 
 def test_messages_larger_than_a_fetch_come_all_the_same(log: KafkaLog) -> None:
-    """Where the JVM fails for good (MessageSizeTooLargeException), the fetch grows."""
+    """Where the JVM fails permanently (MessageSizeTooLargeException), the fetch grows."""
     sizes = [0, 990_000, 1, 900_000, 10]
     for size in sizes:
         log.append(0, [b"x" * size])

@@ -1,4 +1,4 @@
-"""The JVM's log lines, as docs/metrics.md lists them: each is written by a live member."""
+"""Every JVM log line of docs/metrics.md is written by a live member."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ VALUES = {
 
 
 def listed() -> dict[str, str]:
-    """Line -> level, of the page's table."""
+    """Return line -> level from the page's table."""
     rows = re.findall(r"^\| `([^`]+)` \| ([A-Z]+) \|", PAGE, re.MULTILINE)
     assert len(rows) > 25
     return dict(rows)
 
 
 def pattern(line: str) -> str:
-    """A line of the page as a regex: what stands in <> is a value."""
+    """Return a line of the page as a regular expression; text in <> is a value."""
     parts = re.split(r"<(\w+)>", line)
     texts = [re.escape(part) for part in parts[::2]]
     values = [VALUES[name] for name in parts[1::2]]
@@ -50,7 +50,7 @@ Seen = Callable[..., None]
 
 @pytest.fixture
 def seen(caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
-    """Waits until lines of the page, given by their beginnings, were logged at their levels."""
+    """Waits until lines that begin like these were logged at the page's levels."""
     caplog.set_level(logging.DEBUG, "zkconsumer.consumer.journal")
     lines = listed()
 
@@ -117,7 +117,7 @@ class Silent:
 
 
 def test_joining_reading_and_leaving(group: Group, seen: Seen) -> None:
-    """A member registers, rebalances, claims, fetches, gives up half to another, and leaves."""
+    """A member registers, rebalances, claims, fetches, gives half to another member, and leaves."""
     one = group.member("a")
     one.connector.set_consumer_rebalance_listener(Silent())
     one.subscribe(group.topic)
@@ -139,7 +139,7 @@ def test_threads_without_partitions(group: Group, seen: Seen) -> None:
 
 
 def test_a_conflict(group: Group, seen: Seen) -> None:
-    """Somebody else holds a partition: both threads are named, and the attempt has failed."""
+    """If another client owns a partition, both threads are named and the attempt has failed."""
     group.hold(2)
     one = group.join("a")
     eventually(lambda: one.owned == {0, 1, 3})
@@ -200,7 +200,7 @@ def test_no_brokers(group: Group, seen: Seen, unique: Callable[[str], str]) -> N
 
 
 def test_an_expired_session(group: Group, seen: Seen) -> None:
-    """Its session is ended by another connection under its name."""
+    """Another connection ends the member's session."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
     client = one.connector._member.session._client
@@ -213,7 +213,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
 
 
 def test_every_line_of_the_page_is_waited_for() -> None:
-    """The tests above leave no line of docs/metrics.md out."""
+    """The tests above cover every line of docs/metrics.md."""
     waited = [*JOINING, *GIVING_UP, *LEAVING, *CONFLICT, *OTHERS]
     found = [[one for one in listed() if one.startswith(beginning)] for beginning in waited]
     assert sorted(line for (line,) in found) == sorted(listed())

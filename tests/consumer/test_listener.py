@@ -1,6 +1,6 @@
-"""The rebalance listener on live members: what it hears, as the JVM's does, and what it cannot do.
+"""The rebalance listener of live members is called as the JVM's is.
 
-`rebalance_listener.jsonl.gz` is what listeners of real JVM consumers were told.
+`rebalance_listener.jsonl.gz` has the captured calls of real JVM consumers' listeners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "rebalance_listener.jsonl.gz"
 
 
 class Heard:
-    """A listener that notes what it is told, and can do more before it returns."""
+    """A listener that records its calls, and can do more before it returns."""
 
     def __init__(self, *, then: Callable[[str], None] = lambda callback: None) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -51,7 +51,7 @@ def join(group: Group, suffix: str, listener: Heard, threads: int = 1, **setting
 
 
 def told(calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Without the repetitions: the JVM calls in every attempt, we once for each assignment."""
+    """Drop repeated calls: the JVM calls in every attempt, zkconsumer once for each assignment."""
     return [call for number, call in enumerate(calls) if call not in calls[number - 1 : number]]
 
 
@@ -79,7 +79,7 @@ def test_consumer_rebalance_listener(
 
 
 def captured(release: str, member: str) -> list[tuple[str, Any]]:
-    """What a JVM member's listener was told."""
+    """Return the captured calls of a JVM member's listener."""
     calls: list[tuple[str, Any]] = []
     with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
         for entry in map(json.loads, lines):
@@ -99,7 +99,7 @@ def captured(release: str, member: str) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "0.11.0.3", "1.1.1"])
 def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -> None:
-    """A joins with two threads, B with one, A leaves: call for call as captured, `eager`."""
+    """A joins with two threads, B with one, A leaves: each call as captured, with `eager`."""
     first, second = Heard(), Heard()
     a = join(group, "A", first, threads=2, rebalance_mode="eager")
     a.settled(0, 1, 2, 3)
@@ -129,7 +129,7 @@ def test_it_hears_what_a_listener_of_the_jvm_hears(group: Group, release: str) -
 
 
 def test_a_commit_in_it_is_the_last_word_of_what_moves(group: Group) -> None:
-    """Without auto-commit, committing before the release repeats nothing (as MirrorMaker does)."""
+    """Without auto-commit, a commit before the release avoids redeliveries (MirrorMaker)."""
     member: list[One] = []
 
     def commit(callback: str) -> None:
@@ -154,7 +154,7 @@ def test_a_commit_in_it_is_the_last_word_of_what_moves(group: Group) -> None:
 
 @pytest.mark.parametrize("callback", ["released", "assigned"])
 def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
-    """It never returns: after `release.grace.ms` the rebalance goes on, and so does a shutdown."""
+    """If a call never returns, the rebalance and a shutdown continue after `release.grace.ms`."""
     free, hangs = threading.Event(), threading.Event()
 
     def hang(called: str) -> None:
@@ -178,7 +178,7 @@ def test_one_that_hangs_holds_nobody_up(group: Group, callback: str) -> None:
 
 
 def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """Both calls raise: counted and logged with their traceback, and the group goes on."""
+    """If both calls raise, they are counted and logged; the group continues."""
 
     def fail(callback: str) -> None:
         raise ValueError(f"no {callback}")
@@ -196,7 +196,7 @@ def test_one_that_raises_loses_nothing(group: Group, caplog: pytest.LogCaptureFi
 
 
 def test_it_is_set_before_the_streams(group: Group) -> None:
-    """Afterwards it is refused, in the JVM's words."""
+    """After the streams exist a listener is refused, in the JVM's words."""
     one = group.join("a")
     with pytest.raises(MessageStreamsExistError, match="rebalance listener before creating"):
         one.connector.set_consumer_rebalance_listener(Heard())

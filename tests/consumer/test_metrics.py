@@ -1,4 +1,4 @@
-"""Figures: counted, scraped over HTTP by a real scraper's parser, and gone with the connector."""
+"""Metrics are counted, scraped over HTTP, and removed with the connector."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ MBEANS = {
 }
 
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
-"""By a sample's name and its labels, ours and the connector's left out."""
+"""Return samples by name and labels, without those of the member and the connector."""
 
 
 def page(text: str) -> Page:
-    """Fails where two samples of the page are the same."""
+    """Fails if two samples of the page are the same."""
     found: Page = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -73,7 +73,7 @@ def scrape(port: int) -> str:
 
 
 def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
-    """`metrics.port`: owned partitions, messages, commits, rebalances, over HTTP, then nothing."""
+    """`metrics.port` serves partitions, messages, commits and rebalances until the shutdown."""
     port = free_port()
     one = group.join("a", metrics_port=port, client_id="me")
     one.settled(0, 1, 2, 3)
@@ -98,7 +98,7 @@ def test_a_scrape_tells_what_the_member_does(group: Group) -> None:
 
 
 def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
-    """A reader that holds its first message of forty is behind; when it has read all it is not."""
+    """A reader that holds its first message of forty has a lag; after reading all it has none."""
     one = group.member("a")
     one.readers.extend(
         Reader(s) for s in one.connector.create_message_streams({group.topic: 1})[group.topic]
@@ -113,7 +113,7 @@ def test_the_lag_is_what_was_not_handed_out(group: Group) -> None:
 
 
 def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
-    """A few messages, also without a key or a value: each is weighed, exactly."""
+    """A few messages, some without a key or a value, are measured exactly."""
     topic, port = f"{group.topic}-few", free_port()
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100, None], key="a key", partition=0)
@@ -127,7 +127,7 @@ def test_fetched_bytes_are_those_of_keys_and_values(group: Group) -> None:
 
 
 def test_of_many_messages_a_sample_is_weighed(group: Group) -> None:
-    """Thousands at once, of 100 bytes and of none: their weight is estimated, and comes near."""
+    """Thousands of messages of 100 bytes or none are estimated closely."""
     topic = f"{group.topic}-many"
     group.sandbox.create_topic(topic, partitions=1)
     group.sandbox.produce(topic, [b"", b"x" * 100] * 10_000, partition=0)
@@ -138,7 +138,7 @@ def test_of_many_messages_a_sample_is_weighed(group: Group) -> None:
 
 
 def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
-    """A hand-over in between: what two members count together is what was delivered."""
+    """With a hand-over, the counts of both members add up to the deliveries."""
     one = group.join("a")
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -153,7 +153,7 @@ def test_messages_are_counted_once_wherever_they_are_read(group: Group) -> None:
 
 
 def test_the_user_s_registry_has_the_same_figures(group: Group) -> None:
-    """Two connectors in one registry, each under its own labels; each goes with its connector."""
+    """Two connectors share a registry with different labels; each is removed with its connector."""
     registry = CollectorRegistry()
     members = [group.member(suffix) for suffix in ("a", "b")]
     for one in members:
@@ -203,7 +203,7 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
-    """Two connectors with the same `metrics.port`: one page; it ends with the second."""
+    """Two connectors with the same `metrics.port` share one page, which ends with the second."""
     port = free_port()
     one, two = (group.join(suffix, metrics_port=port) for suffix in ("a", "b"))
     one.settled(0, 1)
@@ -218,7 +218,7 @@ def test_one_port_serves_all_connectors_of_a_process(group: Group) -> None:
 
 
 def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
-    """Somebody else listens there: said at once, and nothing is left running."""
+    """If another process uses the port, the constructor raises and leaves nothing running."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -232,12 +232,12 @@ def test_a_port_in_use_is_a_bad_setting(sandbox: Sandbox) -> None:
 
 
 def test_the_labels_are_the_jvm_s_and_the_consumer_s() -> None:
-    """clientId and groupId as in the MBeans' tags; the consumer's id tells siblings apart."""
+    """clientId and groupId are those of the MBeans; the consumer id distinguishes members."""
     assert LABELS == ("client_id", "group_id", "consumer_id")
 
 
 def test_every_mbean_has_its_row() -> None:
-    """docs/metrics.md says of each MBean of the JVM which metric it became, or what is instead."""
+    """docs/metrics.md names the replacement of each MBean, or why there is none."""
     rows = [line.split("|")[1:] for line in MAPPING.splitlines() if line.startswith("| `kafka.")]
     for kind, names in MBEANS.items():
         of_kind = [row for row in rows if kind in row[0]]
@@ -248,7 +248,7 @@ def test_every_mbean_has_its_row() -> None:
 
 
 def test_every_metric_has_its_row() -> None:
-    """docs/metrics.md has what is exported, by its name on the page, and no other."""
+    """docs/metrics.md lists exactly the exported metrics."""
     table = MAPPING.split("\n## Metrics\n")[1].split("\nNot reproduced")[0]
     listed = [
         name

@@ -1,4 +1,4 @@
-"""All brokers at other addresses at once, while a stream lives."""
+"""All brokers move to other addresses at once while a stream reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.sandbox.ports import free_port
 def test_a_stream_follows_brokers_that_have_all_moved(
     sandbox: Sandbox, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """No rebalance is needed: the stream asks ZooKeeper when its brokers cannot be reached."""
+    """The stream asks ZooKeeper when its brokers cannot be reached, without a rebalance."""
     client, connect = cluster
     topic = unique("moved")
     sandbox.create_topic(topic, partitions=1)

@@ -1,4 +1,4 @@
-"""Notices in the log: each is told, and what repeats itself is not told again at once."""
+"""Notices are logged; a repeated notice is not logged again at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Told:
         self._log = NoticeLog(LOGGER, "g_a", lambda: self.now)
 
     def write(self, kind: NoticeKind, where: str, text: str = "why") -> list[str]:
-        """What is in the log for it."""
+        """Return the log lines of it."""
         self._caplog.clear()
         notice = Notice(kind, where, text)
         self._log.write(notice, error_for(notice))
@@ -58,7 +58,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 def test_what_comes_with_each_back_off_is_logged_once_in_a_while(
     told: Told, kind: NoticeKind
 ) -> None:
-    """The first is logged at once, the others are counted into the next after the pause."""
+    """The first notice is logged at once; repetitions are counted in the next line."""
     assert len(told.write(kind, "t-0", "5 tries left")) == 1
     for left in range(9):
         told.now += 1
@@ -71,7 +71,7 @@ def test_what_comes_with_each_back_off_is_logged_once_in_a_while(
 
 
 def test_what_happens_is_logged_each_time(told: Told) -> None:
-    """An operator who sets an offset twice is answered twice."""
+    """Two edits by an operator give two log lines."""
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
     assert told.write(NoticeKind.OFFSET_EDITED, "t-0")
 
@@ -79,7 +79,7 @@ def test_what_happens_is_logged_each_time(told: Told) -> None:
 def test_failures_of_one_kind_are_one_line_in_five_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every failure is counted; the first line is written at once, the next after the pause."""
+    """Every failure is counted; the first line is logged at once, the next after the pause."""
     now = [100.0]
     log = TroubleLog(SafeLogger(LOGGER), lambda: now[0])
 
@@ -99,7 +99,7 @@ def test_failures_of_one_kind_are_one_line_in_five_seconds(
 
 
 def test_what_overtakes_queues_behind_nothing() -> None:
-    """The inbox returns an urgent item first, and all others in the order of their arrival."""
+    """The inbox returns an urgent item first, and the others in their order of arrival."""
     inbox = Inbox(lambda item: item == "lease")
     for number in range(3):
         inbox.put(number)
@@ -114,7 +114,7 @@ def test_what_overtakes_queues_behind_nothing() -> None:
 
 
 class Hashed(str):
-    """A partition's name that counts how often it is looked up."""
+    """A partition name that counts its look-ups."""
 
     count = 0
 
@@ -126,7 +126,7 @@ class Hashed(str):
 
 
 class Walked(dict[TopicPartition, Any]):
-    """A mapping that counts how many of its entries are visited one after the other."""
+    """A mapping that counts how many of its entries are iterated."""
 
     visited = 0
 
@@ -144,7 +144,7 @@ class Walked(dict[TopicPartition, Any]):
 
 
 class Streams(dict[Key, Any]):
-    """Streams by key, and what each of them is told; counts the walks through all of them."""
+    """Streams by key with the errors that each of them got; counts the iterations over all of them."""
 
     def __init__(self, count: int) -> None:
         self.walks = 0
@@ -195,7 +195,7 @@ def refusing_member() -> Member:
 
 
 def loop_of(member: Member, streams: Streams) -> MemberLoop:
-    """The loop of a member, whose requests to ZooKeeper are never answered."""
+    """The loop of a member whose ZooKeeper requests are never answered."""
     session = SimpleNamespace(is_over=lambda _: False, submit=lambda *_: None)
     ignore = lambda *_: None  # noqa: E731
     host = SimpleNamespace(
@@ -236,7 +236,7 @@ def test_telling_streams_of_many_refusals_is_linear() -> None:
 
 
 def test_telling_streams_of_many_malformed_offsets_is_linear() -> None:
-    """500 unreadable offsets are told to their stream in a few visits of each partition."""
+    """500 malformed offsets reach their stream in a few visits of each partition."""
     member = Member()
     member.register()
     member.read(view(topics={"t": MANY}))

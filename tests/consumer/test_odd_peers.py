@@ -1,7 +1,7 @@
-"""What peers and brokers wrote as no JVM would: what each release did with it, a member does too.
+"""Unusual payloads of peers and brokers: a member handles them as each Kafka release did.
 
-The captures say what every member of a group got, or that it threw. A member of the JVM that throws
-stays without partitions; ours names the reason, and keeps or takes what nobody else can compute.
+The captures record what every member of a group got, or that it threw. A JVM member that throws
+stays without partitions. zkconsumer's member names the reason and keeps its partitions or waits.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from zkconsumer.sandbox import ZooKeeperServer
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 CAPTURES = Path(__file__).parents[1] / "golden" / "assignor"
 SOUND = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}'
-# Nobody listens there: what is read is not the matter here.
+# No broker listens there: the test does not fetch.
 BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://127.0.0.1:1"]}'
 BY_RELEASE = pytest.mark.parametrize("release", RELEASES)
 
 
 def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
-    """The captured groups of a file that have this strategy."""
+    """Return the captured groups of a file that have this strategy."""
     with gzip.open(CAPTURES / f"{name}.jsonl.gz", "rb") as lines:
         yield from (case for case in map(json.loads, lines) if case["strategy"] == strategy)
 
 
 def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
-    """The partitions that a member of the release gave itself; None when it threw."""
+    """Return the partitions that a member of the release got; None if it threw."""
     (result,) = (one for one in case["results"] if release in one["releases"])
     topics = result["assignment"].get(consumer)
     if topics is None:
@@ -46,7 +46,7 @@ def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:
 
 
 class Scene:
-    """A ZooKeeper below a chroot of its own, with a broker that cannot be reached."""
+    """A ZooKeeper chroot with a broker that cannot be reached."""
 
     def __init__(self, server: ZooKeeperServer, chroot: str, stack: ExitStack) -> None:
         self.connect = f"{server.connect}/{chroot}"
@@ -89,7 +89,7 @@ class Scene:
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """Ends with the members and sessions in it."""
+    """Ends together with its members and sessions."""
     with ExitStack() as stack:
         yield Scene(zookeeper, unique("scene"), stack)
 
@@ -100,7 +100,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @BY_RELEASE
 def test_odd_registrations(scene: Scene, release: str) -> None:
-    """What fails the JVM's members is named and skipped; what they take is taken as they do."""
+    """A payload on which JVM members throw is named and skipped; others are read as by them."""
     scene.topic("t", SOUND)
     one = scene.member("b", "t", release)
     one.settled(0, 1, 2, 3)
@@ -119,7 +119,7 @@ def test_odd_registrations(scene: Scene, release: str) -> None:
         else:
             one.settled(*expected)
             assert not one.status.malformed_peers, case["name"]
-        # Its going must have been read before the next one comes, who has the same path.
+        # The member must read the deletion before the next peer registers under the same path.
         seen = one.counted["rebalances"]
         scene.admin.delete(path)
         eventually(lambda seen=seen: one.counted["rebalances"] > seen)
@@ -131,7 +131,7 @@ def test_odd_registrations(scene: Scene, release: str) -> None:
 
 @BY_RELEASE
 def test_odd_topics(scene: Scene, release: str) -> None:
-    """A topic that the JVM's members cannot read is named and waited for; others are as theirs."""
+    """A topic that JVM members cannot read is named and waited for; others are assigned."""
     scene.topic("t", SOUND)
     one = scene.member("a", "t", release)
     named = 0
@@ -156,7 +156,7 @@ def test_odd_topics(scene: Scene, release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES[2:])
 def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
-    """Round-robin from 0.10.2 on: a peer's topic that cannot be read stops the whole group."""
+    """Round-robin from 0.10.2 on: a peer's unreadable topic stops the whole group."""
     scene.topic("t", SOUND)
     scene.topic("u", b'{"version":1,"partitions":{"0":[0],"1":[0]}}')
     scene.peer("g_b", encode_registration(Registration({"t": 1}, timestamp_ms=1)))
@@ -177,7 +177,7 @@ def test_odd_topics_of_peers(scene: Scene, release: str) -> None:
             assert one.status.waiting_for.startswith("t: ")
         assert one.owned == {0, 1}
         assert expected in (None, {0, 1})
-        # As above: it must have read this before the next payload comes.
+        # The member must read this before the next payload is written.
         eventually(lambda: one.status.phase in ("settled", "waiting"))
         seen = one.counted["rebalances"]
         scene.topic("t", SOUND)

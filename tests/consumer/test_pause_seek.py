@@ -9,7 +9,7 @@ from zkconsumer.errors import ConfigError, ConnectorClosedError, NotOwnedError
 
 
 def test_a_seek_backwards_is_committed(group: Group) -> None:
-    """The stored offset follows the seek back, then forward again with what is read."""
+    """The stored offset follows a seek back, and then the messages that are read."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.commit_offsets()
@@ -27,7 +27,7 @@ def test_a_seek_backwards_is_committed(group: Group) -> None:
 
 
 def test_a_seek_forward_skips(group: Group) -> None:
-    """Nothing between is delivered, and the target is committed, even of a paused partition."""
+    """A seek ahead skips the messages between and is committed, even on a paused partition."""
     one = group.join(consumer_timeout_s=None)
     one.read(40)
     one.connector.pause([group.tp(1)])
@@ -41,7 +41,7 @@ def test_a_seek_forward_skips(group: Group) -> None:
 
 
 def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group) -> None:
-    """Paused here, read by the one that takes it over, and read here when that one has gone."""
+    """A partition that is paused here is read by its next owner, and here after that owner ends."""
     one = group.join("a")
     one.read(40)
     moving = [tp for held in one.status.owned.values() for tp in held][2:]
@@ -65,7 +65,7 @@ def test_a_pause_ends_when_the_partition_moves_away_and_comes_back(group: Group)
 
 
 def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None:
-    """In incremental mode what does not move is not touched; resumed, it goes on."""
+    """In incremental mode a rebalance does not affect paused partitions that stay."""
     one = group.join("a")
     one.read(40)
     kept = group.tp(0)
@@ -84,7 +84,7 @@ def test_a_kept_partition_stays_paused_through_a_rebalance(group: Group) -> None
 
 
 def test_only_what_is_owned_can_be_steered(group: Group) -> None:
-    """Before there are streams, of foreign partitions, at impossible offsets, after the end."""
+    """Pause and seek fail without streams, ownership or a valid offset, and after the end."""
     one = group.member()
     with pytest.raises(NotOwnedError):
         one.connector.seek(group.tp(0), 0)

@@ -1,4 +1,4 @@
-"""Peers that are registered and idle: what a JVM member looks like that has given up."""
+"""Registered peers that claim nothing, like a JVM member that has given up."""
 
 from __future__ import annotations
 

@@ -130,9 +130,7 @@ def test_every_moment_counts_from_now() -> None:
 
 @pytest.mark.parametrize("name", sorted(one.name for one in fields(State)))
 def test_every_field_of_a_members_state_is_in_the_key(name: str) -> None:
-    """A change of any field that `step` may read changes the key, except the fields listed as
-    excluded.
-    """
+    """Any field that `step` may read changes the key, except those listed as excluded."""
     world, monitor = played(*joined(0), Action(Do.SERVE, 0))
     before, one = Canon().key(world, monitor), world.members[0]
     other: Any = 1.0 if getattr(one.state, name) is None else None
@@ -244,9 +242,7 @@ def under_way(world: SmallWorld) -> None:
     "whose", ["world", "member", "loop", "executor", "session", "streams", "monitor"]
 )
 def test_every_part_of_a_world_is_in_the_key(whose: str) -> None:
-    """A change of any other field of a world, member or monitor changes the key, or the field is
-    listed as excluded.
-    """
+    """Any other field of a world, member or monitor changes the key, or is listed."""
     world, monitor = played(Action(Do.JOIN, 0))
     while not world.members[0].settled:
         world.act(world.choices()[0])

@@ -37,9 +37,7 @@ def until(world: World, condition: Callable[[], bool]) -> None:
 
 
 def test_a_broker_goes_between_the_list_and_its_own_znode() -> None:
-    """The last broker ends while the brokers are read: the member watches for its return (seed
-    158).
-    """
+    """A member watches for the return of the last broker, which ended during the read."""
     monitor = Monitor()
     world = World(Plan(members=1, partitions=1, settings=patient), monitor)
     member = world.members[0]
@@ -111,9 +109,7 @@ def test_two_operations_that_nobody_waits_for_get_their_own_replies() -> None:
 
 
 def test_a_refused_release_comes_back_with_a_message_in_hand() -> None:
-    """With a slow user, a joiner that leaves and no right to delete, no token delivers a message
-    twice.
-    """
+    """A refused release with an unfinished message delivers no message twice under a token."""
     monitor = Monitor()
     world = World(Plan(members=2, partitions=2, messages=3), monitor)
     first, second = world.members

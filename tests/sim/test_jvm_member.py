@@ -49,9 +49,7 @@ def member(on: Stage, who: int) -> JvmMember:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mixed_groups(seed: int) -> None:
-    """For every seed, zkconsumer's members keep their promises and serve everything when the JVM's
-    end.
-    """
+    """For every seed, zkconsumer's members keep their promises beside JVM members."""
     result = run(Decisions(random.Random(seed)))
     assert result.violation is None, f"seed {seed}: {result.violation}"
 
@@ -71,9 +69,7 @@ def test_a_jvm_peer_joins_and_leaves() -> None:
 
 
 def test_a_jvm_peer_gives_up_and_is_woken() -> None:
-    """After four attempts the JVM member is idle and its share unowned; the next change makes it
-    retry.
-    """
+    """A JVM member is idle after four attempts; the next change makes it try again."""
     on = group(1, members=3, backoff_s=0.5)
     on.join(0)
     on.rest()

@@ -60,9 +60,7 @@ def test_a_replica_that_lags_serves_what_was() -> None:
 
 @pytest.mark.parametrize("request_", [rq.SyncLeader("/"), rq.Create("/mine")])
 def test_a_sync_or_a_write_brings_its_replica_up_to_date(request_: rq.Request) -> None:
-    """The log is applied in order: a client that gets the leader's answer then reads everything
-    before.
-    """
+    """A client that gets an answer of the leader then reads everything before it."""
     sim, writer, reader = two_replicas()
     sim.set_lag(1, 10)
     ask(sim, writer, rq.Create("/a"))
@@ -96,9 +94,7 @@ def test_a_watch_fires_when_its_replica_applies_the_change() -> None:
 
 
 def test_a_session_never_goes_back() -> None:
-    """A replica that has not applied what the client has seen closes the connection; the session
-    lives.
-    """
+    """A replica behind what the client has seen closes the connection; the session lives."""
     sim, writer, _ = two_replicas()
     sim.set_lag(1, 5)
     ask(sim, writer, rq.Create("/a"))
@@ -174,9 +170,7 @@ def test_a_session_expires_behind_the_back_of_a_client_that_is_cut_off() -> None
 
 
 def test_a_write_of_a_session_that_is_over_is_refused_at_a_replica_that_lags() -> None:
-    """A zombie that still reads its own znodes cannot write, because the leader has ended its
-    session.
-    """
+    """A session that has ended cannot write, even where its znodes are still shown."""
     sim, writer, reader = two_replicas()
     ask(sim, reader, claim("/p0"))
     sim.set_lag(1, 5)
@@ -257,9 +251,7 @@ def test_every_request_is_a_sign_of_life() -> None:
 
 
 def test_an_expired_session_is_broken_for_good() -> None:
-    """After the end of a session its requests are refused, its number is not reused, and it cannot
-    return.
-    """
+    """After a session's end its requests are refused, and its number is not used again."""
     sim = SimZooKeeper()
     session = connect(sim)
     sim.expire(session)
@@ -303,9 +295,7 @@ def test_a_create_that_the_client_would_not_send_is_refused_before() -> None:
 
 
 def test_the_history_tells_who_changed_what() -> None:
-    """The history has an entry for each changed znode (zxid, session, write, path, before, after),
-    and none for a refusal.
-    """
+    """The history has one entry for each changed znode, and none for a refusal."""
     sim = SimZooKeeper()
     session = connect(sim)
     multi = rq.Multi((rq.Create("/a", b"1"), rq.SetData("/a", b"2", 0), rq.Check("/a", 1)))

@@ -260,9 +260,7 @@ def test_random_requests_are_answered_alike(
 
 @pytest.mark.parametrize("name", ["real", "simulated"])
 def test_the_largest_request_has_the_same_size(real: Real, name: str) -> None:
-    """A set or a transaction of one write is accepted up to the size limit, and refused one byte
-    above.
-    """
+    """Both servers accept a write up to the same size, and refuse one byte more."""
     side = real if name == "real" else Simulated()
     slots = side.open()
     session = slots[0].session
