@@ -144,7 +144,7 @@ class Walked(dict[TopicPartition, Any]):
 
 
 class Streams(dict[Key, Any]):
-    """Streams by key with the errors that each of them got; counts the iterations over all of them."""
+    """Streams by key, each with its errors; counts the iterations over all of them."""
 
     def __init__(self, count: int) -> None:
         self.walks = 0
