@@ -1,5 +1,5 @@
-"""What benches share: the table that each prints, with `--json` one JSON object as the last line;
-topics full of messages, and how fast confluent-kafka reads them without us.
+"""Shared parts of the benchmarks: results and their output, topics with messages, and a
+raw reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 @dataclass(frozen=True)
 class Result:
-    """One figure; `goal` is a text such as `>= 0.9`."""
+    """One measured value. `goal` is a text such as `>= 0.9`."""
 
     case: str
     metric: str
@@ -33,7 +33,11 @@ def at_most(case: str, metric: str, value: float, unit: str, goal: float) -> Res
 
 
 def show(bench: str, results: list[Result], *, output: str) -> int:
-    """Print the results; `output` is `table` or `json`. The exit code: 1 when a goal is missed."""
+    """Print the results as a table. With `output` = `json`, also print one JSON object as the last
+    line.
+
+    Return the exit code, which is 1 if a goal is missed.
+    """
     for one in results:
         verdict = "met" if one.met else "MISSED"
         print(
@@ -46,14 +50,15 @@ def show(bench: str, results: list[Result], *, output: str) -> int:
     return 0 if all(one.met for one in results) else 1
 
 
-# ---- messages to read ----------------------------------------------------------------------------
+# ---- Messages to read ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Load:
-    """A topic that holds `messages` of `size` bytes in its first `partitions`.
+    """A topic with `messages` of `size` bytes in its first `partitions`.
 
-    A key of `key_size` bytes goes with each; raw reading takes `chunk` messages at a time.
+    Each message also has a key of `key_size` bytes. The raw reader takes `chunk` messages at a
+    time.
     """
 
     topic: str
@@ -66,7 +71,7 @@ class Load:
 
 
 def fill(bootstrap: str, load: Load) -> None:
-    """Produce the load, in turn to each partition."""
+    """Produce the load, to each partition in turn."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,13 +92,14 @@ def fill(bootstrap: str, load: Load) -> None:
         if number % 10_000 == 0:
             producer.poll(0)
     if producer.flush(120):
-        raise SystemExit(f"the broker did not take the messages of {load.topic}")
+        raise SystemExit(f"the broker did not accept the messages of {load.topic} within 120 s")
 
 
 def raw_rate(bootstrap: str, load: Load) -> float:
-    """Messages per second of `consume(chunk)` and nothing else, from the first chunk on.
+    """Return the messages per second of confluent-kafka's `consume(chunk)` alone, after the first
+    chunk.
 
-    It must never be asked for more than there is: it would wait for its whole second.
+    It never asks for more messages than exist, because then it would wait for a second.
     """
     consumer = Consumer(
         {
@@ -116,8 +122,10 @@ def raw_rate(bootstrap: str, load: Load) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time of all threads of a process, by the scheduler's clock (clock_getcpuclockid(3)).
+    """Return the processor time of all threads of a process, by the scheduler's clock
+    (clock_getcpuclockid(3)).
 
-    Not proc(5)'s, which is taken in ticks: who wakes for a moment at a tick is charged all of it.
+    The times in proc(5) are sampled at ticks: a thread that runs for a moment at a tick is charged
+    the whole tick.
     """
     return time.clock_gettime((~pid << 3) | 2)

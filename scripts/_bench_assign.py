@@ -1,10 +1,12 @@
-"""How long the assignors take for 10,000 partitions and 200 threads.
+"""Measure the assignors with 10,000 partitions and 200 threads.
 
-The threads are those of 200 members, which is the most work. `one-topic`: all partitions are of one
-topic. `many-topics`: 100 topics of 100 partitions, and every member has all of them. `unequal`: the
-same topics, and each member has another half of them. Of each the time of one call, the median of
-`--rounds`; round-robin by both orders. `members` is what `zkconsumer assign` does: it reads 200
-registrations and all topics, and computes what each of the members gives itself.
+Each thread belongs to a separate member, which is the most work. `one-topic`: one topic has all
+partitions. `many-topics`: 100 topics have 100 partitions each, and every member subscribes to all
+of them. `unequal`: the same topics, and each member subscribes to a different half.
+
+Each figure is the median time of one call over `--rounds` calls; round-robin is measured with both
+orders. `members_s` is what `zkconsumer assign` does: decode 200 registrations and all topics, and
+compute the assignment of each member.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def worlds() -> dict[str, tuple[Subscriptions, Partitions]]:
 
 
 def seconds(call: Callable[[], object], rounds: int) -> float:
-    """The median time of a call."""
+    """Return the median time of a call in seconds."""
     taken = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -56,7 +58,7 @@ def seconds(call: Callable[[], object], rounds: int) -> float:
 
 
 def all_members(subscriptions: Subscriptions, partitions: Partitions) -> float:
-    """Everything that the command does between reading the znodes and printing, once."""
+    """Time everything that the command does between reading the znodes and printing."""
     registrations = {
         one: encode_registration(Registration(counts, timestamp_ms=1))
         for one, counts in subscriptions.items()
@@ -75,7 +77,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="also print the results as one JSON object on the last line",
+    )
     arguments = parser.parse_args()
     results: list[Result] = []
     for name, (subscriptions, partitions) in worlds().items():

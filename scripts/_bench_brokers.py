@@ -1,9 +1,9 @@
-"""A broker with a topic of many partitions, for `bench_spark`: librdkafka's mock cluster.
+"""A broker with a topic of many partitions for `bench_spark`: librdkafka's mock cluster.
 
     python _bench_brokers.py TOPIC PARTITIONS
 
-It prints its address, and ends when its standard input does. A real broker opens files for each
-partition, and needs minutes to create 10,000 of them.
+It prints its address, and ends when its standard input is closed. A real broker opens files for
+each partition and needs minutes to create 10,000 of them.
 """
 
 from __future__ import annotations

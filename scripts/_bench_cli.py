@@ -1,11 +1,12 @@
-"""How long the operator's commands take, each a cold process, on a real ZooKeeper and broker.
+"""Measure the operator's commands, each in a new process, on a real ZooKeeper and broker.
 
-There are 5,000 groups, half of them with a member; one more with 200 members that own, as range
-deals them, and have committed 10,000 partitions of ten topics; one with as many offsets and no
-member, which are written to a file and, each changed, read from it; and one of 512 partitions, of
-which Kafka 1.1.1's own ConsumerGroupCommand is asked the same, in turn with ours. The figure is the
-median of `--rounds` runs, in seconds of the wall clock from the start of the process to its end;
-memory is the largest resident set of any of them. What a command writes goes to a pipe.
+There are 5,000 groups, half of them with a member, and three more: `large` has 200 members that own
+and have committed 10,000 partitions of ten topics, as range assigns them; `stored` has as many
+offsets and no member, and its offsets are exported, changed and imported; `small` has 512
+partitions, and Kafka 1.1.1's own ConsumerGroupCommand describes it in turn with `zkconsumer lag`.
+
+Each figure is the median of `--rounds` runs, in seconds of wall-clock time from start to end of the
+process. Memory is the largest resident set of all runs. Output goes to a pipe.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ LARGE, SMALL, STORED = "large", "small", "stored"
 SMALL_PARTITIONS = 512
 MEMORY_MIB = 200
 JVM_ROUNDS = 3
-# Writes in one transaction while the scene is made.
+# Writes per transaction while the groups are created.
 BATCH = 1_000
 COMMAND_LIMIT_S = 120
-# A partition's index is mapped whole: 10,000 of the default 10 MiB are more than need be.
+# A broker maps the whole index of each partition into memory; 10,000 indexes of the default 10 MiB
+# would be too much.
 OVERRIDES = {"log.index.size.max.bytes": 65_536}
 
 
-# ---- the scene ----------------------------------------------------------------------------------
+# ---- Groups and topics ---------------------------------------------------------------------------
 
 
 def large_partitions() -> list[TopicPartition]:
@@ -50,7 +52,9 @@ def large_partitions() -> list[TopicPartition]:
 
 
 def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[tuple[str, bytes]]:
-    """The znodes of a group, parents first; registrations and owners are to be ephemeral."""
+    """Yield the znodes of a group, parents first. Registrations and owners must be created as
+    ephemeral znodes.
+    """
     yield from (
         (path, b"")
         for path in (paths.group(name), paths.ids(name), paths.owners(name), paths.offsets(name))
@@ -62,7 +66,7 @@ def nodes(name: str, members: int, owned: Sequence[TopicPartition]) -> Iterator[
     yield from ((paths.owners_of(name, topic), b"") for topic in topics)
     yield from ((paths.offsets_of(name, topic), b"") for topic in topics)
     for tp in owned:
-        if members:  # as range deals them: the members' number divides that of the partitions
+        if members:  # as range assigns them: the number of members divides the number of partitions
             share = len(owned) // len(topics) // members
             yield paths.owner(name, tp), f"{consumers[tp.partition // share]}-0".encode()
         yield paths.offset(name, tp), b"0"
@@ -111,15 +115,18 @@ def scene() -> Iterator[Sandbox]:
             client.close()
 
 
-# An installed package has its byte code beside it, and so has a checkout from its second run on.
+# Let Python write byte code: an installed package has it, and so has a checkout after its first
+# run.
 _ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
-# ---- running ------------------------------------------------------------------------------------
+# ---- Running -------------------------------------------------------------------------------------
 
 
 def timed(command: Sequence[str], *, allowed: tuple[int, ...] = (0,)) -> tuple[float, float]:
-    """Seconds and MiB of one run; raises where it fails."""
+    """Run a command. Return its duration in seconds and its memory in MiB. Raise SystemExit if it
+    fails.
+    """
     with tempfile.TemporaryFile() as words:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, env=_ENVIRONMENT)
@@ -137,7 +144,7 @@ def timed(command: Sequence[str], *, allowed: tuple[int, ...] = (0,)) -> tuple[f
 
 
 def jvm_tool(sandbox: Sandbox) -> list[str]:
-    """ConsumerGroupCommand 1.1.1 on the small group."""
+    """Return the command of ConsumerGroupCommand 1.1.1 for the small group."""
     classpath = os.pathsep.join(map(str, jars.resolve("kafka-1.1.1")))
     return [
         str(find_java().executable),
@@ -153,13 +160,13 @@ def jvm_tool(sandbox: Sandbox) -> list[str]:
 
 
 class Runs:
-    """Runs commands, and keeps the largest resident set."""
+    """Runs commands and remembers the largest resident set."""
 
     def __init__(self, rounds: int, connect: str) -> None:
         self.rounds, self.connect, self.largest_mib = rounds, connect, 0.0
 
     def seconds(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> float:
-        """The median of the rounds, after one that counts only for memory."""
+        """Return the median of the rounds, after a first run that counts only for memory."""
         taken = [self.once(*arguments, allowed=allowed) for _ in range(self.rounds + 1)]
         return statistics.median(taken[1:])
 
@@ -204,7 +211,9 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
 
 
 def once_imported(runs: Runs, file: Path, offset: int) -> float:
-    """Seconds in which every offset of the file is set to this one, with a backup."""
+    """Return the seconds that an import needs in which every offset of the file changes, with a
+    backup.
+    """
     lines = file.read_text().splitlines()
     file.write_text("".join(f"{line.rpartition(':')[0]}:{offset}\n" for line in lines))
     command = ("offsets", "import", str(file), "--execute", "--backup-dir", str(file.parent))
@@ -222,7 +231,7 @@ def main() -> int:
         const="json",
         default="table",
         dest="output",
-        help="one JSON object as the last line",
+        help="also print the results as one JSON object on the last line",
     )
     arguments = parser.parse_args()
     with scene() as sandbox, tempfile.TemporaryDirectory() as directory:

@@ -1,9 +1,9 @@
-"""How fast a stream is beside raw confluent-kafka, what an idle member costs, how soon it begins.
+"""Measure a stream's throughput against raw confluent-kafka, an idle member's costs, and the time
+to the first message.
 
-Everything runs on a broker of its own on this machine. A ratio is the median over interleaved
-pairs, raw and stream one after the other on the same data, after two pairs that are not counted.
-One pair strays from the next by some 9 %, on an idle machine: the median of five by 5 %, of fifteen
-by 3 %.
+A broker on this machine serves the benchmark. A ratio is the median over pairs: each pair reads the
+same data first raw, then through a stream. Two pairs before them do not count. On an idle machine
+single pairs differ by about 9 %, the median of five pairs by 5 %, the median of fifteen by 3 %.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 
 WARM_UPS = 2
-# The case `idle`: how many partitions, how long it is watched, how long it may take to begin.
+# The case `idle`: number of partitions, duration of the measurement, and time limit for settling.
 GROUP_PARTITIONS, OWN_PARTITIONS = 512, 64
 IDLE_SPAN_S, SETTLE_LIMIT_S = 20.0, 60.0
-# The case `idle streams 1000`; the first seconds after the claims are the group's work.
+# The case `idle streams 1000`: in the first seconds after the claims, the group still works.
 STREAMS, CALM_S = 1000, 5.0
 
 
 def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
-    """A stream without a group: its lease is open and its partition is granted by hand."""
+    """Return a stream without a group: its lease is open, and the benchmark grants its
+    partition.
+    """
     config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
     broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
     settings = {**fetch_settings(config), **broker_settings([broker])}
@@ -76,7 +78,7 @@ def poll_rate(bootstrap: str, load: Load) -> float:
 
 
 def iterator_rate(bootstrap: str, load: Load) -> float:
-    """Messages per second of a `for` loop that does nothing with them, as raw does nothing."""
+    """Return the messages per second of a `for` loop with an empty body."""
     stream = stream_of(bootstrap, load.topic)
     stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
     next(stream)
@@ -90,7 +92,7 @@ def iterator_rate(bootstrap: str, load: Load) -> float:
 
 
 def asyncio_rate(bootstrap: str, load: Load) -> float:
-    """Messages per second of an `async for` loop that does nothing with them."""
+    """Return the messages per second of an `async for` loop with an empty body."""
     inner = stream_of(bootstrap, load.topic)
     inner.grant([Grant(Partition(load.topic, 0), 0, 1)])
     stream = aio.Stream(inner)
@@ -112,7 +114,7 @@ def asyncio_rate(bootstrap: str, load: Load) -> float:
 
 @dataclass(frozen=True)
 class Race:
-    """A case of a ratio: `ours` to `theirs`."""
+    """A case that measures the ratio of `ours` to `theirs`."""
 
     case: str
     load: Load
@@ -136,16 +138,17 @@ def ratio(bootstrap: str, race: Race, pairs: int) -> Result:
 
 
 def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
-    """From the grant of a partition that holds data to the first message, of an idle stream.
+    """Measure the time from the grant of a partition with data to the first message.
 
-    The stream already fetches another partition, at its end: the slower of the two kinds of idle.
+    The stream already fetches another partition, at its end: that is the slower kind of idle
+    stream.
     """
     took: list[float] = []
     for number in range(repeats):
         stream = stream_of(bootstrap, load.topic)
         stream.grant([Grant(Partition(load.topic, 1), 0, 1)])
-        if stream.poll(timeout_s=0.5 + 0.02 * number):  # lets the grants come at various moments
-            raise SystemExit(f"{load.topic}-1 should be empty")
+        if stream.poll(timeout_s=0.5 + 0.02 * number):  # varies the moment of the grant
+            raise SystemExit(f"{load.topic}-1 is not empty")
         start = time.perf_counter()
         stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
         next(stream)
@@ -161,13 +164,13 @@ config = ConsumerConfig(group_id="idle", zookeeper_connect=sys.argv[1])
 with ConsumerConnector(config) as connector:
     (stream,) = connector.create_message_streams({"wide": 1})["wide"]
     for message in stream:
-        raise SystemExit("the topic should be empty")
+        raise SystemExit("the topic is not empty")
 """
 
 
 @contextmanager
 def crowd(sandbox: Sandbox) -> Iterator[None]:
-    """The other members of the group, in this process: they only register and claim."""
+    """Run the other members of the group in this process; they only register and claim."""
     config = ConsumerConfig(group_id="idle", zookeeper_connect=sandbox.zookeeper_connect)
     with ExitStack() as stack:
         for _ in range(GROUP_PARTITIONS // OWN_PARTITIONS - 1):
@@ -177,7 +180,7 @@ def crowd(sandbox: Sandbox) -> Iterator[None]:
 
 
 def idle(sandbox: Sandbox) -> list[Result]:
-    """One member in a process of its own, whose user waits for messages that never come."""
+    """Measure one member in its own process, whose user waits for messages that never arrive."""
     sandbox.create_topic("wide", partitions=GROUP_PARTITIONS)
     command = [sys.executable, "-c", IDLE_MEMBER, sandbox.zookeeper_connect]
     with crowd(sandbox), subprocess.Popen(command, stdin=subprocess.DEVNULL) as member:
@@ -206,7 +209,7 @@ count = int(sys.argv[2])
 with ConsumerConnector(config) as connector:
     def read(stream):
         for message in stream:
-            raise SystemExit("the topic should be empty")
+            raise SystemExit("the topic is not empty")
     counts = {f"streams-{number}": 100 for number in range(count // 100)}
     made = connector.create_message_streams(counts)
     streams = [stream for several in made.values() for stream in several]
@@ -223,7 +226,9 @@ with ConsumerConnector(config) as connector:
 
 
 def idle_streams(sandbox: Sandbox) -> list[Result]:
-    """One process with a thousand streams of a partition each, whose users wait for messages."""
+    """Measure a process with a thousand streams of one partition each, whose users wait for
+    messages.
+    """
     case = f"idle streams {STREAMS}"
     for number in range(STREAMS // 100):
         sandbox.create_topic(f"streams-{number}", partitions=100)
@@ -254,7 +259,7 @@ def idle_streams(sandbox: Sandbox) -> list[Result]:
 
 
 def await_settled(sandbox: Sandbox) -> None:
-    """Wait until every partition has an owner, and each of the eight members its share."""
+    """Wait until every partition has an owner and each of the eight members has its share."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
     client = KazooClient(sandbox.zookeeper_connect)
     client.start()
@@ -264,7 +269,7 @@ def await_settled(sandbox: Sandbox) -> None:
             found = client.get_children(root) if client.exists(root) else []
             if len(found) == GROUP_PARTITIONS:
                 reads = [client.get_async(f"{root}/{one}") for one in found]
-                with suppress(NoNodeError):  # still on the move
+                with suppress(NoNodeError):  # an owner changed meanwhile
                     shares = Counter(read.get()[0] for read in reads)
                     if set(shares.values()) == {OWN_PARTITIONS}:
                         return
@@ -283,16 +288,18 @@ def resident_mb(pid: int) -> float:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_consume", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=15, help="pairs that count (default 15)")
+    parser.add_argument(
+        "--pairs", type=int, default=15, help="number of measured pairs (default 15)"
+    )
     parser.add_argument(
         "--json",
         action="store_const",
         dest="output",
         const="json",
         default="table",
-        help="print the results as one JSON object on the last line, too",
+        help="also print the results as one JSON object on the last line",
     )
-    parser.add_argument("--only", nargs="*", metavar="CASE", help="only these cases")
+    parser.add_argument("--only", nargs="*", metavar="CASE", help="run only these cases")
     return parser.parse_args()
 
 

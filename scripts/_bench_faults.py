@@ -1,9 +1,12 @@
-"""What faults cost a group on real servers: time, messages twice, requests to ZooKeeper.
+"""Measure what faults cost a group on real servers: time, redelivered messages, requests to
+ZooKeeper.
 
-`kill`: how long after SIGKILL the partitions of a member are read again. `freeze`: what a process
-that stood still beyond its session delivers after the next owner. `faults`: messages lost and
-messages twice, by fault. `requests`: what one join costs ZooKeeper as the group grows. Every run is
-judged by the monitor that judges the simulator; a broken promise ends the bench with its name.
+`kill`: the time after SIGKILL until another member reads the killed member's partitions. `freeze`:
+what a process that was stopped for longer than its session timeout delivers after the next owner
+has started. `faults`: lost and redelivered messages by fault. `requests`: the number of ZooKeeper
+requests that one join causes, as the group grows.
+
+The simulator's monitor judges every run. A broken promise ends the benchmark and is named.
 """
 
 from __future__ import annotations
@@ -42,16 +45,16 @@ from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.zk.observer import GroupPart, Observer  # noqa: E402
 
 PARTITIONS = 8
-# Seconds beyond the session's timeout within which its partitions must be read again: the server's
-# tick, a rebalance, and a first message (docs/verification.md).
+# Seconds beyond the session timeout within which another member must read the partitions: the
+# server's tick, a rebalance, and a first message (docs/verification.md).
 BEYOND_S = 1.0
 SIZES = (2, 4, 8, 16, 32)
-WIDE = 64  # partitions, so that each of 32 members has two
-QUIET_S = 1.0  # without a request but pings and leases, a rebalance has ended
+WIDE = 64  # partitions: two for each of 32 members
+QUIET_S = 1.0  # a rebalance has ended after this time with no requests but pings and leases
 
 
 class Bench:
-    """The servers, and groups that never meet."""
+    """The servers, and groups that share no topic."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.sandbox = sandbox
@@ -64,7 +67,9 @@ class Bench:
 
     @contextmanager
     def crew(self) -> Iterator[tuple[Crew, Trap]]:
-        """A group with messages all the time, and a proxy for those that shall have trouble."""
+        """Yield a group with a constant flow of messages, and a proxy for members that get
+        faults.
+        """
         topic = self.topic(PARTITIONS)
         directory = self._directory / topic
         directory.mkdir()
@@ -77,7 +82,7 @@ class Bench:
 
 
 def pair(crew: Crew, **second: object) -> tuple[MemberProcess, MemberProcess]:
-    """Two members that are given messages."""
+    """Return two members that receive messages."""
     members = crew.join(), crew.join(**second)
     crew.settle(*members)
     crew.flowing(*members)
@@ -118,7 +123,7 @@ def kill(bench: Bench, rounds: int) -> list[Result]:
 def _read_again(
     member: MemberProcess, partitions: set[TopicPartition], after: float
 ) -> list[float]:
-    """Seconds from a moment to the first message of each partition."""
+    """Return the seconds from `after` to the first message of each partition."""
 
     def first() -> dict[TopicPartition, float]:
         given = [one for one in reversed(member.delivered) if one.t > after]
@@ -143,7 +148,7 @@ def _missing(evidence: Evidence) -> int:
 
 
 def freeze(bench: Bench, rounds: int) -> list[Result]:
-    # The user is at work most of the time, so that there is something in hand.
+    # The user processes messages most of the time, so that messages are in hand at a freeze.
     works = {"iterate": 0.0003, "poll": 0.05}
     return [one for take in works for one in _freeze(bench, take, works[take], rounds)]
 
@@ -168,8 +173,8 @@ def _freeze(bench: Bench, take: str, work_s: float, rounds: int) -> list[Result]
     by_freeze = Counter(bisect_right(stops, t) for t, _, _ in hands)
     messages, longest = sum(n for _, n, _ in hands), max((s for *_, s in hands), default=0)
     print(
-        f"{case}: in {len(by_freeze)} of {rounds} freezes something was in hand, {messages} "
-        f"messages in all, finished up to {longest:.2f} s after the next owner's first"
+        f"{case}: {len(by_freeze)} of {rounds} freezes had messages in hand, {messages} "
+        f"in all, processed up to {longest:.2f} s after the next owner's first message"
     )
     return [
         at_most(case, "overlap_max", max(by_freeze.values(), default=0), "in hand", 1),
@@ -179,8 +184,11 @@ def _freeze(bench: Bench, take: str, work_s: float, rounds: int) -> list[Result]
 
 
 def _in_hand(evidence: Evidence, member: MemberProcess) -> list[tuple[float, int, float]]:
-    """What the user still had to finish when the next owner had begun: (when finished, messages,
-    seconds since the next owner's first message); one for each message, or polled batch."""
+    """Return the messages that a user was still processing when the next owner had started.
+
+    There is one entry for each message or polled batch: (end of processing, number of messages,
+    seconds since the next owner's first message).
+    """
     firsts: dict[TopicPartition, dict[int, float]] = {}
     for one in evidence.deliveries:
         tokens = firsts.setdefault(one.partition, {})
@@ -198,7 +206,7 @@ def _in_hand(evidence: Evidence, member: MemberProcess) -> list[tuple[float, int
     return found
 
 
-# ---- messages twice, by fault --------------------------------------------------------------------
+# ---- Redelivered messages, by fault --------------------------------------------------------------
 
 
 def _leave(crew: Crew, _trap: Trap) -> None:
@@ -251,7 +259,7 @@ def _lose(crew: Crew, trap: Trap, wire: Wire) -> None:
 
 
 def _swallow(crew: Crew, trap: Trap) -> None:
-    """The reply to a commit is lost; the connection breaks a moment later."""
+    """Lose the reply to a commit, and break the connection a moment later."""
     first, second = pair(crew, zookeeper=trap.address)
     trap.set(b"/offsets/")
     assert trap.sprung.wait(10)
@@ -271,7 +279,7 @@ FAULTS: dict[str, Callable[[Crew, Trap], None]] = {
     "black hole": lambda crew, trap: _lose(crew, trap, Wire.SILENT),
 }
 CLEAN = ("join and leave", "connection cut", "reply swallowed")
-"""Faults that must not cost a single message twice."""
+"""Faults that must not cause a single redelivery."""
 
 
 def faults(bench: Bench, rounds: int) -> list[Result]:
@@ -284,7 +292,7 @@ def faults(bench: Bench, rounds: int) -> list[Result]:
                 found.append(crew.finish())
         twice = [one.duplicates() for one in found]
         delivered = sum(len(one.deliveries) for one in found)
-        print(f"{name}: {twice} twice of {delivered} delivered, 0 lost", flush=True)
+        print(f"{name}: {twice} redelivered of {delivered} delivered, 0 lost", flush=True)
         allowed = 0 if name in CLEAN else delivered
         results += [
             at_most(name, "twice_max", max(twice), "messages", allowed),
@@ -294,11 +302,11 @@ def faults(bench: Bench, rounds: int) -> list[Result]:
     return results
 
 
-# ---- requests to ZooKeeper -----------------------------------------------------------------------
+# ---- Requests to ZooKeeper -----------------------------------------------------------------------
 
 
 class Meter(Proxy):
-    """Counts what members ask ZooKeeper, by kind; pings and the lease's questions do not count."""
+    """Counts the members' requests to ZooKeeper by kind, without pings and the lease's requests."""
 
     KINDS = MappingProxyType(
         dict.fromkeys((1, 2, 5, 14), "write") | dict.fromkeys((3, 4, 8, 12), "read")
@@ -360,8 +368,10 @@ def requests(bench: Bench, _rounds: int) -> list[Result]:
 
 
 def _of_a_join(size: int, asked: Counter[str]) -> list[Result]:
-    """Each member reads each registration and a dozen of other znodes; each owner is read back."""
-    print(f"the join that makes {size}: {asked['read']} reads, {asked['write']} writes", flush=True)
+    """Return the results of one join. Each member reads each registration and a dozen other znodes;
+    each owner znode is read back.
+    """
+    print(f"join of member {size}: {asked['read']} reads, {asked['write']} writes", flush=True)
     case = f"join of {size}"
     return [
         at_most(case, "reads", asked["read"], "", size * size + 12 * size + 3 * WIDE),
@@ -380,7 +390,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--case", choices=sorted(CASES), action="append")
-    parser.add_argument("--rounds", type=int, help=f"of each case; by default {ROUNDS}")
+    parser.add_argument("--rounds", type=int, help=f"rounds of each case (default {ROUNDS})")
     parser.add_argument(
         "--json", action="store_const", const="json", default="table", dest="output"
     )

@@ -1,5 +1,8 @@
-"""What a query's membership costs: in a batch of 64 partitions, and while there is nothing to read.
-And how soon it serves what a member has left behind that died.
+"""Measure what a query's group membership costs, and how soon it takes over partitions.
+
+The costs are those of a commit of 64 partitions, of an idle query, and of planning a batch. The
+take-over is that of the partitions of a killed member, and of a running member's partitions by a
+new query.
 """
 
 from __future__ import annotations
@@ -42,19 +45,21 @@ if TYPE_CHECKING:
 
 PARTITIONS, BATCHES, BATCH_S = 64, 100, 0.05
 IDLE_S = 20.0
-# The case `take over`: how often a member dies, its session timeout, the query's trigger.
+# The case `take over`: number of killed members, their session timeout, and the query's trigger
+# interval.
 TAKE_OVERS, SESSION_S, TRIGGER_S = 3, 6.0, 1
-# The case `warm join`: so many queries are started.
+# The case `warm join`: number of queries that are started.
 WARM_JOINS = 3
-# Batches that the cases `plan` plan.
+# Number of batches that each case `plan` plans.
 PLANS = 5
 LIMIT_S = 120.0
 
 
 def commit_case(bench: Bench, case: str) -> list[Result]:
-    """What `latestOffset` does about a finished batch: tell the ledger and ask for the commit.
+    """Measure what `latestOffset` does about a finished batch: update the ledger and request the
+    commit.
 
-    The commit itself is written while Spark goes on; how long it takes is told on standard error.
+    The commit itself is written while Spark continues; its duration is printed to standard error.
     """
     topic, connect = "bench-commit", bench.sandbox.zookeeper_connect
     bench.sandbox.create_topic(topic, partitions=PARTITIONS)
@@ -85,14 +90,16 @@ def commit_case(bench: Bench, case: str) -> list[Result]:
 
 
 def idle_case(bench: Bench, case: str) -> list[Result]:
-    """Of one core: the source process of a query whose group has nothing new, default trigger."""
+    """Measure the processor time of the source process of an idle query with the default trigger,
+    in percent of a core.
+    """
     bench.sandbox.create_topic("bench-idle", partitions=8)
     percent = _idle_percent(bench, bench.sandbox.zookeeper_connect, "bench-idle", 8)
     return [at_most(case, "cpu_percent", percent, "%", 5)]
 
 
 class IdleMany:
-    """The same with so many partitions, on a broker that has only these."""
+    """The same as `idle_case` with many partitions, on a broker that has only these."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -130,8 +137,11 @@ def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> 
 
 
 class PlanMany:
-    """Seconds to plan a batch with a message in each of so many partitions: the reader is called as
-    Spark calls it, `latestOffset` with its JSON, and `partitions` with the pickled tasks."""
+    """Measures the seconds to plan a batch with one message in each of many partitions.
+
+    It calls the reader as Spark does: `latestOffset` with its JSON, and `partitions` with the
+    pickled tasks.
+    """
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -168,7 +178,9 @@ class PlanMany:
         _await(owns_all)
 
     def _planned(self, reader: GroupStreamReader, start: str, taken: list[float]) -> str:
-        """The end of the next batch that has all; earlier ones may lack some."""
+        """Plan batches until all partitions were read, and return the last end. Only a batch with
+        all partitions counts.
+        """
         read = 0
         while read < self._partitions:
             began = time.perf_counter()
@@ -187,7 +199,9 @@ class PlanMany:
 
 @contextmanager
 def _many(bench: Bench, topic: str, partitions: int) -> Iterator[tuple[str, str]]:
-    """A ZooKeeper (a chroot) and the broker registered in it, with a topic of many partitions."""
+    """Yield a ZooKeeper chroot and the address of the broker registered in it, with a topic of many
+    partitions.
+    """
     command = [sys.executable, str(Path(__file__).with_name("_bench_brokers.py"))]
     with subprocess.Popen(
         [*command, topic, str(partitions)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -216,7 +230,7 @@ def _many(bench: Bench, topic: str, partitions: int) -> Iterator[tuple[str, str]
 
 
 def _one_each(bootstrap: str, topic: str, partitions: int) -> None:
-    """One more message in each partition."""
+    """Produce one more message to each partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for number in range(partitions):
         producer.produce(topic, b"x", partition=number)
@@ -224,8 +238,11 @@ def _one_each(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def take_over_case(bench: Bench, case: str) -> list[Result]:
-    """From a member's SIGKILL to the sink's having messages of all its partitions, less the session
-    timeout; the worst of some rounds. The goal has a second, and the trigger's interval."""
+    """Measure the time from a member's SIGKILL until the sink has messages of all its partitions.
+
+    The result is the maximum of some rounds, less the session timeout. The goal allows one second
+    plus the trigger interval.
+    """
     topic, group = "bench-take-over", "bench-take-over"
     bench.sandbox.create_topic(topic, partitions=8)
     seen: dict[int, float] = {}
@@ -261,11 +278,11 @@ def take_over_case(bench: Bench, case: str) -> list[Result]:
 
 
 def warm_join_case(bench: Bench, case: str) -> list[Result]:
-    """From a query's first claim to its first delivered message: a driver of its own, which has
-    just been started, joins a member that has no lag. The worst of some rounds.
+    """Measure the time from a query's first claim to its first delivered message.
 
-    The claim's time is the server's, of the znode; the message is delivered when its Parquet file
-    is written, which is more than a sink needs at least.
+    A newly started driver joins a member that has no lag. The result is the maximum of some rounds.
+    The time of the claim is the server's time in the znode. A message is delivered when its Parquet
+    file is written, which takes longer than other sinks need.
     """
     gaps = []
     for number in range(WARM_JOINS):
@@ -292,8 +309,9 @@ def warm_join_case(bench: Bench, case: str) -> list[Result]:
 
 
 def _gap_s(bench: Bench, query: Query) -> float:
-    """Seconds from the first claim of this query, which is started and stopped here, to its first
-    Parquet file with a row."""
+    """Start and stop the query. Return the seconds from its first claim to its first Parquet file
+    with a row.
+    """
     log = Path(query.directory, "query.log")
     with (
         log.open("w") as out,
@@ -320,7 +338,7 @@ def _gap_s(bench: Bench, query: Query) -> float:
 
 
 def _claimed_at(bench: Bench, query: Query) -> float:
-    """When the query claimed the first partition that it owns: seconds since 1970."""
+    """Return when the query claimed the first partition that it owns, in seconds since 1970."""
     root = paths.owners_of(query.group, query.topic)
     config = ConsumerConfig(group_id=query.group, zookeeper_connect=query.zookeeper)
     with ZooKeeperClient(config) as zookeeper:
@@ -334,7 +352,7 @@ def _claimed_at(bench: Bench, query: Query) -> float:
 
 
 def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float]) -> float:
-    """Seconds from a member's death until `seen` has all its partitions."""
+    """Return the seconds from a member's death until `seen` contains all its partitions."""
     with _member(bench.sandbox.zookeeper_connect, group, topic) as member:
         _await(lambda: len(_others(bench.sandbox.zookeeper_connect, group, topic)) == 4)
         time.sleep(random.uniform(0, SESSION_S / 3))  # between any two heartbeats
@@ -346,7 +364,7 @@ def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float])
 
 
 def _others(zookeeper: str, group: str, topic: str) -> list[int]:
-    """The partitions of the topic that another member than `query` owns."""
+    """Return the partitions of the topic whose owner is not the member `query`."""
     root = paths.owners_of(group, topic)
     config = ConsumerConfig(group_id=group, zookeeper_connect=zookeeper)
     with ZooKeeperClient(config) as connection:
@@ -361,7 +379,7 @@ def _others(zookeeper: str, group: str, topic: str) -> list[int]:
 
 @contextmanager
 def _member(zookeeper: str, group: str, topic: str) -> Iterator[subprocess.Popen[str]]:
-    """A member in a process of its own, which has joined."""
+    """Start a member in its own process and wait until it has joined."""
     command = [sys.executable, str(Path(__file__).with_name("_bench_member.py")), "--members", "1"]
     command += ["--zookeeper", zookeeper, "--topic", topic, "--session-s", str(SESSION_S)]
     with subprocess.Popen(
@@ -379,7 +397,7 @@ def _member(zookeeper: str, group: str, topic: str) -> Iterator[subprocess.Popen
 
 @contextmanager
 def _flow(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
-    """Messages for all partitions, a hundred times a second."""
+    """Produce to all partitions a hundred times per second."""
     producer, over = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1}), threading.Event()
 
     def run() -> None:

@@ -1,7 +1,8 @@
-"""A process with members for `bench_rebalance`: it does what stdin says, and answers each order.
+"""A process with members for `bench_rebalance`: it executes orders from stdin and answers each one.
 
-`warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each in a thread,
-`leave` shuts the connectors down. It ends when stdin does, so that none outlives the bench.
+`warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each one in a thread,
+`leave` shuts the connectors down. The process ends when stdin is closed, so it does not outlive the
+benchmark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from zkconsumer.errors import ZkConsumerError
 
 
 def iterate(stream: Stream[bytes, bytes]) -> None:
-    """What a user does: read until the connector is shut down."""
+    """Read until the connector is shut down, as a user does."""
     while True:
         try:
             for _ in stream:
@@ -67,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     with ThreadPoolExecutor(options.members) as pool:
         serve(options, pool)
-    os._exit(0)  # the bench is gone or has done with us: the group need not see a clean leave
+    os._exit(0)  # the benchmark has ended or needs no clean leave
 
 
 if __name__ == "__main__":

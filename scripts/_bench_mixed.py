@@ -1,26 +1,27 @@
-"""How fast a group settles that has a member of ours and real JVM consumers, when a JVM one joins
-and leaves, beside a group of JVM consumers alone.
+"""Measure how fast a mixed group settles when a JVM member joins or leaves.
 
-Two groups of five live side by side on one ZooKeeper and one broker, each member in a process of
-its own; in one of them the third is ours. In turn each of the two is joined by a sixth, a JVM
-member that stands ready, and left by it again. All have the default properties, but attempts enough
-for a busy machine. Which group comes first alternates, and before each change both are at rest with
-their next joiner standing: a JVM that starts meanwhile takes the processors from whom is measured.
+There are two groups of five on one ZooKeeper and one broker, each member in its own process. In one
+group (`mixed`) the third member is zkconsumer's and the others are JVM consumers; in the other
+group (`jvm`) all are. In turn, a sixth member, a started JVM, joins each group and leaves it again.
+All members have the default properties, except that the JVM members get enough attempts for a busy
+machine. The order of the groups alternates. Before each change both groups are at rest and their
+next joiners are started, because a starting JVM would take processor time from the measured
+members.
 
 `settled_s` is the time from the change of the members in ZooKeeper to the last change of the
-owners, which then equal the assignor's result; the figure is that of our group over that of the
-JVM's, the median over the pairs, as in the other benches. `own_part_s` is what of it our member
-takes for itself: the time from the change until it has released what moves, and from the moment
-when nobody holds what it is to have until it serves all of that; that it waits for JVM members to
-release is not its part. The moments are those of ZooKeeper's own log, the end that of the member's
-status.
+owners, which then equal the assignor's result. The figure is the ratio of the mixed group's time to
+the JVM group's, the median over the pairs. `own_part_s` is the part that zkconsumer's member
+causes: the time from the change until it has released what it must release, plus the time from the
+release of its new partitions by others until it serves them. The time that it waits for JVM members
+is not included. The times come from ZooKeeper's own log and, for the end, from the member's status.
 
-A single time is either below a second or above the JVM's back-off of 2 s: a JVM member that finds
-an owner node in its way gives back what it has claimed, sleeps, and begins anew. What was in the
-way is counted beside the times: JVM members of both groups meet nodes of JVM members, whichever has
-released first. So the median of either group's times is chance, of one kind or the other. Ratios of
-pairs are of three kinds; the middle one, near 1, is the most frequent where both groups meet as
-often. `--repeat 20`, and the means, which are printed, too, tell more than five pairs.
+A single time is either below a second or above the JVM's back-off of 2 s. A JVM member that finds
+an owner znode in its way releases what it has claimed, sleeps, and starts over. The benchmark
+counts these znodes. JVM members of both groups meet owner znodes of JVM members, depending on who
+releases first. So the median time of either group is of one kind or the other by chance, and ratios
+of pairs are of three kinds. The middle kind, near 1, is the most frequent if both groups meet such
+znodes equally often. `--repeat 20` and the means, which are also printed, are more reliable than
+five pairs.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ RELEASE = "1.1.1"
 PARTITIONS = 512
 NAMES = ("a", "b", "c", "d", "e")  # in the order of the assignor; the joiner is the last
 OURS = "c"
-# The defaults (2 s, four attempts) but for the number: on a busy machine a JVM member gives up.
+# The defaults (2 s, four attempts) except for the number of attempts: on a busy machine a JVM
+# member would give up.
 JVM_PROPERTIES = {
     "rebalance.backoff.ms": 2000,
     "rebalance.max.retries": 10,
@@ -66,13 +68,13 @@ JVM_PROPERTIES = {
     "auto.commit.interval.ms": 60_000,
 }
 OUR_SETTINGS = {"auto_offset_reset": "smallest", "auto_commit_interval_s": 60.0}
-# JVM members rebalance again after they have settled; they are silent for so long when they are
-# done, in seconds. It is more than their back-off.
+# Seconds of silence after which a JVM member counts as settled. JVM members rebalance again after
+# they have settled, so this is longer than their back-off.
 SILENCE_S = 2.5
 BOOT_LIMIT_S = 60.0
-# Where a member stands when it serves all that it owns.
+# The phases of a member that serves all partitions that it owns.
 SERVING = (Phase.VERIFYING.value, Phase.SETTLED.value)
-# Which partition's owner node stood in the way of a claim, as the JVM logs it.
+# The JVM's log line about an owner znode in the way of a claim, with its partition.
 REFUSED = re.compile(r"waiting for the partition ownership to be deleted: (\d+)")
 
 GOALS = {"ratio_to_all_jvm": 1.1, "own_part_s": 0.15}
@@ -80,14 +82,16 @@ CASES = ("join", "leave")
 
 
 class Watch(Observer):
-    """It only tells when a case is over: seldom, so as not to take part in it."""
+    """An observer that only detects the end of a case. It reads seldom, so that it does not disturb
+    the group.
+    """
 
     look_s = 0.05
 
 
 @dataclass(frozen=True)
 class Written:
-    """An owner znode made or deleted."""
+    """The creation or deletion of an owner znode."""
 
     t: float
     session: int
@@ -97,8 +101,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Change:
-    """One join or leave: how long it took, what of it was our member's part in releasing and in
-    serving, and how many owner nodes were in the way of JVM members, ours and theirs."""
+    """One join or leave.
+
+    It contains its duration, the seconds that zkconsumer's member needed to release and to serve,
+    and how many owner znodes were in the way of JVM members: zkconsumer's and JVM members'.
+    """
 
     settled_s: float
     released_s: float
@@ -143,12 +150,12 @@ class Group:
         self._watch.watch(Looks(time.perf_counter()), len(NAMES))
 
     def is_at_rest(self) -> bool:
-        """Nobody rebalances, and no JVM is starting."""
+        """Whether no member rebalances and no JVM starts."""
         members = [*self._members, self._joiner]
         return bool(self._joiner.of("booted")) and all(m.quiet_s > SILENCE_S for m in members)
 
     def change(self, case: str) -> Change:
-        """The joiner joins, or it leaves again and the next one is made ready."""
+        """Let the joiner join, or let it leave and start the next one."""
         joins = case == "join"
         members = [*self._members, self._joiner]
         known = [len(_refused(member)) for member in members]
@@ -169,7 +176,7 @@ class Group:
         return change
 
     def _measured(self, refused: Iterable[int]) -> Change:
-        """What the last change of the members has come to."""
+        """Return the duration and the parts of the last change of the members."""
         log = self._sandbox.zookeeper.directory / "data" / "version-2"
         root = f"{paths.CONSUMERS}/{self._group}/"
         located = [
@@ -192,7 +199,7 @@ class Group:
         return Change(settled_s, *self._own_part(began, since), in_the_way)
 
     def _own_part(self, began: float, owners: list[Written]) -> tuple[float, float]:
-        """How long our member took to release, and to serve."""
+        """Return the seconds that zkconsumer's member needed to release and to serve."""
         if self.our is None:
             return 0.0, 0.0
         ours = self.our.last("session")["id"]
@@ -235,7 +242,7 @@ class Group:
 
 
 def _refused(member: JvmMember) -> list[int]:
-    """The partitions that this member has found in another's hands so far."""
+    """Return the partitions whose owner znodes were in this member's way so far."""
     return [int(partition) for partition in REFUSED.findall(member.errors())]
 
 
@@ -285,8 +292,8 @@ def _results(case: str, *, mixed: list[Change], jvm: list[Change]) -> list[Resul
     ours, theirs = (sum(one.in_the_way[i] for one in mixed) for i in (0, 1))
     print(
         f"  {case}: settled after {took:.3f} s, JVM members alone {alone:.3f} s (means {mean:.3f} s"
-        f" and {mean_alone:.3f} s); owner nodes in the way of JVM members: {ours} of ours and"
-        f" {theirs} of their own, alone"
+        f" and {mean_alone:.3f} s); owner znodes in the way of JVM members: {ours} of zkconsumer's"
+        f" and {theirs} of JVM members, in the JVM group"
         f" {sum(one.in_the_way[1] for one in jvm)}",
         file=sys.stderr,
     )

@@ -1,19 +1,21 @@
-"""How fast a group settles when members join, leave and die, and how long partitions lie idle.
+"""Measure how fast a group settles when members join, leave and die, and how long partitions have
+no owner.
 
-Everything is real and on this machine: a ZooKeeper, a broker that has the topic with all its
-partitions and a message in each, members as separate processes (32 of them: four processes, and
-one more for the one that joins), connected to ZooKeeper and with nothing left to import before
-they are told to join. Each member runs the whole connector, its stream iterated by a thread.
+All servers and members are real and on this machine: a ZooKeeper, a broker whose topic has all
+partitions with a message in each, and members in separate processes. For 32 members there are four
+processes, and one more for the member that joins. Members are connected to ZooKeeper and have
+imported everything before they are told to join. Each member runs the whole connector, and a thread
+iterates its stream.
 
-An observer with a ZooKeeper session of its own looks every few milliseconds at the Stat of
-`owners/TOPIC` (number and version of the children) and of `ids`. `settled_s` ends at the first
-look that found the last change of the owners; that they equal the assignor's result is then read
-from the znodes themselves. `unowned_partition_seconds` is the sum over the partitions of the time
-without an owner znode, from the order (`kill`: from the end of the id znode) until then.
+An observer with its own ZooKeeper session reads the Stat of `owners/TOPIC` (number and version of
+its children) and of `ids` every few milliseconds. `settled_s` ends at the first read that shows the
+last change of the owners; afterwards the znodes themselves are read and compared with the
+assignor's result. `unowned_partition_seconds` is the time without an owner znode, summed over the
+partitions, from the order until that moment (`kill`: from the deletion of the id znode).
 
-`join`: one more joins a settled group; `leave`: that one leaves; `kill`: a member is killed with
-SIGKILL and its session of 6 s expires; `cold`: all are told to join at once. Each figure is the
-median of the repetitions; least and most are printed beside it.
+`join`: one more member joins a settled group. `leave`: that member leaves. `kill`: a member is
+killed with SIGKILL, and its session expires after 6 s. `cold`: all members join at once. Each
+figure is the median of the repetitions; minimum and maximum are printed beside it.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ from zkconsumer.protocol.payloads import decode_owner, decode_topic
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.sandbox import Sandbox
 
-LOOK_S = 0.003  # between two looks of the observer
-QUIET_S = 0.25  # owners that have not changed for so long are compared with the assignor's result
-READ_AT_ONCE = 50  # owners; a look follows, so that none comes late
-LIMIT_S = 30.0  # no case takes longer
+LOOK_S = 0.003  # between two reads of the observer
+QUIET_S = 0.25  # time without a change before owners are compared with the assignor's result
+READ_AT_ONCE = 50  # owners; the observer reads Stats between two such reads
+LIMIT_S = 30.0  # time limit of a case
 SESSION_S = 6.0
-PROCESSES_OF_MANY = 4  # for more members than `ONE_EACH`
+PROCESSES_OF_MANY = 4  # processes if there are more than `ONE_EACH` members
 ONE_EACH = 8
 TOPIC = "load"
 STEP = 1000  # partitions created at once
@@ -63,7 +65,7 @@ GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
 
 
 class Process:
-    """A process with members; what it is told it answers when it has done it."""
+    """A process with members; it answers each order when it has executed it."""
 
     def __init__(self, zookeeper: str, topic: str, members: int) -> None:
         self._process = subprocess.Popen(
@@ -85,7 +87,7 @@ class Process:
             start_new_session=True,
         )
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)  # not the observer's
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)  # not the observer's priority
 
     def tell(self, order: str) -> None:
         assert self._process.stdin is not None
@@ -95,7 +97,7 @@ class Process:
     def answered(self) -> None:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "done\n":
-            raise SystemExit("a member process ended before its time: see its words above")
+            raise SystemExit("a member process ended too early: see its output above")
 
     def kill(self) -> None:
         self._process.kill()
@@ -104,7 +106,7 @@ class Process:
 
 @dataclass
 class Looks:
-    """What the observer has seen of one case."""
+    """What the observer has read during one case."""
 
     started: float
     at: list[float] = field(default_factory=list)
@@ -115,7 +117,7 @@ class Looks:
     member_gone_at: float | None = None
 
     def unowned(self, partitions: int, since: float) -> float:
-        """Partition-seconds without an owner, from `since` to the last change."""
+        """Return the partition-seconds without an owner, from `since` to the last change."""
         total = 0.0
         for before, now, owned in zip(self.at, self.at[1:], self.owners, strict=False):
             if before >= since and now <= self.changed_at:
@@ -124,7 +126,7 @@ class Looks:
 
 
 class Observer:
-    """Looks at a group over a session of its own."""
+    """Reads a group's znodes over its own session."""
 
     look_s = LOOK_S
 
@@ -134,7 +136,7 @@ class Observer:
         self._group, self._topic, self._partitions = group, topic, partitions
 
     def watch(self, looks: Looks, members: int) -> Looks:
-        """Look until `members` are there and the owners equal the assignor's result."""
+        """Read until there are `members` members and the owners equal the assignor's result."""
         while time.perf_counter() - looks.started < LIMIT_S:
             self._look(looks)
             quiet = looks.at[-1] - looks.changed_at > QUIET_S
@@ -159,7 +161,9 @@ class Observer:
         looks.owners.append(owners.numChildren if owners else 0)
 
     def _as_assigned(self, looks: Looks) -> bool:
-        """Do the owners equal the assignor's result, and stay so while they are compared?"""
+        """Return whether the owners equal the assignor's result and do not change during the
+        comparison.
+        """
         client, version = self._client, looks.version
         subscriptions = {
             name: decode_registration(client.get(f"{self._ids}/{name}")[0], where=name).subscription
@@ -175,7 +179,7 @@ class Observer:
             try:
                 found = [decode_owner(reply.get()[0], where="") for reply in asked]
             except NoNodeError:
-                return False  # it was only a pause
+                return False  # the group has not settled yet
             if found != [thread for _, thread in some]:
                 return False
             self._look(looks)
@@ -183,7 +187,7 @@ class Observer:
 
 
 class Bench:
-    """One size of group: its processes and its figures, by case and metric."""
+    """One size of group: its processes, and its figures by case and metric."""
 
     def __init__(self, sandbox: Sandbox, topic: str, partitions: int, members: int) -> None:
         self._connect, self._topic = sandbox.zookeeper_connect, topic
@@ -193,7 +197,7 @@ class Bench:
         self.figures: dict[tuple[str, str], list[float]] = {}
 
     def repeat(self, client: KazooClient, group: str) -> None:
-        """All cases once, in a fresh group."""
+        """Run all cases once, in a new group."""
         observer = Observer(client, group, self._topic, self._partitions)
         with self._processes([*self._shares, 1], group) as (*first, joining):
             looks = self._tell(first, "join", observer, self._members)
@@ -217,7 +221,7 @@ class Bench:
             for share in shares:
                 found.append(Process(self._connect, self._topic, share))
                 stack.callback(found[-1].kill)
-            for one in found:  # one after the other: the last has the highest consumer id
+            for one in found:  # sequentially, so that the last has the highest consumer id
                 one.tell(f"warm {group}")
                 one.answered()
             yield found
@@ -266,17 +270,18 @@ class Bench:
 
 
 def _shares(members: int) -> list[int]:
-    """How many members each process has."""
+    """Return the number of members of each process."""
     if members <= ONE_EACH:
         return [1] * members
     return [len(range(n, members, PROCESSES_OF_MANY)) for n in range(PROCESSES_OF_MANY)]
 
 
 def prepare(sandbox: Sandbox, partitions: int) -> str:
-    """A topic on the broker, a message in each partition."""
+    """Create a topic on the broker, with a message in each partition."""
     topic = f"{TOPIC}-{partitions}"
     print(f"  a topic of {partitions} partitions ...", file=sys.stderr)
-    # In steps: the sandbox gives a broker 30 s for each, and this machine may be busy.
+    # Create it in steps: the sandbox gives a broker 30 s for each step, and this machine may be
+    # busy.
     sandbox.create_topic(topic, partitions=min(STEP, partitions))
     for count in range(2 * STEP, partitions + STEP, STEP):
         sandbox.add_partitions(topic, partitions=min(count, partitions))
@@ -297,7 +302,7 @@ def arguments() -> argparse.Namespace:
         action="store_const",
         const=list(GOALS),
         dest="sizes",
-        help="every size that has goals, cases named by it",
+        help="run every size that has goals, and add the size to the names of cases",
     )
     parser.add_argument("--repeat", type=int, default=3, help="repetitions (default 3)")
     parser.add_argument(
@@ -310,10 +315,12 @@ def main() -> int:
     options = arguments()
     sizes = options.sizes or [(options.partitions, options.members)]
     results: list[Result] = []
-    # A broker with 5,000 partitions on a busy machine may be silent for its usual 6 s.
+    # On a busy machine a broker with 5,000 partitions may be silent for longer than its usual
+    # session timeout of 6 s.
     patient = {"zookeeper.session.timeout.ms": 30_000}
     with Sandbox(overrides=patient) as sandbox, ExitStack() as stack:
-        # The observer looks in time even while the members have every core; root may do that.
+        # Raise the observer's priority, so that it reads in time even if the members use every
+        # core; only root may do that.
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, -10)
         client = KazooClient(sandbox.zookeeper_connect)

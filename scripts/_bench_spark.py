@@ -1,8 +1,10 @@
-"""How fast Spark reads through this package, beside raw confluent-kafka and Spark's own source.
+"""Measure Spark's throughput with this package against raw confluent-kafka and Spark's own Kafka
+source.
 
-Everything runs on a broker of its own on this machine, one task at a time (`local[1]`), into the
-sink `noop`. A ratio is the median over interleaved pairs on the same data, after two pairs that are
-not counted. The DataFrame is planned beforehand; starting the job counts.
+A broker on this machine serves the benchmark. Spark runs one task at a time (`local[1]`) and writes
+to the sink `noop`. A ratio is the median over pairs: each pair reads the same data with both
+readers. Two pairs before them do not count. The DataFrame is planned beforehand; the time to start
+the job counts.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ FULL = (
 
 SMALL = Load("small", 100, 2_500_000, key_size=8)
 LARGE = Load("large", 1000, 800_000, chunk=300, key_size=8)
-# For the comparison with Spark's own source: eight tasks, one after the other.
+# For the comparison with Spark's own source: eight tasks, one after another.
 SMALL_IN_8 = Load("small-in-8", 100, 2_000_000, partitions=8, key_size=8)
 LARGE_IN_8 = Load("large-in-8", 1000, 800_000, partitions=8, key_size=8)
 
 
 class Bench:
-    """What the cases run on; servers and data are made when a case asks for them first."""
+    """The servers and data of the cases, created when a case first needs them."""
 
     def __init__(self, stack: ExitStack, *, pairs: int) -> None:
         self._stack, self.pairs = stack, pairs
@@ -85,7 +87,7 @@ class Bench:
         return self._stack.enter_context(source)
 
     def fill(self, load: Load) -> None:
-        """Have the topic and its messages."""
+        """Create the topic and its messages unless they exist."""
         if load in self._filled:
             return
         self._filled.add(load)
@@ -94,7 +96,7 @@ class Bench:
         fill(self.sandbox.bootstrap, load)
 
 
-# ---- readers: messages per second --------------------------------------------------------------
+# ---- Readers, in messages per second -------------------------------------------------------------
 
 
 def raw(bench: Bench, load: Load) -> float:
@@ -102,12 +104,12 @@ def raw(bench: Bench, load: Load) -> float:
 
 
 def kafka_source_rate(bench: Bench, load: Load) -> float:
-    """Spark's own Kafka source, which has these columns and cannot leave any out."""
+    """Return the rate of Spark's own Kafka source, which always reads all these columns."""
     return load.messages / bench.kafka_source.seconds(load.topic)
 
 
 class SparkRate:
-    """A DataFrame of this schema into the sink `noop`."""
+    """Reads a DataFrame with this schema into the sink `noop`."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
@@ -125,7 +127,7 @@ class SparkRate:
 
 @dataclass(frozen=True)
 class Race:
-    """`ours` to `theirs`, on one load."""
+    """Measures the ratio of `ours` to `theirs` with one load."""
 
     load: Load
     ours: Callable[[Bench, Load], float]
@@ -148,7 +150,7 @@ class Race:
         return [at_least(case, self.metric, value, "", self.goal)]
 
 
-# ---- bytes that a task fetches and discards ------------------------------------------------------
+# ---- Bytes that a task fetches and discards ------------------------------------------------------
 
 # A query with a backlog, and `maxOffsetsPerTrigger` of this many messages per partition.
 LIMITED = Load("limited", 100, 320_000, partitions=4, key_size=8, batch_bytes=16_384)
@@ -156,10 +158,10 @@ PER_BATCH = 2000
 
 
 def amplification_case(bench: Bench, case: str) -> list[Result]:
-    """Bytes that tasks receive from the broker for each byte of keys and values that they deliver.
+    """Measure the bytes received from the broker per byte of delivered keys and values.
 
-    The tasks run in this process, one after the other, as in a worker. The first batch is not
-    counted: in it the process learns the size of messages.
+    The tasks run in this process, one after another, as in a worker. The first batch does not
+    count, because in it the process learns the size of messages.
     """
     bench.fill(LIMITED)
     config = ConsumerConfig(group_id="bench", zookeeper_connect=bench.sandbox.zookeeper_connect)
@@ -197,8 +199,8 @@ def _bytes_received(port: int) -> dict[int, int]:
     return found
 
 
-# A case is what makes its results. Those of Spark's own source need another Spark (half a gigabyte,
-# kept in the cache) and run when they are asked for.
+# A case is a function that returns its results. The cases with Spark's own source need another
+# Spark (half a gigabyte, kept in the cache) and run only on request.
 Case = Callable[[Bench, str], list[Result]]
 CASES: Mapping[str, Case] = {
     "full 100B": Race(SMALL, SparkRate(FULL), 0.65),
@@ -224,24 +226,26 @@ KAFKA_SOURCE: Mapping[str, Case] = {
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_spark", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5, help="pairs that count (default 5)")
+    parser.add_argument("--pairs", type=int, default=5, help="number of measured pairs (default 5)")
     parser.add_argument(
         "--json",
         action="store_const",
         dest="output",
         const="json",
         default="table",
-        help="print the results as one JSON object on the last line, too",
+        help="also print the results as one JSON object on the last line",
     )
     parser.add_argument(
         "--only",
         nargs="*",
         metavar="CASE",
         choices=[*CASES, *KAFKA_SOURCE],
-        help=f"only these cases; of {', '.join([*CASES, *KAFKA_SOURCE])}",
+        help=f"run only these cases: {', '.join([*CASES, *KAFKA_SOURCE])}",
     )
     parser.add_argument(
-        "--kafka-source", action="store_true", help="also the cases of Spark's own Kafka source"
+        "--kafka-source",
+        action="store_true",
+        help="also run the cases with Spark's own Kafka source",
     )
     return parser.parse_args()
 

@@ -1,9 +1,10 @@
-"""How long Spark takes for the lag of 10,000 partitions: 20 groups that own and have committed 500
-each, on a real ZooKeeper and broker, with two tasks (`local[2]`) and the sink `noop`.
+"""Measure how long Spark takes for the lag of 10,000 partitions.
 
-Counted is all from the call of `tables.lag` to the end of the job, and not the start of Spark: the
-median of the rounds after one that makes the workers. A process has one Spark only, and that of
-`bench_spark` has one task: so this one runs in a process of its own.
+20 groups own and have committed 500 partitions each, on a real ZooKeeper and broker. Spark runs two
+tasks at a time (`local[2]`) and writes to the sink `noop`. The time is from the call of
+`tables.lag` to the end of the job, without the start of Spark: the median of the rounds, after one
+round that starts the workers. A process has only one Spark session, and that of `bench_spark` has
+one task, so this measurement runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GOAL_S = 4.0
 
 
 def tables_case(_: object, case: str) -> list[Result]:
-    """The figure of `bench_spark`."""
+    """Run the measurement for `bench_spark`."""
     command = [sys.executable, __file__]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT_S)
     seconds = json.loads(done.stdout.splitlines()[-1])["seconds"]
@@ -77,7 +78,7 @@ def main() -> int:
                 print(f"  {taken[-1]:.2f} s", file=sys.stderr)
             count = frame.count()
             if count != GROUPS * PARTITIONS:
-                raise SystemExit(f"{count} rows")
+                raise SystemExit(f"the table has {count} rows, not {GROUPS * PARTITIONS}")
         finally:
             spark.stop()
     print(json.dumps({"seconds": statistics.median(taken[1:])}))
