@@ -1,4 +1,4 @@
-"""What is common to all errors of the package."""
+"""The common behaviour of all errors of the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.errors import MalformedZnodeError, ZkConsumerError
 
 @pytest.mark.parametrize("again", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_an_error_crosses_processes(again: object) -> None:
-    """A worker's error arrives with all that it says."""
+    """An error that a worker raises arrives with all its attributes."""
     for error in (
         ZkConsumerError("gone", where="/x", remedy="wait"),
         MalformedZnodeError("no JSON", where="/y", thrown="JsonParseException"),

@@ -1,4 +1,4 @@
-"""From registrations and old properties to librdkafka's settings."""
+"""librdkafka's settings from brokers' registrations and the old consumer's properties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEW = Broker("c", 9092, 4, ("SSL://c:9093", "PLAINTEXT://c:9092"))
 def test_the_oldest_broker_decides_the_protocol(
     brokers: list[Broker], expected: tuple[str, bool, str | None]
 ) -> None:
-    """0.8 and 0.9 must not be asked for their versions; one of them speaks for the cluster."""
+    """No version request is sent if one broker of the cluster is 0.8 or 0.9."""
     settings = broker_settings(brokers)
     assert (
         settings["bootstrap.servers"],
@@ -47,12 +47,12 @@ def test_the_oldest_broker_decides_the_protocol(
     ],
 )
 def test_addresses(broker: Broker, servers: str) -> None:
-    """IPv6 in brackets; a renamed PLAINTEXT listener (KIP-103) is found in host and port."""
+    """IPv6 addresses get brackets; a renamed listener (KIP-103) is found by host and port."""
     assert broker_settings([broker])["bootstrap.servers"] == servers
 
 
 def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
-    """A cluster that offers TLS only cannot be served, and the error says so; one broker may."""
+    """A cluster without a PLAINTEXT endpoint is an error; a single such broker is ignored."""
     only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
     with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
         broker_settings([only_tls])
@@ -60,12 +60,12 @@ def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
 
 
 def test_no_broker_is_not_an_error() -> None:
-    """An empty cluster is the caller's waiting state."""
+    """Without brokers there is no error: the caller waits."""
     assert broker_settings([])["bootstrap.servers"] == ""
 
 
 def test_properties_are_translated() -> None:
-    """The old names reach librdkafka under its own, in milliseconds and bytes."""
+    """The old properties become librdkafka's names, in milliseconds and bytes."""
     settings = fetch_settings(
         ConsumerConfig(
             group_id="g",
@@ -97,7 +97,7 @@ def test_properties_are_translated() -> None:
 
 @pytest.mark.parametrize(("given", "passed"), [(-1, 0), (0, 0), (65_536, 0), (65_537, 65_537)])
 def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> None:
-    """64 KiB was the old default and slows a modern connection: it stands for the system's own."""
+    """64 KiB, the JVM's default, selects the system's buffer."""
     config = ConsumerConfig(
         group_id="g", zookeeper_connect="z:2181", socket_receive_buffer_bytes=given
     )
@@ -126,6 +126,6 @@ def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> N
     ],
 )
 def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, float]) -> None:
-    """What is valid for the old consumer never fails in librdkafka's narrower ranges."""
+    """A valid configuration of the old consumer never exceeds librdkafka's narrower ranges."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)  # type: ignore[arg-type]
     Consumer({**fetch_settings(config), **broker_settings([NEW])}).close()

@@ -1,4 +1,4 @@
-"""What a stream may expect of a fetcher: asked of the one in memory and of the real one."""
+"""The contract of a fetcher, for the one in memory and the real one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fetcher(log: Log) -> Iterator[Fetcher]:
 
 
 def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000) -> list[int]:
-    """The next `count` offsets of a partition; those of others are dropped."""
+    """Return the next `count` offsets of a partition; drop those of others."""
     found: list[int] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -59,7 +59,7 @@ def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000)
 
 
 def test_reads_in_order_from_the_offset_given(log: Log, fetcher: Fetcher) -> None:
-    """Every message from the offset on, once and in order."""
+    """Every message from the offset on is returned once and in order."""
     log.append(0, map(str, range(500)))
     fetcher.assign({log.tp(0): 123})
     assert offsets(fetcher, 0, 377, wanted=100) == list(range(123, 500))
@@ -83,7 +83,7 @@ def _one(fetcher: Fetcher) -> list[object]:
 
 
 def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) -> None:
-    """After unassign no message of the partition comes; the other one has no gap."""
+    """After unassign no message of the partition is returned; the other partition has no gap."""
     for partition in (0, 1):
         log.append(partition, map(str, range(2000)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
@@ -99,7 +99,7 @@ def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) ->
 
 
 def test_assigned_anew_it_starts_exactly_there(log: Log, fetcher: Fetcher) -> None:
-    """A partition that comes back starts at its new offset, with nothing left of the old fetch."""
+    """A partition that is assigned again starts at its new offset, without old messages."""
     log.append(0, map(str, range(1000)))
     fetcher.assign({log.tp(0): 0})
     offsets(fetcher, 0, 1, wanted=10)
@@ -109,7 +109,7 @@ def test_assigned_anew_it_starts_exactly_there(log: Log, fetcher: Fetcher) -> No
 
 
 def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
-    """Unknown partitions in the list do not spoil the others."""
+    """Unknown partitions in the list do not affect the others."""
     log.append(0, ["a"])
     fetcher.unassign([log.tp(0), log.tp(1)])
     fetcher.assign({log.tp(0): 0})
@@ -119,7 +119,7 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
-    """`consume` returns when something comes, not when its time is over or the list is full."""
+    """`consume` returns when a message arrives, before its time is over or the list is full."""
     fetcher.assign({log.tp(0): 0})
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])
@@ -130,7 +130,7 @@ def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
 
 @pytest.mark.parametrize("offset", [50, 7])
 def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, offset: int) -> None:
-    """An offset behind the end or before the start: a fault; the partition can be assigned anew."""
+    """An offset outside of the log is a fault; the partition can be assigned again."""
     log.append(0, map(str, range(30)))
     log.append(1, map(str, range(30)))
     log.cut(0, 20)
@@ -150,7 +150,7 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
 
 
 def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> None:
-    """`smallest` is the first offset that is there, `largest` the one that comes next."""
+    """`smallest` is the first offset in the log, `largest` the next one to be written."""
     log.append(0, map(str, range(30)))
     log.cut(0, 20)
     log.append(1, ["a"])
@@ -161,7 +161,7 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
 
 
 def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) -> None:
-    """The end of a partition's log is known once it is fetched, and only while it is assigned."""
+    """The end of a log is known once the partition was fetched, and while it is assigned."""
     log.append(0, map(str, range(7)))
     log.append(1, ["a"])
     fetcher.assign({log.tp(0): 0})
@@ -174,7 +174,7 @@ def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) 
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_more_messages_come_than_were_asked_for(log: Log, fetcher: Fetcher, most: int) -> None:
-    """`max_messages` bounds the messages of all partitions together, and nothing is lost by it."""
+    """`max_messages` limits the messages of all partitions together, and none is lost."""
     for partition in (0, 1):
         log.append(partition, map(str, range(10)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
@@ -192,7 +192,7 @@ def test_no_more_messages_come_than_were_asked_for(log: Log, fetcher: Fetcher, m
 
 
 def test_closing_twice_does_nothing(log: Log) -> None:
-    """`close` can be called again."""
+    """`close` may be called again."""
     fetcher = log.fetcher()
     fetcher.assign({log.tp(0): 0})
     fetcher.close()
@@ -203,7 +203,7 @@ def test_closing_twice_does_nothing(log: Log) -> None:
 
 
 def test_no_broker_means_reports_in_measure_and_reasons() -> None:
-    """Refused connections become a few passing faults; a position is answered with its reason."""
+    """Refused connections cause a few passing faults; a lookup returns the reason."""
     fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
@@ -219,7 +219,7 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
 
 
 def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A partition without a leader is a passing fault that names it; it is served when it comes."""
+    """A partition without a leader is a passing fault; it is fetched once it has a leader."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -234,7 +234,7 @@ def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[
 
 
 def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Partitions of several topics, one of them absent, are looked up and read together."""
+    """Partitions of several topics, one of them missing, are looked up and fetched together."""
     topics = [unique("several") for _ in range(3)]
     for topic in topics:
         sandbox.create_topic(topic, partitions=2)

@@ -1,4 +1,4 @@
-"""Asking brokers where logs begin and end, and for a group's offsets; asking makes nothing."""
+"""The ends of logs and a group's offsets, read from brokers; reading creates nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 @pytest.fixture
 def brokers(sandbox: Sandbox) -> Sequence[Broker]:
-    """As ZooKeeper has them."""
+    """The brokers as registered in ZooKeeper."""
     path = paths.broker(0)
     with session(sandbox.zookeeper_connect) as client:
         return [decode_broker(client.get(path)[0], where=path)]
@@ -44,7 +44,7 @@ def test_log_ends(
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Begin and end of each log, also asked in several parts; unknown partitions say so."""
+    """Both ends of each log, also over several requests; unknown partitions have a reason."""
     topic, missing = unique("logs"), unique("missing")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
@@ -62,7 +62,7 @@ def test_log_ends(
 
 
 def test_by_time(sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]) -> None:
-    """The first message of that time or later; none after the last."""
+    """The first message at or after the time; none after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
     before_ms = round(time.time() * 1000)
@@ -77,7 +77,7 @@ def test_by_time(sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[
 def test_committed(
     sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]
 ) -> None:
-    """A group's offsets in Kafka, with their metadata; None where there is none."""
+    """A group's offsets in Kafka with their metadata; None if there is none."""
     topic, group = unique("stored"), unique("group")
     sandbox.create_topic(topic, partitions=2)
     wanted = [TopicPartition(topic, n) for n in range(2)]
@@ -98,7 +98,7 @@ def test_committed(
 
 @pytest.mark.parametrize("brokers", [[], [NOBODY]])
 def test_nobody_answers(brokers: Sequence[Broker]) -> None:
-    """Without a broker, or with one that is not there, the reason stands in place of figures."""
+    """Without a reachable broker, the result is the reason instead of numbers."""
     tp = TopicPartition("t", 0)
     reasons = [
         log_ends(brokers, [tp], limit_s=0.3)[tp],
@@ -112,7 +112,7 @@ def test_nobody_answers(brokers: Sequence[Broker]) -> None:
 
 
 def test_no_plaintext() -> None:
-    """Brokers that speak nothing but TLS are a reason, too."""
+    """Brokers with TLS only give a reason."""
     tp = TopicPartition("t", 0)
     broker = Broker(None, -1, 4, ("SSL://h:1",))
     assert "PLAINTEXT" in str(log_ends([broker], [tp], limit_s=1)[tp])

@@ -1,4 +1,4 @@
-"""The store of offsets in Kafka when there is no Kafka: every request is answered, in time."""
+"""The offset store without Kafka: every request gets a reply in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GENEROUS_S = 20.0
 
 
 def nobody() -> Settings:
-    """Where nobody listens."""
+    """An address where no server listens."""
     config = ConsumerConfig(
         group_id="g", zookeeper_connect="h:1", offsets_channel_socket_timeout_s=LIMIT_S
     )
@@ -44,7 +44,7 @@ def only_tls() -> Settings:
 def test_without_kafka_every_request_is_answered_in_time(
     connect: Callable[[], Settings | None], reason: str
 ) -> None:
-    """A look-up says why, a commit says it of each partition: worth another try, both."""
+    """Fetch and commit get a reason within the time limit, and both are worth a retry."""
     with running(KafkaOffsetStore("g", connect=connect, limit_s=LIMIT_S)) as ask:
         begun = time.monotonic()
         told = ask(FETCH)
@@ -57,7 +57,7 @@ def test_without_kafka_every_request_is_answered_in_time(
 
 
 def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
-    """What was asked for before `stop` is answered, one after the other."""
+    """Requests submitted before `stop` get their replies in order."""
     store = KafkaOffsetStore("g", connect=lambda: None, limit_s=LIMIT_S)
     replies: queue.SimpleQueue[OffsetRequest] = queue.SimpleQueue()
     asked: list[OffsetRequest] = [FETCH, STORE, FETCH]
@@ -70,7 +70,7 @@ def test_requests_are_answered_in_order_also_those_before_the_end() -> None:
 
 
 def test_an_unforeseen_error_is_an_answer() -> None:
-    """Whatever goes wrong on its thread, whoever waits hears of it, and the next is served."""
+    """An unexpected error becomes a reply, and the next request is served."""
 
     def broken() -> Settings:
         raise RuntimeError("a bug")
@@ -81,7 +81,7 @@ def test_an_unforeseen_error_is_an_answer() -> None:
 
 
 def test_what_is_stored_is_told(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Offsets with and without metadata; absent where there are none, and of unknown topics."""
+    """Stored offsets are returned with their metadata; others, and unknown topics, are absent."""
     topic = unique("t")
     sandbox.create_topic(topic, partitions=3)
     tps = [TopicPartition(topic, number) for number in range(3)]

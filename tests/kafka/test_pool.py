@@ -1,4 +1,4 @@
-"""What streams that share broker clients may expect of each other."""
+"""How streams that share broker clients affect each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log() -> MemoryLog:
 
 @pytest.fixture
 def made() -> list[MemoryFetcher]:
-    """The clients that a pool has made."""
+    """The clients that a pool has created."""
     return []
 
 
@@ -45,7 +45,7 @@ def pool_of(connect: Callable[[], Fetcher | None]) -> FetcherPool:
 
 
 def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | None]]:
-    """The next `count` messages, or a few more, by partition and offset."""
+    """Read at least `count` messages; return them by partition and offset."""
     found: list[tuple[int | None, int | None]] = []
 
     def enough() -> bool:
@@ -64,7 +64,7 @@ def waiting(fetcher: SharedFetcher) -> int:
 def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """A stream that takes nothing fills its queue and no more; it has no gap when it goes on."""
+    """The queue of a slow stream is bounded, and the stream resumes without a gap."""
     slow, fast = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
     slow.assign({log.tp(0): 0})
     fast.assign({log.tp(1): 0})
@@ -79,7 +79,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
 def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """The second stream reads from its offset, whenever the first stream unassigns it."""
+    """The second stream reads from its offset, whenever the first one unassigns the partition."""
     first, second = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
     first.assign({log.tp(0): 0})
     read(first, 1)
@@ -94,7 +94,7 @@ def test_a_partition_moves_between_streams_before_the_first_gives_it_up(
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
     pool: FetcherPool, log: MemoryLog
 ) -> None:
-    """After the late stream has unassigned the partition the other one goes on without a gap."""
+    """After a late stream has unassigned the partition, the other one continues without a gap."""
     late, owner = pool.fetcher(NoAlarm()), pool.fetcher(NoAlarm())
     owner.assign({log.tp(0): 0})
     start = read(owner, 50)
@@ -107,7 +107,7 @@ def test_a_stream_that_assigns_too_late_takes_nothing_away(
 def test_a_client_that_is_lost_is_replaced_without_a_gap(
     pool: FetcherPool, log: MemoryLog, made: list[MemoryFetcher]
 ) -> None:
-    """The fetch thread continues with a new client where the lost one ended."""
+    """The fetch thread continues with a new client where the lost client stopped."""
     fetcher = pool.fetcher(NoAlarm())
     fetcher.assign({log.tp(0): 0})
     start = read(fetcher, 50)

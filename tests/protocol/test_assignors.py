@@ -1,4 +1,4 @@
-"""Range and round-robin: the vectors of the JVM, the textbook's examples, and their properties."""
+"""Range and round-robin: vectors from JVMs, textbook examples, and properties."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _owned(
     sizes: Mapping[str, int],
     key_form: KeyForm = BRACKET,
 ) -> Owned:
-    """thread -> topic -> partitions, of topics with that many partitions."""
+    """Return thread -> topic -> partitions, for topics with the given numbers of partitions."""
     owned: Owned = {}
     for tp, thread in sorted(
         assign(
@@ -80,7 +80,7 @@ def test_textbook_five_partitions_two_consumers_of_two_threads() -> None:
 
 @pytest.mark.parametrize(("size", "shares"), [(10, [4, 3, 3]), (11, [4, 4, 3])])
 def test_textbook_ten_and_eleven_partitions_over_three(size: int, shares: list[int]) -> None:
-    """Range: the first threads get one more: 4/3/3 and 4/4/3."""
+    """Range: the first threads get one more partition: 4/3/3 and 4/4/3."""
     owned = _owned(RANGE, {f"g_c{n}": {"t": 1} for n in range(3)}, {"t": size})
     assert [len(owned[f"g_c{n}-0"]["t"]) for n in range(3)] == shares
 
@@ -249,7 +249,7 @@ def test_round_robin_vectors(
     [(BRACKET, list(range(20))), (DASH, [*range(10, 20), *range(10)])],
 )
 def test_round_robin_order_of_one_topic(form: KeyForm, order: list[int]) -> None:
-    """The order in which my.topic's twenty partitions are dealt out, which the key form decides."""
+    """The key form decides the order in which the twenty partitions of my.topic are assigned."""
     dealt = assign(
         ROUND_ROBIN,
         subscriptions={"c": {"my.topic": 1}},
@@ -273,7 +273,7 @@ FORMS = st.sampled_from(KeyForm)
 def test_every_partition_has_exactly_one_owner(
     strategy: Strategy, group: Subscriptions, cluster: dict[str, list[int]], form: KeyForm
 ) -> None:
-    """Every partition of a subscribed topic goes to one thread of that topic; no other does."""
+    """Every partition of a subscribed topic is assigned to exactly one thread of that topic."""
     result = assign(strategy, subscriptions=group, partitions=cluster, key_form=form)
     threads: dict[str, set[str]] = {}
     for consumer, counts in group.items():
@@ -293,7 +293,7 @@ def test_order_of_input_does_not_matter(
     form: KeyForm,
     chance: random.Random,
 ) -> None:
-    """Members that read the same group in another order compute the same."""
+    """Members that read the same group in a different order compute the same assignment."""
 
     def shuffled(mapping: Mapping[str, T]) -> dict[str, T]:
         return dict(chance.sample(list(mapping.items()), len(mapping)))
@@ -311,7 +311,7 @@ def test_order_of_input_does_not_matter(
 
 @given(GROUPS, CLUSTERS)
 def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, list[int]]) -> None:
-    """Within a topic, shares differ by one at most and are slices of the sorted partitions."""
+    """Within a topic, shares differ by at most one and are slices of the sorted partitions."""
     result = assign(RANGE, subscriptions=group, partitions=cluster)
     for topic, numbers in cluster.items():
         owners = [result[tp] for n in sorted(numbers) if (tp := TopicPartition(topic, n)) in result]
@@ -327,7 +327,7 @@ def test_range_is_even_and_contiguous(group: Subscriptions, cluster: dict[str, l
 def test_round_robin_of_equals_is_even(
     streams: dict[str, int], cluster: dict[str, list[int]], form: KeyForm
 ) -> None:
-    """With equal subscriptions both variants agree, and shares differ by one at most."""
+    """With equal subscriptions both variants agree, and shares differ by at most one."""
     group = {consumer: dict.fromkeys(cluster, count) for consumer, count in streams.items()}
     skipping, identical = (
         assign(ROUND_ROBIN, subscriptions=group, partitions=cluster, key_form=form, variant=v)
@@ -352,7 +352,7 @@ def test_round_robin_of_equals_is_even(
     ],
 )
 def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> None:
-    """As Kafka 0.8.2-0.10.1: unequal topics or stream counts are an error that names two topics."""
+    """As in Kafka 0.8.2-0.10.1, unequal topics or stream counts raise an error with two topics."""
     with pytest.raises(ConfigError, match="topics t and u"):
         assign(ROUND_ROBIN, subscriptions=group, partitions={}, variant=Variant.IDENTICAL)
 
@@ -360,14 +360,14 @@ def test_old_round_robin_refuses_unequal_subscriptions(group: Subscriptions) -> 
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("group", [{}, {"a": {}}, {"a": {"t": 1}}])
 def test_nothing_to_assign(strategy: Strategy, group: Subscriptions) -> None:
-    """No members, no topics or no partitions: nobody owns anything, and nothing fails."""
+    """Without members, topics or partitions the assignment is empty, and nothing fails."""
     for variant in Variant:
         assert assign(strategy, subscriptions=group, partitions={"u": [0]}, variant=variant) == {}
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
-    """The work does not grow with the square of the partitions: that would be some ten seconds."""
+    """The time is not quadratic in the number of partitions; that would take about ten seconds."""
     group = {f"g_{n}": {f"t{n % 2}": 4} | ({"t0": 4, "t1": 4} if n % 3 else {}) for n in range(50)}
     cluster = {"t0": range(5000), "t1": range(5000)}
     start = time.thread_time()
@@ -377,7 +377,7 @@ def test_ten_thousand_partitions_are_quick(strategy: Strategy) -> None:
 
 
 def test_threads_are_ordered_by_utf16_units() -> None:
-    """Where code points and code units disagree, units decide, as in `String.compareTo`."""
+    """Threads are sorted by UTF-16 code units, not code points, as `String.compareTo` does."""
     group = {"g_\U0001f600": {"t": 1}, "g_￠": {"t": 1}}
     for strategy in Strategy:
         first = assign(strategy, subscriptions=group, partitions={"t": [0, 1]})

@@ -1,4 +1,4 @@
-"""White and black lists: the JVM's normalisation, internal topics, and what is refused."""
+"""White and black lists: the JVM's normalisation, internal topics, and rejected filters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_white_lists_of_names(internal: frozenset[str]) -> None:
 
 
 def test_white_lists_and_internal_topics() -> None:
-    """Upstream TopicFilterTest.testWhitelists: a white list takes internal topics only if told."""
+    """Upstream TopicFilterTest.testWhitelists: internal topics match unless they are excluded."""
     everything = white_list(".+")
     assert _allowed(everything, "alltopics")
     assert not _allowed(everything, "__consumer_offsets")
@@ -41,14 +41,14 @@ def test_white_lists_and_internal_topics() -> None:
 
 
 def test_white_list_that_looks_ahead() -> None:
-    """Upstream TopicFilterTest.testWhitelists: a negative look-ahead."""
+    """Upstream TopicFilterTest.testWhitelists: a negative lookahead."""
     topic_filter = white_list(r"test-(?!bad\b)[\w]+")
     assert _allowed(topic_filter, "test-good")
     assert not _allowed(topic_filter, "test-bad")
 
 
 def test_black_lists() -> None:
-    """Upstream TopicFilterTest.testBlacklists: all that does not match, internal ones if told."""
+    """Upstream TopicFilterTest.testBlacklists: all topics that the regex does not match."""
     topic_filter = black_list("black1")
     for internal in (INTERNAL, NONE):
         assert _allowed(topic_filter, "white2", internal)
@@ -58,7 +58,7 @@ def test_black_lists() -> None:
 
 
 def test_a_mirror_maker_s_list() -> None:
-    """Upstream MirrorMakerIntegrationTest.testCommaSeparatedRegex: new.* takes new-topic."""
+    """Upstream MirrorMakerIntegrationTest.testCommaSeparatedRegex: new.* matches new-topic."""
     topic_filter = white_list("another_topic,new.*,foo")
     assert matching(topic_filter, ["foo", "new-topic", "food"], internal=NONE) == (
         "foo",
@@ -84,14 +84,14 @@ def test_a_mirror_maker_s_list() -> None:
     ],
 )
 def test_normalising(written: str, regex: str) -> None:
-    """Trimmed as in Java, commas to bars, blanks out, then quotes from both ends."""
+    """Java's trim, bars for commas, no blanks, no outer quotes."""
     assert normalise(written) == regex
     assert normalise(regex) == regex
 
 
 @given(st.text(alphabet="ab,| \"'\t\u00a0\x1f", max_size=12))
 def test_a_normalised_regex_has_nothing_left_to_normalise_but_its_ends(written: str) -> None:
-    """No comma and no blank is left, and no quote at either end."""
+    """A normalised regular expression has no comma, no blank, and no quote at either end."""
     regex = normalise(written)
     assert "," not in regex
     assert " " not in regex
@@ -99,14 +99,14 @@ def test_a_normalised_regex_has_nothing_left_to_normalise_but_its_ends(written: 
 
 
 def test_the_constructors_normalise_and_keep_the_kind() -> None:
-    """What a member registers is the normalised regex."""
+    """A member registers the normalised regular expression."""
     assert white_list(' "a, b" ') == TopicFilter(Pattern.WHITE_LIST, "a|b")
     assert black_list("a, b") == TopicFilter(Pattern.BLACK_LIST, "a|b")
 
 
 @pytest.mark.parametrize("regex", ["[", "{", "a{1,3}", "*", "(?#c)", "a\\"])
 def test_what_java_refuses_is_a_configuration_error(regex: str) -> None:
-    """The constructors refuse with the JVM's words, and evaluating a peer's filter does too."""
+    """Constructors and evaluation reject an invalid filter with the JVM's words."""
     words = re.escape(f"{normalise(regex)} is an invalid regex")
     with pytest.raises(ConfigError, match=words):
         white_list(regex)
@@ -117,7 +117,7 @@ def test_what_java_refuses_is_a_configuration_error(regex: str) -> None:
 
 
 def test_the_order_of_the_topics_is_kept() -> None:
-    """Topics come back in the order in which they were given, once for each time."""
+    """The matching topics are returned in the given order, with duplicates."""
     topics = ["b", "a", "c", "b"]
     assert matching(black_list("c"), topics, internal=NONE) == ("b", "a", "b")
     assert matching(white_list(".*"), iter(topics), internal=frozenset("a")) == ("b", "c", "b")
@@ -128,13 +128,13 @@ COSTLY, TOPICS = white_list("(a|aa)+b"), [f"{'a' * 200}{n}" for n in range(50)]
 
 
 def test_a_filter_that_takes_too_long_is_given_up() -> None:
-    """Backtracking without end stops at the time for the whole list, and the error says so."""
+    """Catastrophic backtracking ends at the time limit for the list, which the error names."""
     with pytest.raises(FilterTooCostlyError, match="more than 1 s on 50 topics"):
         matching(COSTLY, TOPICS, internal=NONE)
 
 
 def test_a_time_out_is_not_remembered() -> None:
-    """A filter that had too little time once is evaluated again, and then has its topics."""
+    """A filter that has exceeded its time limit once is evaluated again."""
     slow, topics = white_list("(a|aa)+b|a+1"), ["a" * 22 + "1"]
     with pytest.raises(FilterTooCostlyError):
         matching(slow, topics, internal=NONE, budget_s=0.000_001)
@@ -143,7 +143,7 @@ def test_a_time_out_is_not_remembered() -> None:
 
 @given(st.lists(st.text(alphabet="ab.-_1", min_size=1, max_size=8), max_size=20))
 def test_a_black_list_is_the_rest_of_a_white_list(topics: list[str]) -> None:
-    """Every topic is in exactly one of the two."""
+    """For one regular expression, every topic is in exactly one of the two lists."""
     white = matching(white_list("a.*|.*1"), topics, internal=NONE)
     black = matching(black_list("a.*|.*1"), topics, internal=NONE)
     assert sorted(white + black) == sorted(topics)

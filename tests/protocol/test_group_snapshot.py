@@ -1,4 +1,4 @@
-"""From a reading of the group to who should own what."""
+"""The assignment that a member computes from its reading of the group."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OWN = {"t": 1}
 
 
 def test_range_needs_our_own_topics_only() -> None:
-    """The range assignment looks at the topics that this member subscribes to."""
+    """Range depends only on the topics to which this member subscribes."""
     assert needed_topics([{"u": 1}], OWN, Strategy.RANGE) == ("t",)
 
 
 def test_round_robin_needs_every_topic_of_the_group() -> None:
-    """Round-robin, as from 0.10.2 on, depends on all topics that any member subscribes to."""
+    """Round-robin from 0.10.2 on depends on all topics to which any member subscribes."""
     assert needed_topics([{"u": 1, "t": 2}, {"v": 1}], OWN, Strategy.ROUND_ROBIN) == (
         "t",
         "u",
@@ -32,12 +32,12 @@ def test_round_robin_needs_every_topic_of_the_group() -> None:
 
 
 def test_names_that_zookeeper_refuses_are_not_read() -> None:
-    """A topic that cannot be a path, as a peer may name before 0.10.2, is never asked for."""
+    """A registered topic name that no path can contain is never read (members before 0.10.2)."""
     assert needed_topics([{"": 1, "\ud800": 1, "u": 1}], OWN, Strategy.ROUND_ROBIN) == ("t", "u")
 
 
 def test_our_part_is_what_the_others_leave_us() -> None:
-    """Two members that read the same group take disjoint parts that make up the whole."""
+    """Two members that read the same group compute disjoint parts that together are the whole."""
     group = view([ME, PEER], {"t": 5})
     parts = [
         assignment(group, consumer=name, own=OWN, strategy=strategy)
@@ -51,7 +51,7 @@ def test_our_part_is_what_the_others_leave_us() -> None:
 
 
 def test_a_pattern_counts_for_what_it_matches() -> None:
-    """A member with a pattern has its streams for each topic that matched, and no other."""
+    """A member with a pattern has its streams for each matching topic, and for no other."""
     group = view([ME], {"t": 2, "u": 2}, wildcards={"g_w": {"u": 3}})
     assert group.counts() == {ME: {"t": 1, "u": 1}, "g_w": {"u": 3}}
     theirs = assignment_of_others(group, consumer=ME, strategy=Strategy.RANGE)
@@ -59,18 +59,18 @@ def test_a_pattern_counts_for_what_it_matches() -> None:
 
 
 def test_a_pattern_over_its_limits_cannot_be_evaluated() -> None:
-    """A member whose pattern costs too much is named, with the reason."""
+    """A member whose pattern costs too much is reported with the reason."""
     assert undecidable(view(wildcards={"g_w": "over 1 s"})) == ("g_w", "over 1 s")
     assert undecidable(view()) == ("", "")
 
 
 def test_a_malformed_topic_cannot_be_evaluated() -> None:
-    """A topic node that would fail the JVM is named with its reason."""
+    """A topic znode that would fail the JVM is reported with the reason."""
     assert undecidable(view(topics={}, malformed_topics={"t": "no payload"})) == ("t", "no payload")
 
 
 def test_a_recreated_topic_is_known_by_its_czxid() -> None:
-    """Another czxid than the latest known means created again; a new topic is none."""
+    """A changed czxid means that the topic was re-created; a new topic does not count."""
     assert recreated({"t": 1}, view(czxid=2)) == {"t"}
     assert recreated({"t": 1}, view(czxid=1)) == frozenset()
     assert recreated({}, view(czxid=2)) == frozenset()

@@ -1,4 +1,4 @@
-"""Java's regexes: what is told apart, what is refused, and that no pattern costs too much."""
+"""Java's regular expressions: matches, rejected patterns, and limits on cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _matches(pattern: str, *texts: str) -> list[str]:
 
 
 def test_topics_do_not_see_each_other() -> None:
-    """Anchors, looks and word bounds stop at a topic's ends; an empty text is one, too."""
+    """Anchors, lookarounds and word boundaries stop at a topic's ends, also for an empty text."""
     texts = ("", "a", "b", "", "ab", "a")
     assert _matches("^a$", *texts) == ["a", "a"]
     assert _matches(r"(?<!b)a(?!b).*|\b", *texts) == ["a", "a"]
@@ -106,7 +106,7 @@ def test_any_character_of_a_topic_name() -> None:
     ],
 )
 def test_errors_of_syntax(pattern: str) -> None:
-    """What Java refuses is InvalidFilterError, and it says where."""
+    """A pattern that Java rejects raises InvalidFilterError with the position."""
     with pytest.raises(InvalidFilterError) as raised:
         compile_java(pattern)
     assert raised.value.what == f"{pattern} is an invalid regex"
@@ -138,7 +138,9 @@ def test_errors_of_syntax(pattern: str) -> None:
     ],
 )
 def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
-    """Valid in some Java, and no guess is made: UnsupportedFilterError with the reason."""
+    """A pattern that cannot be matched as in Java raises UnsupportedFilterError with the
+    reason.
+    """
     with pytest.raises(UnsupportedFilterError) as raised:
         compile_java(pattern)
     assert raised.value.where
@@ -159,14 +161,14 @@ def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
     ],
 )
 def test_limits_are_named(pattern: str, limit: str) -> None:
-    """Beyond a limit of size nothing is compiled; the error names the limit."""
+    """A pattern beyond a limit is not compiled; the error names the limit."""
     with pytest.raises(FilterTooCostlyError, match=limit) as raised:
         compile_java(pattern)
     assert len(str(raised.value)) < 400
 
 
 def test_what_is_within_the_limits_compiles() -> None:
-    """Patterns just within the limits of size, depth and counts are taken."""
+    """Patterns just within the limits of size, depth and counts compile."""
     assert _matches("(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH, "a", "b") == ["a"]
     assert _matches(f"a{{0,{MAX_COUNT}}}", "a" * 249, "b") == ["a" * 249]
     assert _matches("b" + "|a" * (MAX_ALTERNATIVES - 1), "a", "b", "c") == ["a", "b"]
@@ -250,7 +252,7 @@ def _random_bombs() -> list[str]:
 
 
 def test_hostile_patterns_cost_little() -> None:
-    """150 patterns made to stall or fill a member: each ends in time and in bounded memory."""
+    """150 patterns made to stall or fill a member: each ends in time and within bounded memory."""
     topics = ["a" * 249, "a" * 40 + "!", "ab" * 60, "x" * 200, "a.b.c.d" * 20, "t1"] * 20
     bombs = [*_BOMBS, *_random_bombs()]
     assert len(bombs) >= 150
@@ -276,7 +278,7 @@ def test_hostile_patterns_cost_little() -> None:
 @example("\\Q\\")
 @example("(?x)#")
 def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
-    """Whatever a peer registers, nothing but the three errors comes out."""
+    """Any text either compiles or raises one of the three errors."""
     try:
         assert _matches(pattern, "a", "b", "é") is not None
     except (InvalidFilterError, UnsupportedFilterError):
@@ -288,7 +290,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=20).filter(lambda text: "\\E" not in text and "\udfff" not in text))
 def test_quoted_text_matches_itself(text: str) -> None:
-    """\\Q...\\E takes any text literally."""
+    r"""`\Q...\E` matches any text literally."""
     assert _matches(f"\\Q{text}\\E", text, text + "x", "x" + text) == [text]
 
 
@@ -298,6 +300,6 @@ def test_quoted_text_matches_itself(text: str) -> None:
     st.lists(st.text(alphabet="ab", max_size=6), max_size=10),
 )
 def test_plain_patterns_match_as_everywhere(parts: list[str], texts: list[str]) -> None:
-    """What all regex engines have in common means here what it means in Python's own."""
+    """Patterns that all engines share match as in Python's `re`."""
     pattern = "".join(parts)
     assert _matches(pattern, *texts) == [text for text in texts if re.fullmatch(pattern, text)]

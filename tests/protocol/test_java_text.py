@@ -35,7 +35,7 @@ HASHES = {  # computed by a JVM
 
 @pytest.mark.parametrize(("text", "expected"), HASHES.items(), ids=ascii)
 def test_hash_code(text: str, expected: int) -> None:
-    """The hash codes are those a JVM computes, surrogates included."""
+    """The hash codes are those that a JVM computes, also for surrogates."""
     assert java_hash(text) == expected
 
 
@@ -68,7 +68,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("text", "value"), ACCEPTED.items(), ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_accepts(text: str, value: int) -> None:
-    """What `Long.parseLong` takes is taken: signs, leading zeros, digits of any script."""
+    """What `Long.parseLong` accepts is accepted: signs, leading zeros, digits of any script."""
     assert parse_int64(text) == value
 
 
@@ -79,7 +79,7 @@ REFUSED += ["3\0", "\U0001d7d3", "²", "½"]
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda v: ascii(v)[:30])
 def test_long_parse_long_refuses(text: str) -> None:
-    """What `Long.parseLong` refuses is refused, though Python's int() would take some of it."""
+    """What `Long.parseLong` rejects is rejected, even if Python's int() accepts it."""
     with pytest.raises(ValueError, match="number"):
         parse_int64(text)
 

@@ -1,4 +1,4 @@
-"""Where everything lies in ZooKeeper."""
+"""The paths of znodes."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ OTHERS += [f"/consumers/g/owners/t/{number}" for number in NUMBERS]
 
 @pytest.mark.parametrize(("path", "located"), EVERY.items())
 def test_locate_undoes_the_builders(path: str, located: Located) -> None:
-    """Every path that means something is recognised."""
+    """Every path that a builder returns is recognised."""
     assert paths.locate(path) == located
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
 def test_locate_knows_what_it_does_not_know(path: str) -> None:
-    """Other paths, and partitions in a form that nobody writes, are OTHER."""
+    """Other paths, and partition numbers in another form, are OTHER."""
     assert paths.locate(path) == Located(Kind.OTHER)
 
 
 @given(st.text() | st.lists(st.text(), max_size=6).map("/".join))
 def test_locate_never_raises(path: str) -> None:
-    """Any text has a place, even if it is OTHER."""
+    """Any text has a kind, at least OTHER."""
     assert isinstance(paths.locate(path), Located)
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_every_partition_is_found_again(partition: int) -> None:
-    """Whatever partition number the JVM could read in a topic survives in a path."""
+    """Every partition number that the JVM can read in a topic is read back from a path."""
     tp = TopicPartition("t", partition)
     assert paths.locate(paths.owner("g", tp)).partition == partition
 
 
 @pytest.mark.parametrize("name", ["g", "my.group_3-x", "...", "G" * 249])
 def test_legal_names(name: str) -> None:
-    """Names of the legal characters and length pass unchanged."""
+    """Names with legal characters and lengths are returned unchanged."""
     assert paths.validate_group(name) == name
     assert paths.validate_topic(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "g\n", "G:1", "G" * 250, "\0"])
 def test_illegal_names(name: str) -> None:
-    """What ZooKeeper or the JVM refuses is refused by name, with what is allowed."""
+    """The error for an illegal name contains the name and the allowed characters."""
     for validate in (paths.validate_group, paths.validate_topic):
         with pytest.raises(InvalidNameError, match="use 1 to 249"):
             validate(name)
@@ -76,7 +76,7 @@ ODD = ["a b", "a,b", "a:b", 'a"b', "\u00a0", "\ud7ff", "\uf900", "\uffe0"]
 
 @pytest.mark.parametrize("name", ODD, ids=ascii)
 def test_odd_consumer_ids_pass(name: str) -> None:
-    """A consumer id may hold whatever ZooKeeper lets through: it did so in the captures."""
+    """A consumer id may contain whatever ZooKeeper accepts, as in the captures."""
     assert paths.validate_consumer_id(name) == name
 
 
@@ -86,13 +86,13 @@ REFUSED += ["\ud800", "\ue000", "\uf8ff", "\ufff0", "\U0001f600"]
 
 @pytest.mark.parametrize("name", REFUSED, ids=ascii)
 def test_impossible_consumer_ids_are_refused(name: str) -> None:
-    """A consumer id that cannot be one znode is refused before ZooKeeper sees it."""
+    """A consumer id that cannot be one znode is rejected before any request."""
     with pytest.raises(InvalidNameError, match="consumer id"):
         paths.validate_consumer_id(name)
 
 
 def test_topics_of_two_levels() -> None:
-    """A peer's topic with a slash is a path to the JVM, but not one that climbs."""
+    """A topic with a slash is a path of two levels, as in the JVM, but must not contain ".."."""
     assert paths.znode_fault("a/b") == ""
     for name in ("a//b", "/a", "a/", "a/../b"):
         assert paths.znode_fault(name)

@@ -1,4 +1,4 @@
-"""Payloads: what the decoders take, what they refuse, and how long they work on it."""
+"""Payloads: what the decoders accept and reject, and how much work they do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _registration(**fields: object) -> bytes:
     st.sampled_from([Pattern.WHITE_LIST, Pattern.BLACK_LIST]),
 )
 def test_registrations_come_back(regex: str, streams: int, pattern: Pattern) -> None:
-    """What is encoded is decoded again, whatever must be escaped."""
+    """An encoded registration is decoded to the same value, whatever must be escaped."""
     subscription = {regex: streams}
     payload = registrations.encode_registration(Registration(subscription, pattern, 1400000000000))
     decoded = registrations.decode_registration(payload, where=WHERE)
@@ -50,7 +50,7 @@ def test_registrations_come_back(regex: str, streams: int, pattern: Pattern) -> 
 
 
 def test_a_registration_is_written_with_its_time() -> None:
-    """Encoding without a timestamp is a mistake of ours."""
+    """Encoding without a timestamp is a programming error."""
     with pytest.raises(ValueError, match="time"):
         registrations.encode_registration(Registration({"t": 1}))
 
@@ -69,7 +69,7 @@ def test_empty_subscription_is_static() -> None:
 
 
 def test_wildcards_are_kept() -> None:
-    """A peer's pattern is decoded, its first entry alone; its topics are found elsewhere."""
+    """Of another member's pattern, only the first entry is decoded."""
     payload = rb'{"subscription":{"te\\st\d/.*":2,"x":0},"pattern":"black_list"}'
     decoded = registrations.decode_registration(payload, where=WHERE)
     assert decoded == Registration({r"te\st\d/.*": 2}, Pattern.BLACK_LIST)
@@ -80,7 +80,7 @@ def test_wildcards_are_kept() -> None:
     [("1400000000000", 1400000000000), (1400000000000, 1400000000000), ("x", None), (1.5, None)],
 )
 def test_timestamps_are_never_a_fault(timestamp: object, expected: int | None) -> None:
-    """No reader needs the time, so any value of it is taken, and usable ones are kept."""
+    """No reader needs the timestamp, so any value is accepted, and usable ones are kept."""
     payload = _registration(timestamp=timestamp)
     assert registrations.decode_registration(payload, where=WHERE).timestamp_ms == expected
 
@@ -110,7 +110,7 @@ BAD_REGISTRATIONS = [
 
 @pytest.mark.parametrize("payload", BAD_REGISTRATIONS, ids=lambda p: ascii(p)[:60])
 def test_bad_registrations(payload: bytes | None) -> None:
-    """What would fail the JVM's rebalance is refused, with the znode and a remedy."""
+    """A registration that would fail the JVM is rejected with the znode and a remedy."""
     with pytest.raises(MalformedZnodeError) as caught:
         registrations.decode_registration(payload, where=WHERE)
     assert caught.value.where == WHERE
@@ -136,7 +136,7 @@ def test_bad_registrations(payload: bytes | None) -> None:
     ],
 )
 def test_topics(payload: str, partitions: tuple[int, ...]) -> None:
-    """Partitions come ascending; a text that the JVM cannot parse means none."""
+    """Partitions are returned ascending; a text that the JVM cannot parse means none."""
     assert payloads.decode_topic(payload.encode(), where=WHERE) == partitions
 
 
@@ -147,7 +147,7 @@ BAD_TOPICS += [b'{"partitions":{"2147483648":[0]}}', b'{"partitions":{"":[0]}}',
 
 @pytest.mark.parametrize("payload", BAD_TOPICS, ids=lambda p: ascii(p)[:60])
 def test_bad_topics(payload: bytes | None) -> None:
-    """What raises in the JVM raises here."""
+    """A topic for which the JVM throws an exception raises an error."""
     with pytest.raises(MalformedZnodeError, match=WHERE):
         payloads.decode_topic(payload, where=WHERE)
 
@@ -169,7 +169,7 @@ BROKERS = {
 
 @pytest.mark.parametrize(("payload", "broker"), BROKERS.items())
 def test_brokers(payload: str, broker: Broker) -> None:
-    """Registrations of all versions are read; host and port are those of the plaintext listener."""
+    """All versions are decoded; host and port are those of the PLAINTEXT listener."""
     assert payloads.decode_broker(payload.encode(), where=WHERE) == broker
 
 
@@ -179,7 +179,7 @@ BAD_BROKERS += [b'{"host":"","port":1,"endpoints":[1]}', b'{"host":"h","port":99
 
 @pytest.mark.parametrize("payload", BAD_BROKERS)
 def test_bad_brokers(payload: bytes | None) -> None:
-    """A broker that cannot be reached by what it says is refused."""
+    """A registration without a usable address is rejected."""
     with pytest.raises(MalformedZnodeError, match=WHERE):
         payloads.decode_broker(payload, where=WHERE)
 
@@ -188,7 +188,7 @@ def test_bad_brokers(payload: bytes | None) -> None:
 
 
 def test_owners_are_any_text() -> None:
-    """Whatever stands in an owner znode is a name; nothing is an empty one."""
+    """Any text in an owner znode is a thread id; no payload is an empty one."""
     assert payloads.decode_owner(payloads.encode_owner("g_é-0"), where=WHERE) == "g_é-0"
     assert payloads.decode_owner(None, where=WHERE) == ""
     assert payloads.decode_owner(b"\xff", where=WHERE) == "\ufffd"
@@ -196,7 +196,7 @@ def test_owners_are_any_text() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_offsets_come_back(offset: int) -> None:
-    """Every int64 is written and read again."""
+    """Every int64 is encoded and decoded again."""
     assert payloads.decode_offset(payloads.encode_offset(offset), where=WHERE) == offset
 
 
@@ -258,7 +258,7 @@ HOSTILE = {
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda d: d.__name__)
 def test_work_is_bounded(decode: Callable[..., object], payload: bytes) -> None:
-    """A payload of a mebibyte, made to be slow, costs under two seconds of processor time."""
+    """A payload of 1 MiB made to be slow costs less than two seconds of processor time."""
     start = time.thread_time()
     try:
         decode(payload, where=WHERE)

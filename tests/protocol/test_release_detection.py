@@ -1,4 +1,4 @@
-"""What owner nodes say about the releases of a group's members."""
+"""The detection of members' releases from the owner znodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTERNAL = "__consumer_offsets"
 def group(
     strategy: Strategy, members: Mapping[str, Registration], sizes: Mapping[str, int]
 ) -> GroupInput:
-    """A group whose members registered as by default."""
+    """A group whose members registered with the default layout."""
     return GroupInput(
         strategy,
         {name: encode_registration(one, profile=DEFAULT) for name, one in members.items()},
@@ -41,24 +41,24 @@ def group(
 
 
 def static(**counts: int) -> Registration:
-    """A member that names its topics."""
+    """The registration of a member that names its topics."""
     return Registration(counts, timestamp_ms=1)
 
 
 def wildcard(regex: str) -> Registration:
-    """A member that subscribes by a white list."""
+    """The registration of a member with a white list."""
     return Registration({regex: 1}, Pattern.WHITE_LIST, 1)
 
 
 def part(one: GroupInput, consumer: str, release: Profile) -> MemberAssignment:
-    """What a member of a release would own."""
+    """The partitions that a member of a release would own."""
     found = assign_each_member(one, release)[consumer]
     assert not isinstance(found, Failure)
     return found
 
 
 def all_parts(one: GroupInput, release: Profile) -> MemberAssignment:
-    """What all members of a release would own."""
+    """The partitions that all members of a release would own."""
     return owned(*(part(one, consumer, release) for consumer in one.registrations))
 
 
@@ -70,7 +70,7 @@ OLD, NEW = profile("0.11"), profile("1.1.1")
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if profile(one).internal_topics])
 def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
-    """From the owner nodes alone, each release is told to be of 0.8.2-0.11 or of 1.0-1.1."""
+    """From owner znodes alone, each release is detected as 0.8.2-0.11 or as 1.0-1.1."""
     found = detect(TWO, all_parts(TWO, profile(release)))
     assert found.profile.key_form is profile(release).key_form
     assert found.profile.release == ("1.0-1.1" if release[0] == "1" else "0.8.2-0.11")
@@ -79,7 +79,7 @@ def test_a_settled_round_robin_group_shows_its_order(release: str) -> None:
 
 
 def test_what_is_found_is_written_and_read_as_by_default() -> None:
-    """Only what owner nodes show is taken over: our registration stays one that all can read."""
+    """The detected profile keeps the default layout and parser, which all releases can read."""
     found = detect(TWO, all_parts(TWO, NEW)).profile
     assert found.layout is DEFAULT.layout
     assert found.parser is DEFAULT.parser
@@ -103,7 +103,7 @@ DEFAULTS: list[tuple[str, GroupInput, MemberAssignment]] = [
 def test_otherwise_it_is_the_default(
     reason: str, one: GroupInput, owners: MemberAssignment
 ) -> None:
-    """Where the owner nodes do not tell, it is the default, and the reason is said."""
+    """If the owner znodes do not show a release, the result is the default and the reason."""
     found = detect(one, owners)
     assert found.profile is DEFAULT
     assert reason in found.reason
@@ -111,7 +111,7 @@ def test_otherwise_it_is_the_default(
 
 
 def test_internal_topics_tell_0_10_from_0_11() -> None:
-    """A wildcard member that owns __transaction_state's partitions is one of 0.10 or before."""
+    """A member with a pattern that owns partitions of __transaction_state is of 0.10 or before."""
     one = group(RANGE, {"g_a": wildcard(".*")}, {"t": 1, "__transaction_state": 2, INTERNAL: 2})
     found = detect(one, all_parts(one, profile("0.10.2.2")))
     assert found.profile.internal_topics == {INTERNAL}
@@ -119,12 +119,12 @@ def test_internal_topics_tell_0_10_from_0_11() -> None:
 
 
 def owned(*held: MemberAssignment) -> MemberAssignment:
-    """All owner nodes of members that hold what each computed for itself."""
+    """All owner znodes of members that own what each computed for itself."""
     return {tp: thread for of_member in held for tp, thread in of_member.items()}
 
 
 def test_round_robin_across_1_0() -> None:
-    """A joiner of the other order, who found its share held and gave up, is named."""
+    """A joining member with the other order that could claim nothing is reported."""
     found = detect(TWO, part(TWO, "g_a", OLD))
     assert list(found.disagreements) == ["g_b"]
     assert "1.0-1.1" in found.disagreements["g_b"]
@@ -132,21 +132,21 @@ def test_round_robin_across_1_0() -> None:
 
 
 def test_round_robin_unlike_ours() -> None:
-    """Asked by a member of one order, a group of the other, with one that gave up, is named."""
+    """If the members follow the other order, both are reported, also the one that owns nothing."""
     found = detect(TWO, part(TWO, "g_a", NEW))
     assert "this member goes by roundrobin of 0.8.2-0.11" in found.disagreements["g_a"]
     assert "0.8.2-0.11" in found.disagreements["g_b"]
 
 
 def test_the_profile_that_we_deal_by() -> None:
-    """Asked by a member of 1.1.1, its own kind is no stranger, and the other order is."""
+    """A member of 1.1.1 reports members with the other order, and none of its own release."""
     assert not detect(TWO, all_parts(TWO, NEW), own=NEW).disagreements
     found = detect(TWO, part(TWO, "g_a", OLD), own=NEW)
     assert "this member goes by roundrobin of 1.1.1" in found.disagreements["g_a"]
 
 
 def test_unequal_exclusion_of_internal_topics() -> None:
-    """A member that takes internal topics where the rest leave them out is named."""
+    """A member that subscribes to internal topics while the others exclude them is reported."""
     one = group(RANGE, {"g_a": wildcard(".*"), "g_b": wildcard("t|_.*")}, {"t": 2, INTERNAL: 2})
     taking = assign_each_member(
         GroupInput(RANGE, one.registrations, one.topics, exclude_internal=False), OLD
@@ -159,7 +159,7 @@ def test_unequal_exclusion_of_internal_topics() -> None:
 
 
 def test_another_strategy() -> None:
-    """A group that deals by the other strategy than ours is told from the owner nodes."""
+    """A group that uses another strategy than this member is detected from the owner znodes."""
     ranged = GroupInput(RANGE, TWO.registrations, TWO.topics)
     found = detect(TWO, all_parts(ranged, OLD))
     assert set(found.disagreements) == {"g_a", "g_b"}
@@ -171,7 +171,7 @@ def test_another_strategy() -> None:
     [(r"t\\\\d+", "escaped twice"), (r"t\.\\d", "one thing to 0.8-0.11"), (r"t\\d+", "")],
 )
 def test_regexes_that_were_written_badly(key: str, said: str) -> None:
-    """Doubled escapes, and what two releases read differently, are named even without owners."""
+    """Doubled escapes and ambiguous filters are reported even without owners."""
     payload = f'{{"subscription":{{"{key}":1}},"pattern":"white_list"}}'.encode()
     found = detect(GroupInput(RANGE, {"g_a": payload}, {}), {})
     assert said in found.disagreements.get("g_a", "")
@@ -184,7 +184,7 @@ def _captured() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", _captured(), ids=lambda case: ",".join(case["members"]))
 def test_groups_of_real_members(case: dict[str, Any]) -> None:
-    """Of real members of two releases those are named who gave up, or deal unlike us."""
+    """In captures of real members, those that failed or follow other rules are reported."""
     owners = {
         TopicPartition(name, int(number)): thread
         for key, thread in case["owners"].items()
@@ -204,7 +204,7 @@ def test_groups_of_real_members(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
 def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: str) -> None:
-    """Whatever the question assumes, those are found by which all members own what they own."""
+    """Whatever rules the input assumes, the detected rules give every member what it owns."""
     settled = group(strategy, {"g_a": BOTH, "g_b": BOTH}, SIZES)
     owners = all_parts(settled, profile(release))
     for assumed in Strategy:
@@ -214,7 +214,7 @@ def test_the_nearest_rules_explain_a_settled_group(strategy: Strategy, release: 
 
 
 def test_the_nearest_rules_of_a_group_that_nothing_explains() -> None:
-    """Then those of most members count; without owners it is what the question assumes."""
+    """If no rules fit, those of most members are returned; without owners, those of the input."""
     owners = part(TWO, "g_a", NEW) | {min(part(TWO, "g_b", NEW)): "g_gone-0"}
     found = nearest(TWO, owners)
     assert (found.strategy, found.profile.key_form) == (ROUND_ROBIN, KeyForm.DASH)

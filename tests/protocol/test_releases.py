@@ -1,4 +1,4 @@
-"""Which releases there are, and what each does."""
+"""The releases, and the behaviour of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Parser, prof
 
 
 def test_every_release_has_a_profile_of_its_name() -> None:
-    """Each name of the list gives the profile that carries it, the default among them."""
+    """Each listed name gives the profile with that name, the default among them."""
     assert [profile(name).release for name in RELEASES] == list(RELEASES)
     assert profile("0.8.2-0.11") is DEFAULT
 
@@ -34,7 +34,7 @@ BRACKET, DASH = KeyForm
     ],
 )
 def test_what_changed_when(release: str, expected: tuple[object, ...]) -> None:
-    """At each border of the version table the profile changes what changed, and nothing else."""
+    """At each boundary of the version table, the profile changes in the listed fields only."""
     found = profile(release)
     internal = sorted(found.internal_topics)
     assert internal == ["__consumer_offsets", "__transaction_state"][: len(internal)]
@@ -47,13 +47,13 @@ def test_what_changed_when(release: str, expected: tuple[object, ...]) -> None:
     [("0.8.2", "0.8.2.2"), ("0.9", "0.9.0.1"), ("0.11.0", "0.11.0.3"), ("1.1", "1.1.1")],
 )
 def test_a_beginning_that_leaves_no_doubt(beginning: str, release: str) -> None:
-    """A shorter name means the latest of releases that are alike."""
+    """An unambiguous prefix means the latest of releases with equal behaviour."""
     assert profile(beginning).release == release
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.10", "1.0", "1", "0"])
 def test_a_beginning_of_releases_that_differ(release: str) -> None:
-    """A name that leaves a doubt is refused, and the releases it may mean are listed."""
+    """An ambiguous prefix is rejected, and the error lists the releases that it may mean."""
     with pytest.raises(ConfigError) as caught:
         profile(release)
     assert all(one.startswith(f"{release}.") for one in caught.value.remedy[11:].split(", "))
@@ -61,13 +61,13 @@ def test_a_beginning_of_releases_that_differ(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["", "0.7.2", "2.0.0", "1.1.", "0.8.2-beta", "auto"])
 def test_a_release_without_this_consumer(release: str) -> None:
-    """A release that never had this consumer is refused."""
+    """A release that never had the old consumer is rejected."""
     with pytest.raises(ConfigError, match="not a Kafka release"):
         profile(release)
 
 
 def test_a_release_without_round_robin_deals_in_ranges() -> None:
-    """0.8.0 and 0.8.1 have no round-robin: whatever the setting says, they do range."""
+    """0.8.0 and 0.8.1 have no round-robin and use range, whatever the property says."""
     group = {"g_a": {"t": 1}, "g_b": {"t": 1}}
     dealt = assign(
         Strategy.ROUND_ROBIN,

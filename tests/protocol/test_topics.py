@@ -11,20 +11,20 @@ from zkconsumer.protocol import paths
 
 
 def test_topic_counts_pass_in_their_order() -> None:
-    """Valid counts come back unchanged; none at all is valid, as in the JVM."""
+    """Valid counts are returned unchanged; an empty mapping is valid, as in the JVM."""
     assert list(paths.validate_topic_counts({"b": 1, "a": 2}).items()) == [("b", 1), ("a", 2)]
     assert paths.validate_topic_counts({}) == {}
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.0, "1", True, None, paths.MAX_STREAMS + 1])
 def test_bad_counts_are_refused(count: object) -> None:
-    """A count that is no integer from 1 to the limit is an error of the caller."""
+    """A count that is not an integer from 1 to the limit is an error."""
     with pytest.raises(ConfigError):
         paths.validate_topic_counts({"t": cast(int, count)})
 
 
 def test_bad_topics_are_refused() -> None:
-    """A topic count for an illegal topic name is refused by that name."""
+    """The error for an illegal topic name in the topic counts contains that name."""
     with pytest.raises(InvalidNameError, match="'a b'"):
         paths.validate_topic_counts({"a b": 1})
 
@@ -38,7 +38,7 @@ def test_generated_suffix() -> None:
 
 
 def test_consumer_id() -> None:
-    """The group, an underscore, the suffix; impossible ones are refused."""
+    """The id is the group, an underscore and the suffix; impossible ids are rejected."""
     assert paths.consumer_id("g", "c1") == "g_c1"
     with pytest.raises(InvalidNameError):
         paths.consumer_id("g", "a/b")

@@ -1,4 +1,4 @@
-"""`zkconsumer trace check`: what a member wrote down is what the machine does."""
+"""`zkconsumer trace check`: the replay of a trace equals the trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zkconsumer.trace.replay import check
 
 
 class Recorder(Watcher):
-    """Writes the trace of every simulated member, into one file or several."""
+    """Writes the trace of every simulated member, into one or several files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +68,7 @@ def lines(recorded: Recorder) -> list[str]:
 
 
 def test_what_the_simulator_wrote(recorded: Recorder) -> None:
-    """Every state and every command of members that met all kinds of faults comes again."""
+    """Every state and every command of members that met all kinds of faults is reproduced."""
     paths = sorted(recorded.directory.glob("*.jsonl"))
     counts = [
         check(path.read_text(encoding="utf-8").splitlines(keepends=True), name=path.name)
@@ -79,20 +79,20 @@ def test_what_the_simulator_wrote(recorded: Recorder) -> None:
 
 
 def test_events_survive(recorded: Recorder) -> None:
-    """An event that was written and read is equal to the one that happened."""
+    """An event is equal after encoding and decoding."""
     for _, event in recorded.steps:
         assert decode(Event, json.loads(json.dumps(encode(event)))) == event
 
 
 def test_states_survive(recorded: Recorder) -> None:
-    """So is a whole state, and with it every value of the core."""
+    """A whole state, and so every value in it, is equal after encoding and decoding."""
     for state, _ in recorded.steps[::20]:
         assert decode(State, json.loads(json.dumps(encode(state)))) == state
 
 
 @pytest.mark.parametrize("key", ["t", "event", "from", "to", "commands", "state"])
 def test_a_tampered_line_is_named(lines: list[str], key: str) -> None:
-    """Whatever is changed in a line, the check refuses it and names file and line."""
+    """If a line is changed, the check rejects it with the file and the line."""
     number = next(n for n, line in enumerate(lines) if '"commands":[{' in line)
     entry = json.loads(lines[number])
     match entry[key]:
@@ -111,20 +111,20 @@ def test_a_tampered_line_is_named(lines: list[str], key: str) -> None:
 
 
 def test_a_line_that_is_missing_is_noticed(lines: list[str]) -> None:
-    """What comes after a line that was taken out does not fit, or its end does not."""
+    """If a line is removed, a later line does not fit, or the end of the trace differs."""
     number = next(n for n, line in enumerate(lines) if '"to":"reading"' in line)
     with pytest.raises(TraceError, match=r"it:\d+"):
         check(lines[:number] + lines[number + 1 :], name="it")
 
 
 def test_a_trace_without_its_beginning(lines: list[str]) -> None:
-    """Without the line that says how the member was set up nothing can be checked."""
+    """Without the line with the member's settings, the check fails."""
     with pytest.raises(TraceError, match="the settings of member 'g_0' are missing"):
         check(lines[1:], name="it")
 
 
 def test_a_last_line_that_is_torn(lines: list[str]) -> None:
-    """The line that was being written when the process died does not count."""
+    """An incomplete last line, being written when the process died, is ignored."""
     whole = check(lines, name="it")
     torn = check([*lines, lines[-1][:40]], name="it")
     assert torn == whole
@@ -146,7 +146,7 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
     ],
 )
 def test_what_is_no_trace(line: str) -> None:
-    """Lines that are none are refused as such, without another error."""
+    """Lines that are not of a trace raise TraceError, and no other error."""
     with pytest.raises(TraceError, match="it:1"):
         check([line + "\n"], name="it")
 
@@ -161,7 +161,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
-    """Whatever stands in an event, it is decoded or refused, and nothing else happens."""
+    """An event with any JSON in any place is decoded or rejected; nothing else happens."""
     _, event = data.draw(st.sampled_from(recorded.steps[:300]))
     entry = json.loads(json.dumps(encode(event)))
     key = data.draw(st.sampled_from(sorted(entry)))
@@ -173,7 +173,7 @@ def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
 def test_a_real_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path, run: Any
 ) -> None:
-    """The trace of a real connector, which read, was joined by another and left, checks."""
+    """The trace of a real connector that read, rebalanced and left passes the check."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):  # so that two partitions have five left, whoever gets which
@@ -215,7 +215,7 @@ def test_a_real_member(
 def test_a_full_disk_ends_the_trace_and_not_the_member(
     sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A trace that can no longer be written is given up, counted, and nothing else happens."""
+    """If the trace cannot be written, it ends and is counted; the member continues."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=1)
     config = ConsumerConfig(

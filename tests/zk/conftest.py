@@ -1,4 +1,4 @@
-"""A member's session on a real ZooKeeper, and another client beside it."""
+"""A member's session on a real ZooKeeper, and a second client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def peer(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 def client(
     zookeeper: ZooKeeperServer, peer: KazooClient, unique: Callable[[str], str]
 ) -> Iterator[Client]:
-    """A registered member of a group of its own."""
+    """A registered member of its own group."""
     one = Client(zookeeper.connect, unique("ops"), peer, "g_m")
     try:
         one.register()

@@ -1,4 +1,4 @@
-"""Operations driven over a real session, as the coordinator drives them."""
+"""Operations run over a real session, as the coordinator runs them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FIRST_COMMIT = CommitOffsets(7, CommitPlan({T0: (5, None)}, {}))
 
 
 def awaited(op: int) -> bool:
-    """The machine awaits every operation."""
+    """The machine waits for every operation."""
     return True
 
 
 class Driver:
-    """An executor, and the inbox that a coordinator would look into."""
+    """An executor and its inbox, in place of a coordinator."""
 
     def __init__(self, client: Client) -> None:
         self.inbox: queue.SimpleQueue[Resume] = queue.SimpleQueue()
@@ -36,14 +36,14 @@ class Driver:
         )
 
     def end(self) -> Event:
-        """Go on with the one operation until it has ended."""
+        """Run the one operation to its end."""
         while (event := self.executor.resume(self.inbox.get(timeout=LIMIT_S), awaited)) is None:
             pass
         return event
 
 
 def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
-    """A first commit makes what is above its znodes, and then writes."""
+    """A first commit creates the parents, and then writes."""
     driver = Driver(client)
     driver.executor.start(FIRST_COMMIT, client.me.session)
     ended = driver.end()
@@ -56,7 +56,7 @@ def test_an_operation_takes_as_many_batches_as_it_needs(client: Client) -> None:
 def test_an_operation_does_not_go_on_in_the_next_session(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
-    """A commit between two batches at an expiry: in the next session its check would hold again."""
+    """A commit that a session expiry interrupts does not continue in the next session."""
     driver = Driver(client)
     driver.executor.start(FIRST_COMMIT, client.me.session)
     between = driver.inbox.get(timeout=LIMIT_S)
@@ -76,7 +76,7 @@ def test_an_operation_does_not_go_on_in_the_next_session(
 def test_nothing_begins_in_a_session_that_is_over(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
-    """A command that comes late is interrupted, whatever the client's new session could do."""
+    """A command for an expired session is interrupted, although the client has a new session."""
     driver = Driver(client)
     kazoo = client.session._client
     expire(zookeeper.connect, kazoo.client_id)

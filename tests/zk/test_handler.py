@@ -1,4 +1,4 @@
-"""How kazoo waits and calls back."""
+"""The threads and sockets that replace kazoo's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.zk.kazoo_transport import InOrderHandler
 
 
 def test_watches_and_replies_keep_their_order() -> None:
-    """A watch is not called before the reply that came first, however long that one takes."""
+    """A watch is delivered after an earlier reply, however long the reply's callback takes."""
     handler = InOrderHandler()
     seen: list[str] = []
     go_on = threading.Event()
@@ -27,7 +27,7 @@ def test_watches_and_replies_keep_their_order() -> None:
 
 
 def test_waiting_tells_what_is_ready() -> None:
-    """A socket is ready to be read when something has come or the other side has gone."""
+    """A socket is readable when data has arrived or the other side has closed."""
     handler = InOrderHandler()
     ours, theirs = socket.socketpair()
     with ours:
@@ -41,7 +41,7 @@ def test_waiting_tells_what_is_ready() -> None:
 
 
 def test_wakes_are_counted() -> None:
-    """As many wakes are read as were written, whatever went over the sockets."""
+    """As many wakes are read as were written, with fewer bytes over the sockets."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):
@@ -59,7 +59,7 @@ def test_wakes_are_counted() -> None:
 
 
 def test_a_wake_ends_a_wait() -> None:
-    """Who waits for a request is woken by it."""
+    """A wake ends the wait for a request."""
     handler = InOrderHandler()
     reading, writing = handler.create_socket_pair()
     with closing(reading), closing(writing):

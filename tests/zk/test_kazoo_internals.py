@@ -1,4 +1,4 @@
-"""What the package relies on in kazoo beyond its documentation: an upgrade must fail here first."""
+"""The undocumented parts of kazoo that the package uses: an upgrade must fail here first."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_list_is_complete() -> None:
 
 
 def test_the_pin_is_the_tested_release() -> None:
-    """`setup.cfg` admits the releases of the minor version that is installed, and no other."""
+    """`setup.cfg` accepts the releases of the installed minor version, and no other."""
     config = ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = config["options"]["install_requires"].splitlines()
@@ -98,7 +98,7 @@ class Slot:
 
 
 def test_a_request_goes_past_the_public_calls(client: KazooClient) -> None:
-    """`_call` answers any object that has `set` and `set_exception`, before a later call ends."""
+    """`_call` sets the result of any object with `set` and `set_exception`, in order."""
     slot = Slot()
     client._call(Exists("/zookeeper", None), slot)
     client.exists("/")
@@ -149,7 +149,7 @@ def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:
 
 
 def test_the_handler_overrides_what_kazoo_calls() -> None:
-    """Every method that this package's handler overrides is one of kazoo's, and is called there."""
+    """Every method that this package's handler overrides exists in kazoo's handler."""
     for name in ("create_socket_pair", "dispatch_callback", "select", "create_connection"):
         assert callable(getattr(SequentialThreadingHandler, name)), name
         assert name in vars(BulkHandler) or name in vars(BulkHandler.__mro__[1]), name

@@ -1,4 +1,6 @@
-"""The observer on a real ZooKeeper: what it sees, what it survives, and that it never writes."""
+"""The observer on a real ZooKeeper: what it reports, what it survives, and that it never
+writes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ REGISTRATION = encode_registration(Registration({"orders": 2}, Pattern.STATIC, 1
 
 
 class Followed:
-    """What an observer tells, from a thread of its own."""
+    """The changes that an observer yields, read on a separate thread."""
 
     def __init__(self, observer: Observer) -> None:
         self._changes: Queue[Change] = Queue()
@@ -43,7 +45,7 @@ class Followed:
             self._changes.put(change)
 
     def until(self, wanted: Callable[[Change], bool]) -> list[Change]:
-        """All changes up to the first that is wanted; fails if it does not come."""
+        """Return all changes up to the first wanted one; fail if it does not arrive."""
         seen: list[Change] = []
         try:
             while not (seen and wanted(seen[-1])):
@@ -53,7 +55,7 @@ class Followed:
         return seen
 
     def join(self) -> bool:
-        """Whether the stream of changes has ended."""
+        """Return whether the stream of changes has ended."""
         self._thread.join(PATIENCE_S)
         return not self._thread.is_alive()
 
@@ -70,7 +72,7 @@ def following(connect: str, group: str) -> Iterator[tuple[Observer, Followed]]:
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """The hand that changes the group."""
+    """The client that changes the group."""
     one = KazooClient(zookeeper.connect, timeout=6.0)
     one.start()
     yield one
@@ -80,7 +82,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def group(unique: Callable[[str], str]) -> str:
-    """A group of this test alone."""
+    """A group of this test only."""
     return unique("group")
 
 
@@ -89,7 +91,7 @@ def claim(client: KazooClient, group: str, tp: TopicPartition, thread: bytes = b
 
 
 def is_owner(tp: TopicPartition, thread: str | None) -> Callable[[Change], bool]:
-    """Whether a change makes `thread` the owner of `tp`; None: nobody."""
+    """Return whether a change makes `thread` the owner of `tp`; None means no owner."""
 
     def wanted(change: Change) -> bool:
         after = change.after
@@ -100,7 +102,7 @@ def is_owner(tp: TopicPartition, thread: str | None) -> Callable[[Change], bool]
 
 
 def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """A snapshot holds members, owners with session and epoch, and offsets; faults are named."""
+    """A snapshot has members, owners with session and epoch, offsets, and reasons for faults."""
     client.create(paths.member(group, "g_a"), REGISTRATION, makepath=True)
     client.create(paths.member(group, "g_b"), b"no json")
     claim(client, group, T0)
@@ -122,7 +124,7 @@ def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str)
 
 
 def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> None:
-    """A group without znodes is empty, does not exist, and is not created by looking at it."""
+    """A group without znodes is empty, does not exist, and reading does not create it."""
     with Observer(zookeeper.connect, group) as observer:
         assert observer.snapshot() == GroupSnapshot()
         assert observer.count_owners("orders") == 0
@@ -133,7 +135,7 @@ def test_a_group_that_is_not_there(zookeeper: ZooKeeperServer, group: str) -> No
 
 
 def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """Only the parts that were asked for are read."""
+    """Only the requested parts are read."""
     claim(client, group, T0)
     client.create(paths.offset(group, T0), b"42", makepath=True)
     with Observer(zookeeper.connect, group, follow={GroupPart.OWNERS}) as observer:
@@ -142,7 +144,7 @@ def test_parts(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> N
 
 
 def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """A group that comes into being while it is followed is seen, part by part, and its end too."""
+    """The creation of a followed group is reported part by part, and so is its deletion."""
     with following(zookeeper.connect, group) as (_, followed):
         client.create(paths.member(group, "g_a"), REGISTRATION, ephemeral=True, makepath=True)
         followed.until(lambda change: (change.what, change.key) == (ChangeKind.MEMBER, "g_a"))
@@ -167,7 +169,7 @@ def test_changes_from_nothing(zookeeper: ZooKeeperServer, client: KazooClient, g
 def test_an_owner_that_is_replaced_at_once(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """An owner znode that goes and comes back in one transaction is seen as another owner."""
+    """An owner znode that one transaction deletes and re-creates is reported as another owner."""
     claim(client, group, T0)
     claim(client, group, T1)
     with following(zookeeper.connect, group) as (_, followed):
@@ -185,7 +187,7 @@ def test_an_owner_that_is_replaced_at_once(
 def test_many_changes_end_in_the_truth(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str
 ) -> None:
-    """Whatever order claims and releases came in, the changes add up to what there is."""
+    """In whatever order claims and releases happen, the sum of the changes equals the group."""
     client.ensure_path(paths.owners_of(group, "orders"))
     with following(zookeeper.connect, group) as (observer, followed):
         for turn in range(30):
@@ -205,7 +207,7 @@ def test_many_changes_end_in_the_truth(
 
 
 def test_a_restarted_server(tmp_path: Path) -> None:
-    """What changed while ZooKeeper was away is reported when it is back, and watches work again."""
+    """Changes while ZooKeeper was down are reported after its return, and watches work again."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         hand = KazooClient(server.connect, timeout=3.0)
         hand.start()
@@ -227,7 +229,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
 
 
 def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """After the observer's own session has expired it goes on in a new one."""
+    """After the observer's own session has expired, it continues in a new one."""
     claim(client, group, T0)
     with following(zookeeper.connect, group) as (observer, followed):
         # A second client with the session's id and password, closed, ends it for real.
@@ -241,7 +243,7 @@ def test_a_session_that_ends(zookeeper: ZooKeeperServer, client: KazooClient, gr
 
 
 def test_what_cannot_be_reached(zookeeper: ZooKeeperServer) -> None:
-    """No server, no chroot, bad names: each is its own error."""
+    """A missing server, a missing chroot and bad names each raise their own error."""
     with pytest.raises(ZooKeeperUnreachableError), Observer("127.0.0.1:1", "g", timeout_s=0.5):
         pass
     with pytest.raises(ChrootMissingError), Observer(f"{zookeeper.connect}/missing", "g"):
@@ -253,7 +255,7 @@ def test_what_cannot_be_reached(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: str) -> None:
-    """A group that may not be read is an error that names it; with the credential it is read."""
+    """A group that may not be read is an error with its path; with the credential it is read."""
     from kazoo.security import make_digest_acl  # noqa: PLC0415
 
     client.add_auth("digest", "u:p")

@@ -1,4 +1,4 @@
-"""The tools' plain connection: reads ahead, many at once, and survives its server."""
+"""The tools' client: it reads ahead, pipelines, and survives a restart of its server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _config(server: ZooKeeperServer) -> ConsumerConfig:
 
 
 def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique: object) -> None:
-    """Replies longer than what is read ahead, between short ones, come whole and in order."""
+    """Replies longer than the read-ahead buffer arrive whole and in order among short ones."""
     root = f"/{unique('ahead')}"  # type: ignore[operator]
     data = {f"{root}/{n}": bytes([n % 251]) * (n * 997 % 200_000) for n in range(200)}
     with ZooKeeperClient(_config(zookeeper)) as connection:
@@ -40,7 +40,7 @@ def test_large_and_small_replies_in_one_batch(zookeeper: ZooKeeperServer, unique
 
 
 def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) -> None:
-    """Many reads say of each znode what one by itself says, below a chroot and where it fails."""
+    """Many reads in one request return what single reads return, also below a chroot."""
     chroot = f"/{unique('together')}"  # type: ignore[operator]
     nobody = (Right("digest:nobody:x", 31),)
     payloads = {f"/{n}": None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(200)}
@@ -82,7 +82,7 @@ def test_reads_that_travel_together(zookeeper: ZooKeeperServer, unique: object) 
 def test_a_server_that_takes_single_reads_only(
     zookeeper_of: Callable[[str], ZooKeeperServer], unique: Callable[[str], str], release: str
 ) -> None:
-    """A server before 3.6 is read znode by znode, also when it follows one that takes many."""
+    """A server before 3.6 gets single reads, also after a reconnect from a newer one."""
     server, root = zookeeper_of(release), f"/{unique('single')}"
     paths = [f"{root}/{n}" for n in range(4 * AT_ONCE)]
     with ZooKeeperClient(_config(server)) as connection:
@@ -98,7 +98,7 @@ def test_a_server_that_takes_single_reads_only(
 
 
 def test_a_server_that_was_away(tmp_path: Path) -> None:
-    """Gone for longer than the session: a read says so in its time, and a later one succeeds."""
+    """While the server is down, a read fails at its time limit; a later one succeeds."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         config = ConsumerConfig(
             group_id="g",
