@@ -1,4 +1,4 @@
-"""The settings: a JVM consumer's own file, its names, its defaults and its refusals."""
+"""The configuration: a JVM consumer's properties file, names, defaults and rejected values."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ JVM_OTHERS = (
 
 @cache
 def modules_that_act() -> list[str]:
-    """The sources of the package, but for those that only make the configuration."""
+    """The modules of the package, except those that define the configuration."""
     sources = Path(zkconsumer.__file__).parent.rglob("*.py")
     return [one.read_text(encoding="utf-8") for one in sources if "config" not in one.name]
 
 
 def config_of(**properties: str) -> ConsumerConfig:
-    """A configuration of the needed properties and some more, `_` for `.`."""
+    """A configuration with the required properties and others, `_` for `.`."""
     named = {name.replace("_", "."): text for name, text in properties.items()}
     return ConsumerConfig.from_properties(NEEDED | named)
 
@@ -97,7 +97,7 @@ def test_the_defaults_are_the_jvms() -> None:
 
 
 def test_attributes_are_the_names_in_snake_case() -> None:
-    """An attribute is the property's name with underscores; a duration ends in `_s`."""
+    """An attribute is the property's name in snake_case; the name of a duration ends in `_s`."""
     for row in TABLE:
         expected = row.name.replace(".", "_")
         assert row.attribute == (
@@ -106,7 +106,7 @@ def test_attributes_are_the_names_in_snake_case() -> None:
 
 
 def test_defaults_that_another_setting_decides() -> None:
-    """Connection timeout, back-off and client id follow the settings that the JVM derives from."""
+    """Connection timeout, back-off and client id default to the properties that the JVM uses."""
     config = config_of(zookeeper_session_timeout_ms="4000", zookeeper_sync_time_ms="200")
     assert (config.zookeeper_connection_timeout_s, config.rebalance_backoff_s) == (4.0, 0.2)
     assert replace(config, client_id="c").client_id == "c"
@@ -122,7 +122,7 @@ def test_defaults_that_another_setting_decides() -> None:
     ],
 )
 def test_a_pause_has_a_lower_bound(name: str) -> None:
-    """The JVM's pauses under 50 ms are accepted and count as 50 ms, in files and in Python."""
+    """Pauses under 50 ms, which the JVM accepts, are raised to 50 ms, in files and in Python."""
     attribute = name.replace(".", "_").removesuffix("_ms") + "_s"
     least = [config_of(**{name.replace(".", "_"): text}) for text in ("0", "49", "50")]
     least.append(replace(least[0], **{attribute: 0.0}))
@@ -133,12 +133,12 @@ def test_a_pause_has_a_lower_bound(name: str) -> None:
 
 
 def test_the_default_back_off_has_a_lower_bound() -> None:
-    """`zookeeper.sync.time.ms=0` leaves a back-off of 50 ms as the default of the rebalance."""
+    """With `zookeeper.sync.time.ms=0` the default rebalance back-off is 50 ms."""
     assert config_of(zookeeper_sync_time_ms="0").rebalance_backoff_s == 0.05
 
 
 def test_keyword_arguments_equal_properties() -> None:
-    """The same settings as keyword arguments and as properties give equal configurations."""
+    """Keyword arguments and properties with the same values give equal configurations."""
     assert ConsumerConfig(
         group_id="g1",
         zookeeper_connect="h1:2181,h2:2181/kafka",
@@ -191,7 +191,7 @@ def test_the_syntax_of_a_line(text: str, expected: tuple[str, str]) -> None:
 
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    """No text makes the parser raise anything but ConfigError."""
+    """The parser raises nothing but ConfigError for any text."""
     try:
         for key, value, number in parse_properties(text, where="f"):
             assert isinstance(key + value, str)
@@ -223,7 +223,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ],
 )
 def test_a_bad_value_is_named(tmp_path: Path, name: str, text: str, allowed: str) -> None:
-    """A bad value in a file is refused with name, value, file and line, and what is allowed."""
+    """The error for a bad value has the name, value, file, line and allowed values."""
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=h:1\ngroup.id=g\n" + f"{name}={text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -245,13 +245,13 @@ def test_a_bad_value_is_named(tmp_path: Path, name: str, text: str, allowed: str
     ],
 )
 def test_a_bad_keyword_argument_is_named(keywords: dict[str, Any], name: str) -> None:
-    """Keyword arguments of the wrong type or out of range are refused like properties."""
+    """Keyword arguments of a wrong type or out of range are rejected like properties."""
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
         ConsumerConfig(**({"group_id": "g", "zookeeper_connect": "h:1"} | keywords))
 
 
 def test_a_missing_property_is_named() -> None:
-    """Without group.id or zookeeper.connect there is no configuration."""
+    """Without group.id or zookeeper.connect the configuration raises ConfigError."""
     for name in NEEDED:
         rest = {key: text for key, text in NEEDED.items() if key != name}
         with pytest.raises(ConfigError, match=f"missing required property {name}"):
@@ -259,7 +259,7 @@ def test_a_missing_property_is_named() -> None:
 
 
 def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
-    """socket.timeout.ms may not be below fetch.wait.max.ms; the error names the line."""
+    """socket.timeout.ms below fetch.wait.max.ms is an error with the line in the file."""
     file = tmp_path / "c.properties"
     file.write_text("socket.timeout.ms=99\n")
     with pytest.raises(ConfigError) as caught:
@@ -269,7 +269,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
 
 
 def test_storage_is_folded_and_dual_commit_follows_it() -> None:
-    """offsets.storage in any case; dual.commit.enabled is true by default with Kafka's."""
+    """offsets.storage ignores case; with kafka, dual.commit.enabled is true by default."""
     config = config_of(offsets_storage="Kafka")
     assert (config.offsets_storage, config.dual_commit_enabled) == ("kafka", True)
     assert not config_of(offsets_storage="kafka", dual_commit_enabled="false").dual_commit_enabled
@@ -282,7 +282,7 @@ def test_storage_is_folded_and_dual_commit_follows_it() -> None:
     [("auto", "auto"), ("0.11", "0.11.0.3"), ("1.1.1", "1.1.1"), ("0.8.2-0.11", "0.8.2-0.11")],
 )
 def test_the_release_of_the_peers(text: str, release: str) -> None:
-    """A release is named as a whole or by a beginning; a name that leaves a doubt is refused."""
+    """A release is given in full or by an unambiguous prefix; other names are rejected."""
     assert config_of(peers_release=text).peers_release == release
     for doubtful in ("1.0", "0.7.2", ""):
         with pytest.raises(ConfigError, match=r"peers\.release"):
@@ -290,13 +290,13 @@ def test_the_release_of_the_peers(text: str, release: str) -> None:
 
 
 def test_a_release_without_round_robin() -> None:
-    """0.8.0 and 0.8.1 do range whatever the strategy says, so the two contradict each other."""
+    """0.8.0 and 0.8.1 have only range, so roundrobin contradicts them."""
     with pytest.raises(ConfigError, match="no round-robin"):
         config_of(peers_release="0.8.1", partition_assignment_strategy="roundrobin")
 
 
 def test_the_credential_is_never_shown() -> None:
-    """Neither repr nor an error shows the password; scheme, credential and acl go together."""
+    """No repr and no error contains the password; scheme, credential and acl need each other."""
     auth = {"zookeeper.auth.scheme": "digest", "zookeeper.auth.credential": "user:secret"}
     here = {"zookeeper.connect": "127.0.0.1:2181"}
     config = ConsumerConfig.from_properties(NEEDED | auth | here | {"zookeeper.acl": "creator"})
@@ -314,7 +314,7 @@ def test_the_credential_is_never_shown() -> None:
 
 
 def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """An unknown name is a warning that suggests the nearest; external.* and metrics are not."""
+    """An unknown name warns with the most similar one; external.* and metrics do not warn."""
     file = tmp_path / "c.properties"
     file.write_text(
         "auto.ofset.reset=smallest\nexternal.x=1\nkafka.metrics.reporters=a\nzk.connect=h\n"
@@ -329,7 +329,7 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
 
 
 def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """At INFO, in the JVM's words; what has no effect says so; what is secret is not shown."""
+    """Each property set is logged at INFO in the JVM's words; secrets are masked."""
     set_ = {
         "fetch.max.bytes": "2",
         "auto.offset.reset": "smallest",
@@ -351,7 +351,7 @@ def test_what_is_set_is_told(caplog: pytest.LogCaptureFixture) -> None:
 def test_no_property_of_the_jvm_is_ignored_in_silence(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each is read by a module that acts on it; or the log and the page say that nobody does."""
+    """A module uses each property, or the log and the page say that it has no effect."""
     default = JVM_DEFAULTS.get(name, "x")
     text = "30000" if isinstance(default, float) else str(default).lower().replace("none", "1")
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
@@ -370,20 +370,20 @@ def test_no_property_of_the_jvm_is_ignored_in_silence(
 
 
 def test_later_sources_win() -> None:
-    """Of several sources the later win, and keyword arguments win over all."""
+    """Later sources override earlier ones, and keyword arguments override all."""
     sources = (NEEDED, {"group.id": "g2"})
     assert ConsumerConfig.from_properties(*sources).group_id == "g2"
     assert ConsumerConfig.from_properties(*sources, group_id="g3").group_id == "g3"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A file that cannot be read is an error that names it."""
+    """The error for a file that cannot be read names the file."""
     with pytest.raises(ConfigError, match="cannot read the properties file"):
         ConsumerConfig.from_properties(tmp_path / "none.properties")
 
 
 def test_a_configuration_is_frozen() -> None:
-    """A configuration does not change."""
+    """A configuration is immutable."""
     config = ConsumerConfig.from_properties(NEEDED)
     with pytest.raises(FrozenInstanceError):
         config.group_id = "other"  # type: ignore[misc]
@@ -401,7 +401,7 @@ def test_a_configuration_is_frozen() -> None:
     ],
 )
 def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
-    """A connect string is servers, and a chroot after the last."""
+    """A connect string consists of servers, and a chroot after the last one."""
     assert split_connect(connect) == expected
 
 
@@ -410,18 +410,18 @@ def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
     ["", "/kafka", "h:0", "h:65536", "h:x", "h:1,", "h:1/a/", "h:1//a", "h:1/../a", "h:1/a,i:2/a"],
 )
 def test_a_bad_connect_string(connect: str) -> None:
-    """A connect string that names no server, no port, or two chroots is refused by name."""
+    """A connect string without server or port, or with two chroots, is rejected."""
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
         split_connect(connect)
 
 
 def test_the_page_is_the_table() -> None:
-    """docs/configuration.md is what `python -m zkconsumer.config.page` writes."""
+    """docs/configuration.md is the output of `python -m zkconsumer.config.page`."""
     assert PAGE.read_text() == configuration_page()
 
 
 def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptureFixture) -> None:
-    """A consumer's file gives ConnectionConfig its connection, and no warning about the rest."""
+    """ConnectionConfig reads its properties from a consumer's file without warnings."""
     source = {"zookeeper.connect": "h:1/c", "group.id": "g", "auto.offset.reset": "smallest"}
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         found = ConnectionConfig.from_properties(source)
@@ -432,7 +432,7 @@ def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptu
 
 
 def test_a_connection_becomes_a_consumer_of_a_group() -> None:
-    """`for_group` keeps the connection; a consumer's settings keep all but the group."""
+    """`for_group` keeps the connection; a consumer's configuration keeps all but the group."""
     connection = ConnectionConfig(zookeeper_connect="h:1", zookeeper_session_timeout_s=9.0)
     one = connection.for_group("g")
     assert (one.group_id, one.zookeeper_session_timeout_s, one.client_id) == ("g", 9.0, "g")

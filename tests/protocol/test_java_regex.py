@@ -138,9 +138,7 @@ def test_errors_of_syntax(pattern: str) -> None:
     ],
 )
 def test_what_cannot_be_done_as_java_does_is_refused(pattern: str) -> None:
-    """A pattern that cannot be matched as in Java raises UnsupportedFilterError with the
-    reason.
-    """
+    """A pattern that cannot be matched as in Java raises UnsupportedFilterError."""
     with pytest.raises(UnsupportedFilterError) as raised:
         compile_java(pattern)
     assert raised.value.where

@@ -1,4 +1,4 @@
-"""Registering, reading the group, reading back, releasing: on a real ZooKeeper."""
+"""Operations on a real ZooKeeper: register, read the group, read back, release."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T0, T1, T2 = tps(0, 1, 2)
 
 
 def owning(client: Client, *partitions: TopicPartition) -> None:
-    """The member claims these."""
+    """The member claims these partitions."""
     threads = dict.fromkeys(partitions, client.thread)
     client.run(claim(client.me, threads, {}, ask=frozenset(), all_or_nothing=False))
     assert client.owners().keys() >= set(partitions)
@@ -39,7 +39,7 @@ def owning(client: Client, *partitions: TopicPartition) -> None:
 
 
 def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
-    """ZKEphemeralTest.testZkWatchedEphemeral: the id node is ours, ephemeral; parents stay."""
+    """ZKEphemeralTest.testZkWatchedEphemeral: the id znode is ephemeral; its parents stay."""
     data, stat = client.peer.get(client.me.path)
     assert data == (
         b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1400000000000"}'
@@ -49,14 +49,14 @@ def test_registering_creates_the_nodes_that_a_jvm_reads(client: Client) -> None:
 
 
 def test_registering_twice_in_one_session_is_a_lost_reply(client: Client) -> None:
-    """ZKEphemeralTest.testSameSession: the id node is this session's; same czxid."""
+    """ZKEphemeralTest.testSameSession: the id znode is this session's, with the same czxid."""
     assert client.register() == client.register()
 
 
 def test_an_id_of_another_session_is_taken(
     zookeeper: ZooKeeperServer, client: Client, peer: KazooClient
 ) -> None:
-    """ZKEphemeralTest.testOverlappingSessions: the other is named, its node left alone."""
+    """ZKEphemeralTest.testOverlappingSessions: the other session's znode stays."""
     rival = Client(zookeeper.connect, client.group, peer, "g_m")
     try:
         outcome = rival.run(ops.register(rival.me, 1))
@@ -67,7 +67,7 @@ def test_an_id_of_another_session_is_taken(
 
 
 def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> None:
-    """The other session's node vanishes between create and look: created on the next turn."""
+    """If the other session's id znode vanishes after the create failed, the next try succeeds."""
     client.peer.delete(client.me.path)
     client.peer.create(client.me.path, b"{}", ephemeral=True)
     operation = ops.register(client.me, 1)
@@ -76,7 +76,7 @@ def test_an_id_that_goes_while_it_is_looked_at_is_taken_over(client: Client) -> 
 
 
 def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> None:
-    """Our own id node with somebody's bytes: the peers read ours again, in the same znode."""
+    """If another client overwrites the registration, registering restores it in the same znode."""
     sound, stat = client.peer.get(client.me.path)
     others = sound.replace(b":1}", b":7}"), sound.replace(b"static", b"black_list")
     for payload in (b"", b"{", *others):
@@ -88,7 +88,7 @@ def test_a_registration_that_somebody_wrote_into_is_mended(client: Client) -> No
 
 
 def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
-    """More than a server takes: refused by name before it is sent, and the session lives on."""
+    """A registration larger than a server accepts is not sent, and the session survives."""
     many = {f"{number:04}{'t' * 245}": 1 for number in range(4100)}
     large = ops.MemberIdentity(client.group, "g_large", many, client.me.strategy, client.me.session)
     outcome = client.run(ops.register(large, 1))
@@ -98,7 +98,7 @@ def test_a_registration_that_is_too_large_is_denied(client: Client) -> None:
 
 
 def test_without_rights_registering_is_denied(client: Client) -> None:
-    """No right to create below ids: denied, with the znode and the reason."""
+    """Without the right to create below ids, the result names the znode and the reason."""
     client.peer.delete(client.me.path)
     client.peer.set_acls(paths.ids(client.group), READ_ONLY)
     outcome = client.run(ops.register(client.me, 1))
@@ -121,7 +121,7 @@ def test_a_nudge_replaces_the_id_znode(client: Client) -> None:
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_nudge_leaves_the_registration_of_another_session(client: Client, batch: int) -> None:
-    """The id znode of another session stays, also if it replaces this session's after the read."""
+    """Another session's id znode stays, even if it replaces this session's after the read."""
 
     def replace() -> None:
         client.peer.delete(client.me.path)
@@ -147,7 +147,7 @@ def test_a_nudge_without_rights_is_denied(client: Client) -> None:
 
 
 def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> None:
-    """Our id node is gone, or is another session's: the reading says so."""
+    """If the id znode is gone or belongs to another session, reading the group reports it."""
     client.peer.delete(client.me.path)
     assert client.run(read_group.read_view(client.me)) == MemberNodeGone()
     client.peer.create(client.me.path, b"{}", ephemeral=True)
@@ -155,7 +155,7 @@ def test_a_view_without_own_id_node_ends_the_registration(client: Client) -> Non
 
 
 def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
-    """A member that goes between the listing and its reading is not in the view, and no error."""
+    """A member that leaves between the listing and its read is not in the view."""
     guest = paths.member(client.group, "g_guest")
     client.peer.create(guest, b"{}", ephemeral=True)
     last = {1: lambda: client.peer.delete(guest) if client.peer.exists(guest) else None}
@@ -168,7 +168,7 @@ def test_a_view_skips_members_that_leave_meanwhile(client: Client) -> None:
 
 
 def test_a_malformed_registration_is_named(client: Client) -> None:
-    """A peer whose registration cannot be read is in the view as such, with the reason."""
+    """A registration that cannot be read is in the view with the reason."""
     client.peer.create(paths.member(client.group, "g_bad"), b"[" * 100_000, ephemeral=True)
     outcome = client.run(read_group.read_view(client.me))
     assert isinstance(outcome, ViewRead)
@@ -176,7 +176,7 @@ def test_a_malformed_registration_is_named(client: Client) -> None:
 
 
 def test_an_unreadable_peer_is_denied(client: Client) -> None:
-    """No right to read a peer's registration: the reading is denied, naming the node."""
+    """Without the right to read a registration, reading the group is denied with its path."""
     path = paths.member(client.group, "g_shut")
     client.peer.create(path, b"{}", ephemeral=True, acl=CLOSED)
     outcome = client.run(read_group.read_view(client.me))
@@ -211,7 +211,7 @@ def test_topics_are_watched_whether_they_exist_or_not(
 
 
 def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
-    """Ours for the same thread, ours for another thread, another session's, nobody's."""
+    """Reading back tells apart: this thread, another thread, another session, no owner."""
     owning(client, T0, T1)
     client.take(T2, client.thread)
     asked = {T0: client.thread, T1: "g_m-1", T2: client.thread, TopicPartition("t", 3): "g_m-0"}
@@ -225,7 +225,7 @@ def test_verify_tells_ours_from_everybody_elses(client: Client) -> None:
 
 
 def test_verify_arms_the_watch_of_what_is_ours(client: Client) -> None:
-    """Another client that deletes an owner node of ours is noticed at once."""
+    """If another client deletes an owner znode of this member, a watch fires at once."""
     owning(client, T0)
     client.run(ops.verify(client.me, {T0: client.thread}))
     client.peer.delete(client.owner(T0))
@@ -236,7 +236,7 @@ def test_verify_arms_the_watch_of_what_is_ours(client: Client) -> None:
 def test_many_are_verified_and_watched_as_one_is(
     zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """250 owner nodes below a chroot: each change is told, once; of the absent nothing."""
+    """Below a chroot, 250 owner znodes are watched: each change fires one event."""
     chroot = f"/{unique('many')}"
     with peer_of(zookeeper.connect) as peer:
         peer.create(chroot)
@@ -269,7 +269,7 @@ def test_many_are_verified_and_watched_as_one_is(
 
 
 def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:
-    """An owner node whose payload is no text is in the way, and does no harm."""
+    """An owner znode whose payload is not text counts as another owner's."""
     client.peer.create(client.owner(T0), b"\xff\xfe" * 100, ephemeral=True, makepath=True)
     outcome = client.run(ops.verify(client.me, {T0: client.thread}))
     assert isinstance(outcome, Verified)
@@ -280,14 +280,14 @@ def test_a_malformed_owner_node_is_somebody_elses(client: Client) -> None:
 
 
 def test_a_release_deletes_ours(client: Client) -> None:
-    """Released owner nodes are gone; the others stay."""
+    """Released owner znodes are deleted; the others stay."""
     owning(client, T0, T1, T2)
     assert client.run(ops.release(client.me, [T0, T1])) == Released({})
     assert client.owners().keys() == {T2}
 
 
 def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
-    """An owner node that is another session's by now stays, even with our own data in it."""
+    """An owner znode that now belongs to another session stays, even with this member's thread."""
     owning(client, T0, T1)
     client.peer.delete(client.owner(T0))
     client.take(T0, client.thread)
@@ -296,7 +296,7 @@ def test_a_release_never_deletes_another_sessions_node(client: Client) -> None:
 
 
 def test_a_release_goes_on_without_what_vanished(client: Client) -> None:
-    """A node that goes between look and delete does not keep the others from being released."""
+    """If a znode vanishes between read and delete, the others are still released."""
     owning(client, T0, T1, T2)
     gone = {1: lambda: client.peer.delete(client.owner(T1))}
     assert client.run(ops.release(client.me, [T0, T1, T2]), before=gone) == Released({})
@@ -304,7 +304,7 @@ def test_a_release_goes_on_without_what_vanished(client: Client) -> None:
 
 
 def test_a_release_is_bound_to_our_id_node(client: Client) -> None:
-    """Without our id node, which a new session has not made yet, a release deletes nothing."""
+    """Without this session's id znode, a release deletes nothing."""
     owning(client, T0)
     gone = {1: lambda: client.peer.delete(client.me.path)}
     assert client.run(ops.release(client.me, [T0]), before=gone) == MemberNodeGone()
@@ -312,7 +312,7 @@ def test_a_release_is_bound_to_our_id_node(client: Client) -> None:
 
 
 def test_more_than_a_thousand_owner_nodes_go_and_come(client: Client) -> None:
-    """2,500 partitions are claimed and released, in several transactions each."""
+    """2,500 partitions are claimed and released in several transactions each."""
     many = tps(*range(2500))
     owning(client, *many)
     assert client.run(ops.release(client.me, many)) == Released({})
@@ -323,7 +323,7 @@ def test_more_than_a_thousand_owner_nodes_go_and_come(client: Client) -> None:
 
 
 def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
-    """A number, a negative number, no node, and an unreadable one, each as what it is."""
+    """A number, a negative number, a missing znode and a malformed one are told apart."""
     client.write(T0, b"42")
     client.write(T1, b"-1")
     client.write(T2, b"4 2")
@@ -338,7 +338,7 @@ def test_offsets_are_read_as_the_jvm_reads_them(client: Client) -> None:
 
 
 def test_an_offset_without_rights_is_an_error_of_that_partition(client: Client) -> None:
-    """No right to read one offset: named for that partition; the others are read."""
+    """An offset that may not be read is an error of its partition; the others are read."""
     client.write(T0, b"1")
     client.write(T1, b"2")
     client.peer.set_acls(client.offset(T0), CLOSED)

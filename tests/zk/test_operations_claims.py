@@ -1,4 +1,4 @@
-"""Claiming: what is free at once, what is held never, all or nothing, and who is in the way."""
+"""Claims: free partitions at once, owned ones never, all or nothing, and blockers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_claim(
     whole: bool = False,
     before: Races | None = None,
 ) -> Outcome:
-    """Claim for one thread; asking who holds what is held, unless told otherwise."""
+    """Claim for one thread; look up who the blockers are, unless told otherwise."""
     threads = dict.fromkeys(partitions, thread or client.thread)
     asked = frozenset(partitions) if ask else frozenset()
     return client.run(claim(client.me, threads, {}, ask=asked, all_or_nothing=whole), before=before)
@@ -36,12 +36,14 @@ def claimed(outcome: Outcome) -> Claimed:
 
 
 def with_parents(client: Client) -> None:
-    """The owners' parents exist, so that the first batch lists and the next one creates."""
+    """Create the parents of owner znodes, so that the first batch lists and the next one
+    creates.
+    """
     client.peer.ensure_path(paths.owners_of(client.group, "t"))
 
 
 def test_what_is_free_is_claimed_with_missing_parents(client: Client) -> None:
-    """Owner nodes appear as the JVM makes them: our thread id, ephemeral, persistent parents."""
+    """Owner znodes are created as by the JVM: thread id, ephemeral, persistent parents."""
     outcome = claimed(run_claim(client, T0, T1))
     assert client.owners() == dict.fromkeys((T0, T1), (client.thread.encode(), client.me.session))
     assert (outcome.blocked, outcome.denied) == ({}, {})
@@ -51,7 +53,7 @@ def test_what_is_free_is_claimed_with_missing_parents(client: Client) -> None:
 
 
 def test_what_is_held_does_not_hold_up_what_is_free(client: Client) -> None:
-    """One partition in another session's hands: the others are claimed, and it is named."""
+    """If another session owns one partition, the others are claimed, and the owner is named."""
     client.take(T1)
     outcome = claimed(run_claim(client, T0, T1, T2))
     assert outcome.claimed.keys() == {T0, T2}
@@ -59,7 +61,7 @@ def test_what_is_held_does_not_hold_up_what_is_free(client: Client) -> None:
 
 
 def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
-    """Another session's node with our own thread id in it is not ours (the JVM takes it)."""
+    """Another session's owner znode with this member's thread id is a blocker (JVM: it is not)."""
     client.take(T0, client.thread)
     outcome = claimed(run_claim(client, T0))
     assert outcome.claimed == {}
@@ -67,14 +69,14 @@ def test_equal_data_of_another_session_is_in_the_way(client: Client) -> None:
 
 
 def test_a_node_of_our_session_and_thread_is_ours(client: Client) -> None:
-    """A claim whose reply was lost: the node is there, it is ours, and its czxid is the epoch."""
+    """After a lost reply, the claim finds its own znode, and its czxid is the epoch."""
     first = claimed(run_claim(client, T0))
     again = claimed(run_claim(client, T0))
     assert again.claimed == first.claimed
 
 
 def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
-    """Our session, another thread: delete and create at once, with a new epoch."""
+    """If another thread of this session owns it: delete and create at once, with a new epoch."""
     first = claimed(run_claim(client, T0))
     moved = claimed(run_claim(client, T0, thread="g_m-1"))
     assert client.owners()[T0] == (b"g_m-1", client.me.session)
@@ -83,7 +85,7 @@ def test_a_move_within_the_member_is_one_transaction(client: Client) -> None:
 
 
 def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
-    """Somebody claims between our look and our create: the others are claimed all the same."""
+    """If another client claims one partition before the create, the others are still claimed."""
     with_parents(client)
     outcome = claimed(run_claim(client, T0, T1, T2, ask=False, before={1: lambda: client.take(T1)}))
     assert outcome.claimed.keys() == {T0, T2}
@@ -92,7 +94,7 @@ def test_a_conflict_on_the_way_is_taken_out(client: Client) -> None:
 
 
 def test_a_blocker_is_watched(client: Client) -> None:
-    """What was in the way and goes is told by a watch on its siblings."""
+    """When a blocker vanishes, the watch on the topic's owners fires."""
     client.take(T1)
     run_claim(client, T0, T1)
     client.watches.clear()
@@ -102,7 +104,7 @@ def test_a_blocker_is_watched(client: Client) -> None:
 
 
 def test_a_blocker_that_goes_on_the_way_is_not_missed(client: Client) -> None:
-    """A conflict whose node is gone by the next look: claimed now, or told by the watch."""
+    """If a blocker vanishes before it is looked up, it is claimed now, or a watch reports it."""
     with_parents(client)
     races = {1: lambda: client.take(T1), 2: lambda: client.peer.delete(client.owner(T1))}
     outcome = claimed(run_claim(client, T0, T1, ask=False, before=races))
@@ -111,7 +113,7 @@ def test_a_blocker_that_goes_on_the_way_is_not_missed(client: Client) -> None:
 
 
 def test_a_topic_without_rights_is_denied_and_holds_up_no_other(client: Client) -> None:
-    """No right below one topic's owners: its partitions are denied by name, others are claimed."""
+    """Partitions of a topic without rights are denied by name; others are claimed."""
     other = TopicPartition("u", 0)
     with_parents(client)
     client.peer.set_acls(paths.owners_of(client.group, "t"), READ_ONLY)
@@ -122,14 +124,14 @@ def test_a_topic_without_rights_is_denied_and_holds_up_no_other(client: Client) 
 
 
 def test_a_claim_is_bound_to_our_id_node(client: Client) -> None:
-    """Without our id node, which a new session has not made yet, nothing is claimed."""
+    """Without this session's id znode, nothing is claimed."""
     client.peer.delete(client.me.path)
     assert run_claim(client, T0) == MemberNodeGone()
     assert not client.owners()
 
 
 def test_all_or_nothing_claims_nothing_while_anything_is_held(client: Client) -> None:
-    """Eager: one partition is held, so none is claimed, and the holder is named."""
+    """Eager: if one partition is owned by another session, none is claimed; the owner is named."""
     client.take(T1)
     outcome = claimed(run_claim(client, T0, T1, T2, whole=True))
     assert outcome.claimed == {}
@@ -139,7 +141,7 @@ def test_all_or_nothing_claims_nothing_while_anything_is_held(client: Client) ->
 
 
 def test_all_or_nothing_rolls_back_a_conflict_on_the_way(client: Client) -> None:
-    """Eager: somebody claims in the middle of it, and nothing of ours stays."""
+    """Eager: if another client claims one partition in between, no claim remains."""
     with_parents(client)
     races = {1: lambda: client.take(T1)}
     outcome = claimed(run_claim(client, T0, T1, T2, whole=True, before=races))
@@ -149,7 +151,7 @@ def test_all_or_nothing_rolls_back_a_conflict_on_the_way(client: Client) -> None
 
 @pytest.mark.parametrize("then", ["gone", "retaken"])
 def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str) -> None:
-    """Eager, over several transactions: what others did meanwhile does not stop the roll-back."""
+    """Eager, over several transactions: changes by other clients do not stop the roll-back."""
     many = tps(*range(1200))
     with_parents(client)
 
@@ -168,7 +170,7 @@ def test_a_roll_back_leaves_nothing_and_touches_nobody(client: Client, then: str
 
 
 def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
-    """Eager: the right to delete goes in the middle of a claim that fails; what stays is told."""
+    """Eager: claims that may not be deleted after a failed claim are reported as owned."""
     many = tps(*range(1200))
     with_parents(client)
 
@@ -186,7 +188,7 @@ def test_what_cannot_be_rolled_back_is_known_to_be_ours(client: Client) -> None:
 
 
 def test_our_own_leftovers_do_not_break_all_or_nothing(client: Client) -> None:
-    """Eager: a node of ours from a lost reply counts as claimed, with all the others."""
+    """Eager: an owner znode from a lost reply counts as claimed, together with all others."""
     run_claim(client, T0)
     outcome = claimed(run_claim(client, T0, T1, whole=True))
     assert outcome.claimed.keys() == {T0, T1}

@@ -1,4 +1,4 @@
-"""Committing: compare-and-set on real offset znodes, and what it finds when somebody else wrote."""
+"""Commits: compare-and-set on real offset znodes, and writes by other clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stored(client: Client, tp: TopicPartition) -> tuple[bytes, int]:
 
 
 def test_the_first_commit_makes_persistent_decimal_nodes(client: Client) -> None:
-    """Parents and nodes are created as the JVM makes them; the next commit replaces version 0."""
+    """Parents and znodes are created as by the JVM; the next commit replaces version 0."""
     assert committed(write(client, t0=(10, None), t1=(0, None))).versions == {T0: 0, T1: 0}
     assert stored(client, T0) == (b"10", 0)
     assert client.peer.exists(client.offset(T0)).ephemeralOwner == 0
@@ -47,7 +47,7 @@ def test_the_first_commit_makes_persistent_decimal_nodes(client: Client) -> None
 
 
 def test_a_commit_is_all_or_nothing(client: Client) -> None:
-    """One offset that somebody else has written keeps all of the transaction from being written."""
+    """If another client wrote one offset, nothing of the transaction is written."""
     write(client, t0=(10, None), t1=(10, None))
     client.write(T1, b"5")
     outcome = committed(write(client, t0=(12, 0), t1=(12, 0)))
@@ -58,7 +58,7 @@ def test_a_commit_is_all_or_nothing(client: Client) -> None:
 
 
 def test_an_unchanged_offset_is_checked(client: Client) -> None:
-    """A check finds a foreign write although nothing of that partition is to be written."""
+    """A check detects another client's write, even if that partition's offset is unchanged."""
     write(client, t0=(10, None))
     client.write(T0, b"99")
     outcome = committed(client.run(commit(client.me, CommitPlan({}, {T0: 0}))))
@@ -67,21 +67,21 @@ def test_an_unchanged_offset_is_checked(client: Client) -> None:
 
 
 def test_a_node_that_somebody_made_first_is_foreign(client: Client) -> None:
-    """A create that meets a node reads it back instead of writing over it."""
+    """If the offset znode exists already, a create reads it and does not overwrite it."""
     client.write(T0, b"7")
     assert committed(write(client, t0=(10, None))).foreign[T0].value == 7
     assert stored(client, T0)[0] == b"7"
 
 
 def test_a_node_that_somebody_deleted_is_foreign(client: Client) -> None:
-    """An offset node that is gone is told as such."""
+    """A deleted offset znode is reported as such."""
     write(client, t0=(10, None))
     client.peer.delete(client.offset(T0))
     assert committed(write(client, t0=(12, 0))).foreign == {T0: StoredOffset(None, None)}
 
 
 def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
-    """A node that somebody made anew starts at version 0, which is not the one we wrote."""
+    """A znode that another client re-created has version 0, not the version last written."""
     write(client, t0=(10, None))
     write(client, t0=(11, 0))
     client.peer.delete(client.offset(T0))
@@ -90,7 +90,7 @@ def test_a_deleted_and_recreated_node_is_foreign(client: Client) -> None:
 
 
 def test_a_commit_is_bound_to_our_id_node(client: Client) -> None:
-    """Without our id node, which a new session has not made yet, nothing is committed."""
+    """Without this session's id znode, nothing is committed."""
     write(client, t0=(10, None))
     client.peer.delete(client.me.path)
     assert write(client, t0=(12, 0)) == MemberNodeGone()
@@ -98,7 +98,7 @@ def test_a_commit_is_bound_to_our_id_node(client: Client) -> None:
 
 
 def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
-    """The same commit again, after its reply was lost: our value, one version on."""
+    """After a lost reply, the retried commit finds its own value, one version higher."""
     write(client, t0=(10, None))
     write(client, t0=(12, 0))
     found = committed(write(client, t0=(12, 0))).foreign[T0]
@@ -106,7 +106,7 @@ def test_a_lost_reply_is_found_with_its_value(client: Client) -> None:
 
 
 def test_a_marked_edit_is_told_from_an_unmarked_one(client: Client) -> None:
-    """Written in one transaction with a mark: an operator's; written without: anybody's."""
+    """A write in one transaction with a mark is an operator's; without one it is any client's."""
     write(client, t0=(10, None), t1=(10, None))
     client.edit(T0, 3)
     client.write(T1, b"3")
@@ -116,7 +116,7 @@ def test_a_marked_edit_is_told_from_an_unmarked_one(client: Client) -> None:
 
 
 def test_a_write_after_a_mark_is_not_marked(client: Client) -> None:
-    """A zombie that writes over an operator's edit does not inherit its mark."""
+    """A zombie's write over an operator's edit does not inherit its mark."""
     write(client, t0=(10, None))
     client.edit(T0, 3)
     client.write(T0, b"4")
@@ -126,7 +126,7 @@ def test_a_write_after_a_mark_is_not_marked(client: Client) -> None:
 
 
 def test_an_older_mark_is_no_mark(client: Client) -> None:
-    """Many edits, the latest of them ours to honour: only its own mark counts."""
+    """After many edits, only the mark of the latest one counts."""
     write(client, t0=(10, None), t1=(10, None))
     for offset in (1, 2, 3):
         client.edit(T0, offset)
@@ -135,7 +135,7 @@ def test_an_older_mark_is_no_mark(client: Client) -> None:
 
 
 def test_a_malformed_offset_is_told_and_left(client: Client) -> None:
-    """What cannot be read is named, and nothing is written over it."""
+    """A malformed offset is reported and not overwritten."""
     write(client, t0=(10, None))
     client.write(T0, b"ten")
     outcome = committed(write(client, t0=(12, 0)))
@@ -144,7 +144,7 @@ def test_a_malformed_offset_is_told_and_left(client: Client) -> None:
 
 
 def test_an_offset_without_rights_holds_up_no_other(client: Client) -> None:
-    """No right to write one offset: it is denied by name; the others are stored."""
+    """An offset that may not be written is denied by name; the others are stored."""
     write(client, t0=(10, None), t1=(10, None), t2=(10, None))
     client.peer.set_acls(client.offset(T1), READ_ONLY)
     outcome = committed(write(client, t0=(12, 0), t1=(12, 0), t2=(12, 0)))
@@ -153,14 +153,14 @@ def test_an_offset_without_rights_holds_up_no_other(client: Client) -> None:
 
 
 def test_offsets_without_a_right_to_make_them_are_denied(client: Client, peer: KazooClient) -> None:
-    """No right below the group: every offset is denied by name, and the commit ends."""
+    """Without rights below the group, every offset is denied by name, and the commit ends."""
     peer.set_acls(paths.ids(client.group).rpartition("/")[0], READ_ONLY)
     outcome = committed(write(client, t0=(10, None), t1=(10, None)))
     assert outcome.denied.keys() == {T0, T1}
 
 
 def test_thousands_of_offsets_take_several_transactions(client: Client) -> None:
-    """2,500 offsets are stored, and then replaced, in pieces that ZooKeeper takes."""
+    """2,500 offsets are stored and then replaced, in transactions that ZooKeeper accepts."""
     many = tps(*range(2500))
     first = CommitPlan(dict.fromkeys(many, (1, None)), {})
     assert committed(client.run(commit(client.me, first))).versions == dict.fromkeys(many, 0)
@@ -169,7 +169,7 @@ def test_thousands_of_offsets_take_several_transactions(client: Client) -> None:
 
 
 def test_long_names_stay_below_the_size_of_a_transaction(client: Client) -> None:
-    """Offsets of topics with names of 249 letters are cut by bytes, before ZooKeeper refuses."""
+    """With topic names of 249 letters, transactions are split by bytes."""
     many = [TopicPartition("t" * 249, number) for number in range(3000)]
     plan = CommitPlan(dict.fromkeys(many, (1, None)), {})
     assert len(committed(client.run(commit(client.me, plan))).versions) == 3000
@@ -181,7 +181,7 @@ KAFKA = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6, "note"), T2: OffsetA
 
 
 def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
-    """What both have stored, what Kafka refuses, and what it could not take: one outcome."""
+    """One outcome has what both stored, what Kafka denied, and what was unavailable."""
     client.kafka = Reply(Code.OK, NotStored({T1: "too long"}, {T2: "no coordinator"}))
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (5, None)}, {}, KAFKA))))
     assert client.asked == [StoreOffsets(KAFKA)]
@@ -190,7 +190,7 @@ def test_kafka_is_asked_after_zookeeper(client: Client) -> None:
 
 
 def test_kafka_is_not_asked_where_somebody_wrote_to_zookeeper(client: Client) -> None:
-    """The commit starts over first: the offset may be an operator's edit."""
+    """After a foreign write to ZooKeeper, Kafka gets nothing: it may be an operator's edit."""
     write(client, t0=(10, None))
     client.peer.set(client.offset(T0), b"3")
     outcome = committed(client.run(commit(client.me, CommitPlan({T0: (12, 0)}, {}, KAFKA))))
@@ -200,7 +200,7 @@ def test_kafka_is_not_asked_where_somebody_wrote_to_zookeeper(client: Client) ->
 
 
 def test_kafka_is_not_asked_for_who_is_no_member_any_more(client: Client) -> None:
-    """Kafka cannot tell a zombie from a member; ZooKeeper can, and is asked first."""
+    """ZooKeeper, which can detect a zombie, is asked before Kafka, which cannot."""
     assert committed(client.run(commit(client.me, CommitPlan({}, {}, KAFKA)))).kafka == {*KAFKA}
     client.asked.clear()
     client.peer.delete(client.me.path)
@@ -209,7 +209,7 @@ def test_kafka_is_not_asked_for_who_is_no_member_any_more(client: Client) -> Non
 
 
 def test_offsets_are_loaded_from_both(client: Client) -> None:
-    """What each has; or, when Kafka does not tell, the reason."""
+    """Offsets are loaded from both stores; if Kafka does not answer, the reason is returned."""
     write(client, t0=(10, None))
     client.kafka = Reply(Code.OK, {T1: KAFKA[T1]})
     outcome = client.run(load(client.me, [T1, T0], Storage.DUAL))
