@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.members import Group, eventually, group_on
+from support.members import Group, group_on
+from support.wait import eventually
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
@@ -20,7 +21,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from support.kafka_offsets import Foreign, foreign
-from support.members import Group, eventually, group_on
+from support.members import Group, group_on
+from support.wait import eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.admin.apply import apply
@@ -30,7 +31,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 TO_KAFKA, TO_ZOOKEEPER = Direction
 
 

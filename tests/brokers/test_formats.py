@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from support.kafka_logs import CODECS, LARGE, Keyed, contents, kept, tool, write
-from support.members import Group, One, Reader, eventually
+from support.members import Group, One, Reader
+from support.wait import eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 from support.crew import Crew
-from support.members import Group, eventually
+from support.members import Group
 from support.traffic import Traffic
+from support.wait import eventually
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings

@@ -28,7 +28,7 @@ from zkconsumer.protocol.payloads import decode_broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:

@@ -145,7 +145,7 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """The hand that makes the group."""
     one = KazooClient(zookeeper.connect)
-    one.start()
+    one.start(60)
     yield one
     one.stop()
     one.close()

@@ -147,7 +147,7 @@ def test_a_signal(
     read = [process.stdout.readline() for _ in range(2000)]
     process.send_signal(number)
     rest = process.stdout.read()
-    assert (process.wait(timeout=30), rest) == (code, b"")
+    assert (process.wait(timeout=60), rest) == (code, b"")
     assert said(process.stderr.read().decode()) == ["zkconsumer: 2000 messages"]
     assert committed(sandbox, topic) == len(read)
 
@@ -171,7 +171,7 @@ def test_a_reader_that_leaves(
     assert len(os.read(reading, 1000)) == 1000
     os.close(reading)
     assert process.stderr is not None
-    assert (process.wait(timeout=30), said(process.stderr.read().decode())) == (0, [])
+    assert (process.wait(timeout=60), said(process.stderr.read().decode())) == (0, [])
     # A pipe holds 64 KiB, a batch is ten times that: not even the first one was written.
     assert committed(sandbox, topic) == 0
 
@@ -185,5 +185,5 @@ def test_a_reader_that_sleeps(
     assert process.stdout is not None
     assert len(process.stdout.read(1000)) == 1000
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=60) == 130
     assert committed(sandbox, topic) == 0

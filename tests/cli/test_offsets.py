@@ -32,7 +32,7 @@ def hands(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
     """Below a chroot of its own, with a topic of three partitions that no broker keeps."""
     chroot = unique("commands")
     above = KazooClient(zookeeper.connect)
-    above.start()
+    above.start(60)
     above.create(f"/{chroot}")
     above.stop()
     above.close()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from support.kafka_offsets import Foreign, foreign
-from support.members import Group, eventually, group_on
+from support.members import Group, group_on
+from support.wait import eventually
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app

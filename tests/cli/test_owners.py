@@ -23,7 +23,7 @@ T0, T1, T2 = (TopicPartition("orders", partition) for partition in range(3))
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """The hand that makes the group."""
     one = KazooClient(zookeeper.connect)
-    one.start()
+    one.start(60)
     yield one
     one.stop()
     one.close()

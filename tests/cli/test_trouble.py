@@ -70,7 +70,7 @@ def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     topic = unique("malformed")
     path = f"/brokers/topics/{topic}"
     client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
+    client.start(60)
     try:
         client.create(path, b"[]")
         connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)

@@ -28,7 +28,7 @@ def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[Ka
     """A chroot of its own on the sandbox's ZooKeeper; the test registers its brokers."""
     chroot = f"/{unique('moved')}"
     client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
+    client.start(60)
     try:
         client.ensure_path(chroot)
         client.chroot = chroot

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.members import SETTINGS, Group
-from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, TopicPartition, aio, white_list
 from zkconsumer.errors import (
@@ -60,7 +61,7 @@ def reader(log: Log) -> Iterator[Both]:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Like asyncio.run, but a wrong test ends too."""
-    asyncio.run(asyncio.wait_for(main, 3 * PATIENCE_S))
+    asyncio.run(asyncio.wait_for(main, 3 * LIMIT_S))
 
 
 # ---- a stream -----------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_poll_gives_batches_and_never_more_than_asked_for(reader: Both) -> None:
     async def main() -> None:
         seen: list[int] = []
         while len(seen) < 2000:
-            batch = await reader.aio.poll(max_messages=300, timeout_s=PATIENCE_S)
+            batch = await reader.aio.poll(max_messages=300, timeout_s=LIMIT_S)
             assert 0 < len(batch) <= 300
             assert reader.finished(0) == len(seen)
             seen += [message.offset for message in batch]
@@ -234,7 +235,7 @@ def test_what_was_fetched_for_a_cancelled_wait_is_looked_at_again(reader: Both) 
         reader.stream.pause([reader.tp(0)])
         assert not await reader.aio.poll(timeout_s=0.1)
         reader.stream.resume([reader.tp(0)])
-        assert (await reader.aio.poll(max_messages=10, timeout_s=PATIENCE_S))[0].offset == 0
+        assert (await reader.aio.poll(max_messages=10, timeout_s=LIMIT_S))[0].offset == 0
         reader.gate.shut()
         assert not await reader.aio.poll(timeout_s=0.1)
         reader.gate.open(reader.gate.clock() + 3600)
@@ -280,7 +281,7 @@ def test_closing_ends_it_for_good(reader: Both) -> None:
 
     run(main())
     assert reader.aio._worker._thread is not None
-    reader.aio._worker._thread.join(PATIENCE_S)
+    reader.aio._worker._thread.join(LIMIT_S)
     assert not reader.aio._worker._thread.is_alive()
 
 

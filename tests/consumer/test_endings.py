@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from support.members import LIMIT_S, SETTINGS, Group, One, eventually
+from support.members import SETTINGS, Group, One
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, aio
 from zkconsumer.errors import ZkConsumerError

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from support.members import LIMIT_S, Group, eventually
+from support.members import Group
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.protocol import paths
@@ -205,7 +206,7 @@ def test_an_expired_session(group: Group, seen: Seen) -> None:
     one.settled(0, 1, 2, 3)
     client = one.connector._member.session._client
     twin = KazooClient(group.sandbox.zookeeper_connect, client_id=client.client_id)
-    twin.start()
+    twin.start(60)
     twin.stop()
     twin.close()
     seen("ZK expired")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.members import LIMIT_S, Group, One, eventually
+from support.members import Group, One
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerThreadId
 from zkconsumer.errors import MessageStreamsExistError

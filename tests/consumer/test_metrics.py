@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.members import Group, Reader, eventually
+from support.members import Group, Reader
+from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.metrics import COUNTERS, GAUGES, LABELS
@@ -68,7 +69,7 @@ def of(text: str, name: str, consumer: str, **labels: str) -> float:
 
 
 def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import SETTINGS, One, eventually
+from support.members import SETTINGS, One
+from support.wait import eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths
@@ -52,12 +53,12 @@ class Scene:
         self.connect = f"{server.connect}/{chroot}"
         self._stack = stack
         above = KazooClient(server.connect)
-        above.start()
+        above.start(60)
         above.ensure_path(chroot)
         above.stop()
         above.close()
         self.admin = KazooClient(self.connect)
-        self.admin.start()
+        self.admin.start(60)
         stack.callback(self.admin.close)
         stack.callback(self.admin.stop)
         self.admin.create(paths.broker(0), BROKER, makepath=True)

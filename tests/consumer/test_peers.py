@@ -19,7 +19,7 @@ LIMIT_S = 60
 def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
     """Registers a member of a group that never claims anything."""
     client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
+    client.start(60)
 
     def register(group: str, topic: str) -> None:
         registration = registrations.Registration({topic: 1}, timestamp_ms=1400000000000)
@@ -70,7 +70,7 @@ def test_nudge_registers_anew_and_keeps_what_is_owned(
         peers_nudge=True,
     )
     client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
+    client.start(60)
     try:
         with ConsumerConnector(config) as connector:
             connector.create_message_streams({topic: 1})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.members import LIMIT_S, Group, eventually
+from support.members import Group
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.commit_requests import CommitAsked
 from zkconsumer.errors import (

@@ -7,8 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from support.members import Group, One, eventually
-from support.streams import PATIENCE_S
+from support.members import Group, One
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.sandbox import Sandbox
 
@@ -101,7 +101,7 @@ def test_a_lack_of_file_descriptors_is_named(group: Group, unique: Callable[[str
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=2 * PATIENCE_S,
+            timeout=2 * LIMIT_S,
             check=False,
         )
         assert not ended.returncode, ended.stderr

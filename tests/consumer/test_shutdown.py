@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from kazoo.security import make_acl
-from support.members import LIMIT_S, Group, One, eventually
+from support.members import Group, One
 from support.proxies import Proxy, Wire
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import ListenerThread, merged
@@ -66,7 +67,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
         assert took(one.connector.shutdown) < SOON_S
         assert members_at_close == [[]] * 4
         assert [group.stored(partition) for partition in range(4)] == ["11"] * 4
-        named = [text for text in caplog.messages if "still running are" in text]
+        named = [text for text in caplog.messages if "these are still running" in text]
         assert len(named) == 1 and named[0].count("the broker client of Stream(") == 4
     finally:
         free.set()
@@ -83,7 +84,7 @@ def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptur
     one.settled(0, 1, 2, 3)
     proxy.wire = Wire.SILENT
     assert took(one.connector.shutdown) < SOON_S
-    assert "still running are: the connection to ZooKeeper" in caplog.text
+    assert "these are still running: the connection to ZooKeeper" in caplog.text
 
 
 def test_a_host_name_that_is_being_resolved(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 import pytest
-from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, SharedLog, eventually
+from support.streams import KafkaLog, Log, MemoryLog, Reader, SharedLog
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.messages import Batch
 from zkconsumer.consumer.stream_fetcher import ReportKind
@@ -43,7 +44,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
     shared = SharedLog(topic, sandbox)
     yield shared
     shared.pool.close()
-    assert not shared.pool.join(PATIENCE_S)
+    assert not shared.pool.join(LIMIT_S)
 
 
 @pytest.fixture
@@ -267,7 +268,7 @@ def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader)
         other.start()
         message = next(reader.stream)
         assert message.partition == partition
-        assert time.monotonic() - granted[-1] < PATIENCE_S / 2
+        assert time.monotonic() - granted[-1] < LIMIT_S / 2
         other.join()
 
 
@@ -296,7 +297,7 @@ def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> N
     for _ in range(2):
         start = time.monotonic()
         assert len(reader.stream.poll(timeout_s=0.2)) == 0
-        assert 0.15 < time.monotonic() - start < PATIENCE_S / 2
+        assert 0.15 < time.monotonic() - start < LIMIT_S / 2
         reader.grant(0, 0)
 
 
@@ -369,8 +370,8 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
     eventually(reader.stream._in_use.locked)
     start = time.monotonic()
     reader.stream.close()
-    assert time.monotonic() - start < PATIENCE_S / 2
-    user.join(PATIENCE_S / 2)
+    assert time.monotonic() - start < LIMIT_S / 2
+    user.join(LIMIT_S / 2)
     assert not user.is_alive()
 
 
@@ -393,7 +394,7 @@ def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             next(reader.stream)
-        assert time.monotonic() - start < PATIENCE_S / 2
+        assert time.monotonic() - start < LIMIT_S / 2
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -419,7 +420,7 @@ def test_two_threads_at_once_are_told(log: Log, reader: Reader) -> None:
 
     eventually(refused)
     log.append(0, ["a"])
-    user.join(PATIENCE_S)
+    user.join(LIMIT_S)
     assert got == [0]
 
 

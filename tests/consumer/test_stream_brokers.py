@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.streams import PATIENCE_S, KafkaLog, Reader, eventually
+from support.streams import KafkaLog, Reader
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.errors import SandboxError
@@ -16,7 +17,7 @@ from zkconsumer.sandbox import Sandbox
 
 def read_until(reader: Reader, seen: list[int], last: int) -> None:
     """Collect offsets of partition 0 until `last`, and expect each to follow the one before."""
-    deadline = time.monotonic() + 3 * PATIENCE_S
+    deadline = time.monotonic() + 3 * LIMIT_S
     while not seen or seen[-1] < last:
         assert time.monotonic() < deadline, f"stuck after {seen[-1:]}"
         seen += [one.offset for one in reader.stream.poll(timeout_s=0.2)]
@@ -77,7 +78,7 @@ def test_a_leader_that_dies_hands_over_to_the_other(
         seen: list[int] = []
         read_until(reader, seen, 99)
         sandbox.brokers[placement.leader].kill()
-        deadline = time.monotonic() + 3 * PATIENCE_S
+        deadline = time.monotonic() + 3 * LIMIT_S
         while True:
             try:
                 log.append(0, ["after"])

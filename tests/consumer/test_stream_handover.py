@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
-from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.sandbox import Sandbox
@@ -156,7 +157,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
     eventually(lambda: got or reader.stream._in_use.locked())
     assert not got
     reader.gate.open(4000.0)
-    user.join(PATIENCE_S)
+    user.join(LIMIT_S)
     assert got == [10]
     read_on(reader, 0, 3000, 11)
 
@@ -265,12 +266,12 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
         eventually(lambda goal=goal: sum(map(len, seen.values())) >= goal)
         answered = threading.Event()
         reader.stream.ask_release([reader.tp(number)], answered.set)
-        assert answered.wait(PATIENCE_S)
+        assert answered.wait(LIMIT_S)
         offset = reader.finished(number)
         reader.withdraw(number)
         reader.grant(number, offset)
         rounds += 1
-    user.join(PATIENCE_S)
+    user.join(LIMIT_S)
     assert seen == {number: list(range(3000)) for number in range(3)}
     assert rounds > 10
 
@@ -312,7 +313,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
         finished[0] = count  # about to ask for the next one: all before it are finished
         assert next(reader.stream).offset == count
     over.set()
-    watcher.join(PATIENCE_S)
+    watcher.join(LIMIT_S)
     assert failures == []
 
 
@@ -386,6 +387,6 @@ def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader)
     user.start()
     eventually(lambda: reader.delivered(0) == 3000)
     reader.stream.close()
-    user.join(PATIENCE_S)
+    user.join(LIMIT_S)
     assert not user.is_alive()
     assert reader.stream._fetcher._client is None

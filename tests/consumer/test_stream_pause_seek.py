@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import PATIENCE_S, KafkaLog, Log, MemoryLog, Reader, eventually
+from support.streams import KafkaLog, Log, MemoryLog, Reader
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.kafka.fetcher import Reset
@@ -70,7 +71,7 @@ def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -
     eventually(reader.stream._in_use.locked)
     assert not got
     reader.stream.resume([reader.tp(0)])
-    user.join(PATIENCE_S)
+    user.join(LIMIT_S)
     assert got == [0]
 
 
@@ -238,7 +239,7 @@ def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
                 eventually(lambda n=number, c=so_far: len(runs[n]) > c)
     finally:
         over.set()
-        user.join(PATIENCE_S)
+        user.join(LIMIT_S)
     for number in range(2):
         starts = {runs[number][0]} | {
             after

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import SETTINGS, eventually, register_broker
+from support.members import SETTINGS, register_broker
 from support.proxies import Proxy, Wire
-from support.streams import PATIENCE_S, KafkaLog, Reader, settings_for
+from support.streams import KafkaLog, Reader, settings_for
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
@@ -95,7 +96,7 @@ def test_a_silent_broker_does_not_delay_the_partitions_of_another(
         for _ in range(15):
             start = time.monotonic()
             log.append(flowing.partition, ["more"])
-            assert reader.stream.poll(timeout_s=PATIENCE_S)
+            assert reader.stream.poll(timeout_s=LIMIT_S)
             late.append(time.monotonic() - start)
         assert statistics.median(late) < 0.5, late
         reader.stream.close()

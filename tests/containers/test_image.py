@@ -16,7 +16,7 @@ from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 JAVA = "/opt/jre/bin/java"
-DELIVERY_LIMIT_S = 30.0
+DELIVERY_LIMIT_S = 60.0
 
 
 def free_port() -> int:
@@ -110,7 +110,7 @@ def test_the_image_runs_as_nobody(image: str) -> None:
 def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
     """The ZooKeeper that the contract runs against is a real server of the pinned release."""
     client = KazooClient(container_zookeeper)
-    client.start()
+    client.start(60)
     try:
         assert client.server_version()[:2] == (3, 8)
     finally:

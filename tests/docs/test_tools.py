@@ -24,7 +24,7 @@ def test_the_reading_calls(
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
     client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
+    client.start(60)
     client.create(paths.offset(group, TopicPartition(topic, 1)), b"0", makepath=True)
     client.stop()
     client.close()

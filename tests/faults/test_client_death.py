@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from support.members import LIMIT_S, SETTINGS, One, eventually
+from support.members import SETTINGS, One
 from support.proxies import Proxy
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
@@ -168,7 +169,7 @@ def _survives(one: One, admin: KazooClient, spoil: Callable[[], object]) -> None
 @pytest.fixture
 def admin(guarded: Guarded) -> Iterator[KazooClient]:
     client = KazooClient(guarded.zookeeper.connect)
-    client.start()
+    client.start(60)
     yield client
     client.stop()
     client.close()

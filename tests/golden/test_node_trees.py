@@ -55,7 +55,7 @@ class Scene:
         self.sandbox, self._stack = sandbox, stack
         self.group, self.topic = unique("group"), unique("topic")
         self._client = KazooClient(sandbox.zookeeper_connect)
-        self._client.start()
+        self._client.start(60)
         stack.callback(self._client.close)
         stack.callback(self._client.stop)
 

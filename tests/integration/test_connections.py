@@ -107,7 +107,7 @@ def test_a_lost_reply_to_a_claim(crew: Crew, trap: Trap) -> None:
     assert crew.observer.snapshot().owners == owners
     assert not member.metrics().keys() & set(TROUBLE)
     crew.flowing(member)
-    assert {one.token for one in member.delivered} <= {info.epoch for info in owners.values()}
+    assert {one.token for one in member.delivered} <= {info.czxid for info in owners.values()}
     assert crew.finish().duplicates() == 0
 
 

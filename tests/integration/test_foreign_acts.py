@@ -44,7 +44,7 @@ def test_an_owner_node_is_deleted(
     """The owner notices, claims the partition again, and delivers under a new token only."""
     member, _ = pair
     tp = _first(member)
-    before = crew.observer.snapshot().owners[tp].epoch
+    before = crew.observer.snapshot().owners[tp].czxid
     admin.delete(paths.owner(crew.group, tp))
     wait_for(lambda: max(d.token for d in member.delivered if d.partition == tp) > before, "token")
     crew.settle(*pair)

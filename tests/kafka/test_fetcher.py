@@ -6,15 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import (
-    PATIENCE_S,
-    KafkaLog,
-    Log,
-    MemoryLog,
-    SharedLog,
-    eventually,
-    settings_for,
-)
+from support.streams import KafkaLog, Log, MemoryLog, SharedLog, settings_for
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
@@ -36,7 +29,7 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
     shared = SharedLog(topic, sandbox)
     yield shared
     shared.pool.close()
-    assert not shared.pool.join(PATIENCE_S)
+    assert not shared.pool.join(LIMIT_S)
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def fetcher(log: Log) -> Iterator[Fetcher]:
 def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000) -> list[int]:
     """Return the next `count` offsets of a partition; drop those of others."""
     found: list[int] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{found} of {count}"
         messages = fetcher.consume(wanted, 0.05)
@@ -76,7 +69,7 @@ def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
 
 
 def _one(fetcher: Fetcher) -> list[object]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LIMIT_S
     while not (messages := fetcher.consume(1, 0.05)):
         assert time.monotonic() < deadline
     return messages  # type: ignore[return-value]
@@ -87,9 +80,9 @@ def test_nothing_of_an_unassigned_partition_comes(log: Log, fetcher: Fetcher) ->
     for partition in (0, 1):
         log.append(partition, map(str, range(2000)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
-    seen = [one for one in fetcher.consume(10, PATIENCE_S) if one.partition() == 1]
+    seen = [one for one in fetcher.consume(10, LIMIT_S) if one.partition() == 1]
     fetcher.unassign([log.tp(0)])
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LIMIT_S
     while len(seen) < 2000:
         assert time.monotonic() < deadline
         messages = fetcher.consume(100, 0.05)
@@ -124,8 +117,8 @@ def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
     fetcher.consume(10, 0.1)
     log.append(0, ["a"])
     start = time.monotonic()
-    assert len(fetcher.consume(1000, PATIENCE_S)) == 1
-    assert time.monotonic() - start < PATIENCE_S / 2
+    assert len(fetcher.consume(1000, LIMIT_S)) == 1
+    assert time.monotonic() - start < LIMIT_S / 2
 
 
 @pytest.mark.parametrize("offset", [50, 7])
@@ -156,7 +149,7 @@ def test_resolves_both_ends_of_many_partitions(log: Log, fetcher: Fetcher) -> No
     log.append(1, ["a"])
     tps = [log.tp(number) for number in range(3)]
     for reset, ends in ((Reset.SMALLEST, [20, 0, 0]), (Reset.LARGEST, [30, 1, 0])):
-        answer = fetcher.resolve(tps, reset).result(PATIENCE_S)
+        answer = fetcher.resolve(tps, reset).result(LIMIT_S)
         assert answer == dict(zip(tps, ends, strict=True))
 
 
@@ -212,7 +205,7 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
         assert fetcher.consume(10, 0.05) == []
     assert 1 <= len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FaultKind.PASSING}
-    answers = fetcher.resolve(nowhere, Reset.LARGEST).result(PATIENCE_S)
+    answers = fetcher.resolve(nowhere, Reset.LARGEST).result(LIMIT_S)
     assert answers
     assert all(isinstance(answer, str) and answer for answer in answers.values())
     fetcher.close()
@@ -226,7 +219,7 @@ def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[
     fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
     fetcher.assign({there: 0, later: 0})
     assert [(one.kind, one.tp) for one in fetcher.faults] == [(FaultKind.PASSING, later)]
-    assert isinstance(fetcher.resolve([later], Reset.LARGEST).result(PATIENCE_S)[later], str)
+    assert isinstance(fetcher.resolve([later], Reset.LARGEST).result(LIMIT_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)
     assert offsets(fetcher, 1, 1) == [0]
@@ -242,7 +235,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) 
     absent = TopicPartition(unique("absent"), 0)
     tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
     fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
-    ends = fetcher.resolve([*tps, absent], Reset.LARGEST).result(PATIENCE_S)
+    ends = fetcher.resolve([*tps, absent], Reset.LARGEST).result(LIMIT_S)
     assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
     assert isinstance(ends[absent], str)
     start = time.monotonic()
@@ -256,6 +249,6 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) 
             assert offset is not None
             assert isinstance(value, bytes)
             seen.add((topic, number, offset, value))
-        assert time.monotonic() - start < PATIENCE_S
+        assert time.monotonic() - start < LIMIT_S
     assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
     fetcher.close()

@@ -26,7 +26,7 @@ from zkconsumer.protocol.payloads import Broker, decode_broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings, session
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 

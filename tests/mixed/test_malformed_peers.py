@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.jvm import JvmMember
-from support.members import Group, eventually
+from support.members import Group
+from support.wait import eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

@@ -49,7 +49,7 @@ def clients() -> Iterator[Callable[..., KazooClient]]:
 
         def start(connect: str, user: str = "") -> KazooClient:
             client = KazooClient(connect, auth_data=[("digest", user)] if user else None)
-            client.start()
+            client.start(60)
             stack.callback(client.close)
             stack.callback(client.stop)
             return client

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 from support.machine import ME, Member, view
-from support.members import Group, eventually
+from support.members import Group
+from support.wait import eventually
 
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of

@@ -18,7 +18,7 @@ from zkconsumer.sandbox import ZooKeeperEnsemble
 from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 # Seconds: longer than any answer takes here, and shorter than the 3 s after which a follower gives
 # its leader up and drops its clients.
 SILENCE_S = 1.0

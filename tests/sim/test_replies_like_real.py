@@ -19,7 +19,7 @@ from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.session import ZooKeeperSession
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 MEMBERS = 2
 
 paths = st.sampled_from(["/a", "/b", "/a/x", "/b/x", "/a/x/z"])

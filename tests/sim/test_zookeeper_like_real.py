@@ -99,7 +99,7 @@ class Real:
     def __init__(self, address: str, stack: ExitStack) -> None:
         self._address, self._stack = address, stack
         self._admin = KazooClient(address)
-        self._admin.start()
+        self._admin.start(60)
         stack.callback(self._admin.stop)
         self._proxies = [stack.enter_context(Proxy(address)) for _ in range(SLOTS)]
 

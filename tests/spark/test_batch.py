@@ -150,7 +150,7 @@ def test_where_it_begins_and_ends(
 def test_where_a_group_stands(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
     """`zookeeper` is the group's stored offset; the group is neither joined nor written."""
     zk = KazooClient(sandbox.zookeeper_connect)
-    zk.start()
+    zk.start(60)
     try:
         node = paths.offset(own, TopicPartition(own, 0))
         zk.create(node, b"95", makepath=True)

@@ -38,7 +38,7 @@ from zkconsumer.spark.options import SourceOptions
 Unique = Callable[[str], str]
 Sink = Callable[[DataFrame, int], None]
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 ALL = ReadAllAvailable()
 EARLIEST = {"startingOffsets": "earliest"}
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.kafka_offsets import foreign
-from support.members import SETTINGS, Group, eventually
+from support.members import SETTINGS, Group
+from support.wait import eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import MissingShareError, SparkSourceError

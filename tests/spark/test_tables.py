@@ -64,7 +64,7 @@ class Cluster(Scene):
 def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
     """Dozens of groups, of which some hold what no member would have written."""
     session = KazooClient(sandbox.zookeeper_connect)
-    session.start()
+    session.start(60)
     try:
         yield _planted(Cluster(sandbox, session, "tables"), sandbox)
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from support.wait import LIMIT_S, eventually
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
@@ -19,20 +20,13 @@ from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.process import until
 
-LIMIT_S = 60.0
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "zookeeper_session_timeout_s": 6.0,
     "rebalance_backoff_s": 0.2,
     "consumer_timeout_s": 0.1,
 }
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Waits until it holds; fails when it does not within a generous time."""
-    assert until(lambda: bool(condition()), limit_s=LIMIT_S)
 
 
 class Reader(threading.Thread):
@@ -111,7 +105,7 @@ class Group:
         self.sandbox, self.name, self.topic = sandbox, name, topic
         self._stack = stack
         self.admin = KazooClient(sandbox.zookeeper_connect)
-        self.admin.start()
+        self.admin.start(60)
         stack.callback(self.admin.close)
         stack.callback(self.admin.stop)
 

@@ -32,12 +32,12 @@ BROKER = b'{"version":4,"host":"127.0.0.1","port":1,"endpoints":["PLAINTEXT://12
 def scenes(server: ZooKeeperServer, chroot: str) -> Iterator[Scene]:
     """A scene below that chroot, which ends with its session."""
     above = KazooClient(server.connect)
-    above.start()
+    above.start(60)
     above.create(f"/{chroot}", b"")
     above.stop()
     above.close()
     session = KazooClient(f"{server.connect}/{chroot}")
-    session.start()
+    session.start(60)
     try:
         yield Scene(f"{server.connect}/{chroot}", session)
     finally:

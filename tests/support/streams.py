@@ -17,6 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from confluent_kafka import TopicPartition as RawTopicPartition
 from confluent_kafka.admin import AdminClient
 
+from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
@@ -28,17 +29,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher
-
-# Seconds within which what must happen has happened, also on a busy machine.
-PATIENCE_S = 60.0
-
-
-def eventually(what: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
-    """Wait until `what()` is true; fail when it is not in time."""
-    deadline = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < deadline, f"not within {limit_s} s"
-        time.sleep(0.002)
 
 
 class Log(Protocol):
@@ -148,7 +138,7 @@ class KafkaLog(Log):
         admin = AdminClient({"bootstrap.servers": self.sandbox.bootstrap})
         at = RawTopicPartition(self.topic, partition, first)
         for done in admin.delete_records([at]).values():
-            done.result(PATIENCE_S)
+            done.result(LIMIT_S)
 
     def fetcher(self, *others: KafkaLog) -> Fetcher:
         return KafkaFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
@@ -193,7 +183,7 @@ class Reader:
         log: Log,
         *others: Log,
         reset: Reset = Reset.SMALLEST,
-        timeout_s: float | None = PATIENCE_S,
+        timeout_s: float | None = LIMIT_S,
         codec: Codec[object, object] | None = None,
         connect: Callable[[], Fetcher | None] | None = None,
     ) -> None:

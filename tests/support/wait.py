@@ -26,3 +26,12 @@ def wait_for(
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {limit_s:g} s: {said}")
         time.sleep(look_s)
+
+
+def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait until `condition()` is true; look often at first, then every 0.05 s."""
+    deadline, pause_s = time.monotonic() + limit_s, 0.002
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s"
+        time.sleep(pause_s)
+        pause_s = min(LOOK_S, 1.2 * pause_s)

@@ -266,7 +266,7 @@ class Server:
         self._stack = stack
         self._directory = f"/contract-{next(_numbers)}"
         admin = KazooClient(address)
-        admin.start()
+        admin.start(60)
         admin.create(self._directory)
         stack.callback(_clean, admin, self._directory)
 

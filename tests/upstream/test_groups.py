@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.jvm_tools import World
-from support.members import SETTINGS, eventually
+from support.members import SETTINGS
+from support.wait import eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.protocol import paths

@@ -78,7 +78,7 @@ def test_the_pin_is_the_tested_release() -> None:
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     one = KazooClient(zookeeper.connect, timeout=10.0, handler=BulkHandler())
-    one.start()
+    one.start(60)
     yield one
     one.stop()
     one.close()
@@ -142,7 +142,7 @@ def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:
 
     for name in parameters:
         noting(name)
-    other.start()
+    other.start(60)
     other.stop()
     other.close()
     assert calls[:3] == ["zk_loop", "_connect", "_invoke"]
