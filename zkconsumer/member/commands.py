@@ -1,4 +1,4 @@
-"""What a member can want done; `machine.step` returns commands, the coordinator has them done."""
+"""The commands that `machine.step` returns and the coordinator runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, Thre
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to be done outside the core."""
+    """Something that the coordinator does for the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,14 @@ class Release(Command):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Command):
-    """Claim `partitions`; `known` says who holds some of them, `ask` of which to find it out."""
+    """Claim owner znodes.
+
+    Attributes:
+        partitions: partition -> the thread that claims it.
+        known: partition -> the holder, if an earlier claim has found it.
+        ask: the partitions whose holders to find out.
+        mode_all_or_nothing: keep no claim unless all succeed (`eager`).
+    """
 
     op: int
     partitions: Mapping[TopicPartition, ThreadId]
@@ -77,7 +84,7 @@ class ListOwners(Command):
 
 @dataclass(frozen=True, slots=True)
 class Nudge(Command):
-    """Delete our id znode and create it again at once, so that every member rebalances."""
+    """Delete the member's id znode and create it again, so that every member rebalances."""
 
     op: int
     wall_ms: int
@@ -92,24 +99,26 @@ class RearmTopic(Command):
 
 @dataclass(frozen=True, slots=True)
 class Diagnose(Command):
-    """Find out whether members go by other rules than ours, which would never agree with us."""
+    """Find out which members apply other rules, so that they will never agree with this member."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFetching(Command):
-    """Give partitions to their threads' streams, from the stored offset or by the reset policy."""
+    """Let streams fetch partitions, from an offset or, without one, by `auto.offset.reset`."""
 
     grants: Mapping[TopicPartition, tuple[Ownership, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class AskRelease(Command):
+    """Ask the streams to finish the messages in hand of these partitions."""
+
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(Command):
-    """Delivery of these stops now."""
+    """Stop the delivery of these partitions now."""
 
     partitions: frozenset[TopicPartition]
 
@@ -129,7 +138,7 @@ class Callback(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallListener(Command):
-    """Call the user's listener: with what goes, or with who gets what of the topics we know."""
+    """Call the user's listener with the revoked partitions, or with every member's partitions."""
 
     op: int
     callback: Callback
@@ -150,7 +159,7 @@ class ShutGate(Command):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit(Command):
-    """An explicit commit ended; `failures` is empty when every position was stored."""
+    """Answer an explicit commit; `failures` is empty if every position was stored."""
 
     request: int
     failures: Mapping[TopicPartition, str]
@@ -158,19 +167,19 @@ class AnswerCommit(Command):
 
 @dataclass(frozen=True, slots=True)
 class RecreateClient(Command):
-    """Replace the ZooKeeper client, which has died, by a new one that continues its session."""
+    """Replace the dead ZooKeeper client by a new one, which continues its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp(Command):
-    """Fail every stream and every waiting call: the ZooKeeper client cannot be brought back."""
+    """Fail every stream and every waiting call, because no ZooKeeper client can connect."""
 
     reason: str
     refused: bool
 
 
 class NoticeKind(Enum):
-    """The kinds of notice; the values are the names of the counters."""
+    """The kinds of notices; the values are the counters' names."""
 
     BLOCKED = "rebalance_blocked"
     UNBLOCKED = "rebalance_unblocked"
@@ -200,7 +209,7 @@ class NoticeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice(Command):
-    """Something the user should know: logged, counted under `kind`, shown in the status."""
+    """Tell the user something: it is logged, counted under `kind`, and shown in the status."""
 
     kind: NoticeKind
     where: str
@@ -210,4 +219,4 @@ class Notice(Command):
 
 @dataclass(frozen=True, slots=True)
 class CloseSession(Command):
-    """End the ZooKeeper session: every znode of ours vanishes at once."""
+    """End the ZooKeeper session, which deletes the id znode and all owner znodes of the member."""

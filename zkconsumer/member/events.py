@@ -1,7 +1,7 @@
-"""What can happen to a member: events, and the outcomes of operations that some of them carry.
+"""What can happen to a member: events, and the outcomes of its operations.
 
-Every event carries `now`, in seconds of the one clock that leases are measured with; nothing in the
-core asks for the time itself.
+Every event carries `now`, in seconds of the clock that measures leases. No code of this package
+reads a clock itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zkconsumer.protocol.model import (
 
 
 class Trigger(Enum):
-    """Why a rebalance is wanted; any of them makes the member read the whole group again."""
+    """Why the member rebalances; each trigger makes it read the whole group again."""
 
     MEMBERS = "children of ids changed"
     TOPIC = "data of a topic changed"
@@ -45,12 +45,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Outcome):
-    """The connection or the session broke; what was asked for may or may not have happened."""
+    """The connection or the session ended; ZooKeeper may have executed the operation or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied(Outcome):
-    """ZooKeeper refuses and waiting alone does not mend it (no right, too large, no chroot)."""
+    """ZooKeeper refuses, for a reason that only people can correct.
+
+    Such reasons are missing rights, a znode that is too large, and a deleted chroot.
+    """
 
     where: str
     reason: str
@@ -58,19 +61,19 @@ class Denied(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class MemberNodeGone(Outcome):
-    """Our id znode is absent, so nothing was written: this session must register first."""
+    """The member's id znode is missing, so nothing was written; the session must register first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered(Outcome):
-    """Our id znode exists and is ours."""
+    """The member's id znode exists and belongs to this session."""
 
     czxid: int
 
 
 @dataclass(frozen=True, slots=True)
 class IdTaken(Outcome):
-    """Our id znode exists and is another session's; its vanishing is watched."""
+    """The member's id znode belongs to another session; a watch reports its end."""
 
     session: int
 
@@ -82,7 +85,11 @@ class ViewRead(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Outcome):
-    """`held` are the owner znodes that are ours, with their epochs; `lost` names the others."""
+    """Owner znodes were read back.
+
+    `held` are those of this session, with their epochs; `lost` maps the others to their holders, or
+    to None for no holder.
+    """
 
     held: Mapping[TopicPartition, Ownership]
     lost: Mapping[TopicPartition, Blocker | None]
@@ -90,14 +97,18 @@ class Verified(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Released(Outcome):
-    """`denied` are those that could not be deleted, with the reason; the rest is no longer ours."""
+    """Owner znodes were deleted, except those in `denied`, which gives the reasons."""
 
     denied: Mapping[TopicPartition, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed(Outcome):
-    """`blocked` are watched: the next change among a topic's owner nodes brings `OwnersChanged`."""
+    """A claim ended.
+
+    `blocked` maps the partitions that other sessions hold to their holders. The next change of a
+    topic's owner znodes causes `OwnersChanged`. `denied` gives ZooKeeper's reasons.
+    """
 
     claimed: Mapping[TopicPartition, Ownership]
     blocked: Mapping[TopicPartition, Blocker]
@@ -106,7 +117,7 @@ class Claimed(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLoaded(Outcome):
-    """`offsets` of ZooKeeper, and what Kafka has where it keeps offsets, too."""
+    """The stored offsets: `offsets` in ZooKeeper, and `kafka` if Kafka stores offsets, too."""
 
     offsets: Mapping[TopicPartition, StoredOffset]
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
@@ -114,18 +125,22 @@ class OffsetsLoaded(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class StoreUnavailable(Outcome):
-    """Kafka did not tell the offsets it keeps; another try may succeed."""
+    """Kafka did not return the stored offsets; another attempt may succeed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Committed(Outcome):
-    """`versions` after our writes; `foreign` were written by somebody else meanwhile.
+    """A commit ended.
 
-    `marked` names those of `foreign` that an operator's tool wrote and marked. `kafka` are those
-    that Kafka has stored, `unavailable` those for which it may be asked again. `denied` are refused
-    for good, by either.
+    Attributes:
+        versions: the versions of the offset znodes that it wrote.
+        foreign: offsets that other clients wrote meanwhile; `marked` are those of an operator's
+            tool.
+        kafka: the partitions whose offsets Kafka has stored.
+        unavailable: the partitions for which Kafka may be asked again, with the reasons.
+        denied: the partitions that ZooKeeper or Kafka refuses for good, with the reasons.
     """
 
     versions: Mapping[TopicPartition, int]
@@ -143,7 +158,7 @@ class OwnersListed(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class ListenerReturned(Outcome):
-    """The user's listener has ended; `error` is what it raised, empty when it did not."""
+    """The user's listener has returned; `error` is what it raised, or empty."""
 
     callback: Callback
     error: str = ""
@@ -151,7 +166,7 @@ class ListenerReturned(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Synced(Outcome):
-    """The leader answered for our session; `sent_at` is when it was asked."""
+    """ZooKeeper's leader confirmed the session; `sent_at` is when the member asked."""
 
     sent_at: float
 
@@ -166,7 +181,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected(Event):
-    """A connection stands, with an old session or a new one: read everything again, arm again."""
+    """There is a connection, with the old session or a new one; all watches must be armed again."""
 
     session: Session
     wall_ms: int
@@ -174,14 +189,14 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended(Event):
-    """The connection is gone; the session may or may not outlive it."""
+    """The connection is lost; the session may survive or expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDied(Event):
-    """The ZooKeeper client has ended for good: no `Connected` follows unless it is recreated.
+    """The ZooKeeper client has ended for good: no `Connected` follows until it is recreated.
 
-    `refused` says that the server refused the credential, or may have; `reason` is for people.
+    `refused` says that the server refused the credential, or may have done so.
     """
 
     reason: str
@@ -190,7 +205,7 @@ class ClientDied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
-    """Time has passed; sent when `machine.next_deadline` is reached."""
+    """The time of `machine.next_deadline` has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +219,7 @@ class Finished(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered(Event):
     trigger: Trigger
-    subject: str = ""  # the topic, or the partition, for the log
+    subject: str = ""  # the topic or the partition, for the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,28 +229,28 @@ class TopicDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerNodeChanged(Event):
-    """The znode `owners/<topic>/<partition>`, watched because it is ours, vanished or changed."""
+    """The znode `owners/<topic>/<partition>`, which this member owns, was deleted or replaced."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnersChanged(Event):
-    """The children of `owners/<topic>` changed while we wait for one of them."""
+    """The children of `owners/<topic>` changed while the member waits for one of them."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseReady(Event):
-    """No message of these partitions is in the user's hands, and none will be given out."""
+    """The user has finished all messages of these partitions, and gets no more."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionsCollected(Event):
-    """For a commit; `retries` of the user's own, None for `offsets.commit.max.retries`."""
+    """Positions to commit; `retries` is the caller's, or None for `offsets.commit.max.retries`."""
 
     purpose: Purpose
     positions: Positions
@@ -246,14 +261,14 @@ class PositionsCollected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTimedOut(Event):
-    """Nothing waits any more for the answer to explicit commit number `request`."""
+    """The caller of explicit commit number `request` no longer waits for its answer."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionReset(Event):
-    """`auto.offset.reset` or the user moved a partition; the next commit may go back to there."""
+    """`auto.offset.reset` or the user moved a partition; the next commit may lower its offset."""
 
     partition: TopicPartition
     offset: int
@@ -261,17 +276,17 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed(Event):
-    """`quarrels`: member -> by which other rules it goes, as its owner znodes show."""
+    """Members whose owner znodes show other rules: `quarrels` maps each to its rules."""
 
     quarrels: Mapping[ConsumerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequested(Event):
-    """The user leaves; `purpose` says which positions are stored a last time.
+    """The user closes the member; `purpose` says which positions are committed last.
 
-    LEAVE after a clean end; RELEASE after an error of the user's, whose message in hand then counts
-    as not finished.
+    LEAVE follows a clean end. RELEASE follows an error in the user's code: the message in hand
+    counts as unfinished.
     """
 
     purpose: Purpose = Purpose.LEAVE

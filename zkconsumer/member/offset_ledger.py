@@ -1,23 +1,25 @@
-"""What is stored of our partitions' offsets, and what a commit may write over.
+"""The stored offsets of this member's partitions, and what a commit may overwrite.
 
-A commit is a compare-and-set on the offset znodes' own versions: nobody can move an offset unseen,
-neither a zombie of ours nor a tool. A version that is not the expected one is resolved by reading
-back, in `absorb`:
+A commit is a compare-and-set on the versions of the offset znodes. So the member notices every
+write by another client, be it another process that has lost the partition or an operator's tool. If
+a version is not the expected one, the member reads the offset back and resolves it
+(`apply_commit_result`):
 
-- the value is the one we wrote ourselves in a commit whose reply was lost: adopted;
-- an operator's tool wrote and marked it: honoured, the partition is read on from there;
-- it is lower than ours: a zombie's late commit or an unmarked hand edit, which look the same; the
-  live owner writes over it, as the JVM would;
-- it is higher: left standing until our own position has passed it.
+- The value is one that this member wrote in a commit whose reply was lost: it is adopted.
+- An operator's tool wrote and marked it: it is adopted, and the partition continues from there.
+- It is lower than this member's: it is a late commit of a former owner, or an edit without a mark,
+  which look the same. This member overwrites it, as the JVM would.
+- It is higher: it stays until this member's position is higher.
 
-So a commit only ever raises what is stored, but for what `auto.offset.reset`, operators and
-offsets that the user names do. That holds for our own commits among themselves, too: an explicit
-commit covers the message in hand, and the next automatic one, of finished messages, does not.
+So a commit only raises the stored offset, except after `auto.offset.reset`, after an operator's
+edit, and for offsets that the user names. This also holds among the member's own commits: an
+explicit commit covers the message in hand, and the next automatic commit, which covers only
+finished messages, must not lower it.
 
-Kafka's storage has no versions and no compare-and-set: whoever commits last has committed. There
-only our own commits among themselves are kept from going back. Everything is sent each time, also
-what has not changed, so that brokers do not forget it (KAFKA-1510); and nothing where no position
-is known, for which the JVM sends -1: to every reader both mean that there is none.
+Kafka's storage has no versions, so the last commit wins. There the ledger keeps only this member's
+own commits from going back. Each commit sends all offsets, also unchanged ones, so that brokers do
+not expire them (KAFKA-1510). A partition without a position is left out. The JVM sends -1 for it,
+which every reader treats as no offset.
 """
 
 from __future__ import annotations
@@ -39,11 +41,16 @@ _NO_METADATA: Mapping[TopicPartition, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """One owned partition's offset as we know it.
+    """The stored offset of one owned partition, as far as this member knows it.
 
-    `value` stands until our position is higher; None: whatever is written next is right. `doubt` is
-    a value of ours whose write got no reply. With an `error` nothing is written until it is mended.
-    `kafka` is what Kafka has from us or had when we asked; None as for `value`.
+    Attributes:
+        epoch: the fencing token of the ownership under which the offset was read.
+        value: the offset in ZooKeeper, which only a higher position replaces; None: any position
+            replaces it.
+        version: the offset znode's version; None: the znode does not exist.
+        doubt: an offset that this member wrote without getting a reply.
+        error: why the znode cannot be read; nothing is written before it is corrected.
+        kafka: the offset in Kafka that this member last stored or read; None as for `value`.
     """
 
     epoch: int
@@ -59,9 +66,13 @@ Ledger = Mapping[TopicPartition, Tracked]
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """One commit: `writes` (offset and the version it replaces, None: no node yet) and `checks`.
+    """What one commit sends.
 
-    Both are for ZooKeeper; `kafka` is what Kafka is to store.
+    Attributes:
+        writes: partition -> the offset to write to ZooKeeper, and the version that it replaces;
+            None: the znode does not exist yet.
+        checks: partition -> the version that an unchanged offset's znode must have.
+        kafka: partition -> the offset to store in Kafka.
     """
 
     writes: Mapping[TopicPartition, tuple[int, int | None]]
@@ -71,7 +82,14 @@ class CommitPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What reading back has shown: our offset and theirs; `edited` are to be read on from."""
+    """What reading back has shown about offsets that other clients wrote.
+
+    Attributes:
+        overwritten: lower offsets: partition -> this member's offset, and the one found.
+        left: higher offsets: partition -> this member's offset, and the one found.
+        edited: marked by an operator's tool: partition -> the offset to continue from.
+        malformed: partition -> why the znode cannot be read.
+    """
 
     overwritten: Mapping[TopicPartition, tuple[int, int | None]] = field(default_factory=dict)
     left: Mapping[TopicPartition, tuple[int, int | None]] = field(default_factory=dict)
@@ -89,11 +107,12 @@ def track(stored: StoredOffset, epoch: int, kafka: OffsetAndMetadata | None = No
 def starting_offset(
     storage: Storage, stored: StoredOffset, kafka: OffsetAndMetadata | None, epoch: int
 ) -> tuple[Tracked, int | None]:
-    """What is known of a partition that was just claimed, and the offset to read on from.
+    """Return the entry of a partition that was just claimed, and the offset to start at.
 
-    In both stores: the larger one, since one of them may have missed commits (JVM: fetchOffsets).
-    Where Kafka alone is written and has none, ZooKeeper's counts: the group has just moved. The JVM
-    then goes by `auto.offset.reset`, unless dual commit is on.
+    The start is None if neither storage has an offset. If both have one, the start is the higher
+    one, since a storage may have missed commits (JVM: `fetchOffsets`). If only Kafka is written and
+    has no offset, the group has just moved there, and ZooKeeper's offset counts. The JVM then
+    applies `auto.offset.reset`, unless dual commit is on.
     """
     if storage is Storage.KAFKA and kafka is not None:
         return Tracked(epoch, None, None, kafka=kafka), kafka.offset
@@ -107,7 +126,10 @@ def plan(
     storage: Storage = Storage.ZOOKEEPER,
     metadata: Mapping[TopicPartition, str] = _NO_METADATA,
 ) -> CommitPlan:
-    """Write what is passed, check what is not; positions of another epoch count for nothing."""
+    """Return what to send for these positions: write those that are higher, check the others.
+
+    Positions of another epoch are ignored.
+    """
     writes: dict[TopicPartition, tuple[int, int | None]] = {}
     checks: dict[TopicPartition, int] = {}
     kafka: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -130,7 +152,10 @@ def plan(
 def _for_kafka(
     known: OffsetAndMetadata | None, offset: int, metadata: str | None
 ) -> OffsetAndMetadata:
-    """Never back; and what stays as it is keeps its metadata, which the JVM wipes."""
+    """Return what Kafka should store: never a lower offset than before.
+
+    An unchanged offset keeps its metadata. The JVM erases it.
+    """
     same = known is not None and offset == known.offset and metadata is None
     if known is not None and (same or offset < known.offset):
         return known
@@ -138,7 +163,7 @@ def _for_kafka(
 
 
 def doubt(ledger: Ledger, plan: CommitPlan) -> Ledger:
-    """Remember what a commit may have written whose reply was lost."""
+    """Record the offsets that a commit without a reply may have written."""
     entries = dict(ledger)
     for tp, (offset, _) in plan.writes.items():
         if tp in entries:
@@ -147,14 +172,14 @@ def doubt(ledger: Ledger, plan: CommitPlan) -> Ledger:
 
 
 def reset(ledger: Ledger, partition: TopicPartition) -> Ledger:
-    """`auto.offset.reset` moved this partition: the next commit may go back."""
+    """Let the next commit lower this offset, because `auto.offset.reset` moved the partition."""
     if partition not in ledger:
         return ledger
     return {**ledger, partition: replace(ledger[partition], value=None, kafka=None)}
 
 
 def allow(ledger: Ledger, positions: Positions) -> Ledger:
-    """The user names these offsets: lower ones than were committed before are meant so."""
+    """Let the next commit lower the offsets that the user names explicitly."""
     for tp, (_, offset) in positions.items():
         known = ledger.get(tp)
         kafka = known.kafka.offset if known is not None and known.kafka is not None else 0
@@ -172,9 +197,13 @@ def apply_commit_result(
     marked: frozenset[TopicPartition],
     kafka: frozenset[TopicPartition] = frozenset(),
 ) -> tuple[Ledger, ReadBack]:
-    """Take in how a commit ended: our `versions` where it wrote, `foreign` values where not.
+    """Return the ledger after a commit, and what other clients wrote meanwhile.
 
-    `kafka` are those that Kafka has stored.
+    Args:
+        versions: the versions of the offset znodes that the commit wrote.
+        foreign: the offsets that other clients wrote, so that the commit was refused.
+        marked: those of `foreign` that an operator's tool has marked.
+        kafka: the partitions whose offsets Kafka has stored.
     """
     entries = dict(ledger)
     overwritten: dict[TopicPartition, tuple[int, int | None]] = {}
@@ -187,31 +216,31 @@ def apply_commit_result(
             entries[tp] = Tracked(entries[tp].epoch, value, version, kafka=entries[tp].kafka)
     for tp in kafka.intersection(entries, plan.kafka):
         entries[tp] = replace(entries[tp], kafka=plan.kafka[tp])
-    for tp, theirs in foreign.items():
+    for tp, found in foreign.items():
         known = entries.get(tp)
         if known is None:
             continue
-        entries[tp] = track(theirs, known.epoch, None if tp in marked else known.kafka)
-        ours = plan.writes[tp][0] if tp in plan.writes else known.value or 0
-        if theirs.error:
-            malformed[tp] = theirs.error
+        entries[tp] = track(found, known.epoch, None if tp in marked else known.kafka)
+        own = plan.writes[tp][0] if tp in plan.writes else known.value or 0
+        if found.error:
+            malformed[tp] = found.error
         elif tp in marked:
-            edited[tp] = theirs.value
-        elif _is_ours(known, theirs) or theirs.value == ours:
+            edited[tp] = found.value
+        elif _is_own(known, found) or found.value == own:
             continue
-        elif theirs.value is not None and theirs.value > ours:
-            left[tp] = (ours, theirs.value)
+        elif found.value is not None and found.value > own:
+            left[tp] = (own, found.value)
         else:
-            overwritten[tp] = (ours, theirs.value)
+            overwritten[tp] = (own, found.value)
     return entries, ReadBack(overwritten, left, edited, malformed)
 
 
-def _is_ours(known: Tracked, theirs: StoredOffset) -> bool:
-    """A write of ours whose reply was lost: our value, one version on."""
+def _is_own(known: Tracked, found: StoredOffset) -> bool:
+    """Tell whether this member wrote it without getting a reply: its value, one version later."""
     expected = 0 if known.version is None else known.version + 1
-    return known.doubt is not None and theirs.value == known.doubt and theirs.version == expected
+    return known.doubt is not None and found.value == known.doubt and found.version == expected
 
 
 def without(positions: Positions, partitions: Mapping[TopicPartition, object]) -> Positions:
-    """Positions less those of `partitions`."""
+    """Return the positions without those of `partitions`."""
     return {tp: Position(*at) for tp, at in positions.items() if tp not in partitions}
