@@ -18,8 +18,6 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # The pure rooms decide; their callers bring input, output, time and chance.
 IMPURE = {"kazoo", "confluent_kafka", "threading", "time", "random", "socket", "logging", "os"}
 IMPURE |= {"subprocess", "asyncio", "concurrent", "multiprocessing", "pathlib", "secrets", "uuid"}
-# A broker registration that cannot be decoded is logged where it is read.
-ALLOWED = {("zkconsumer/member/read_group.py", "logging")}
 MAX_FUNCTION, MAX_COMMAND = 60, 80  # lines
 ZNODE = re.compile(r"/(consumers|brokers)(?![A-Za-z])")
 
@@ -81,7 +79,7 @@ def test_the_pure_rooms_are_pure() -> None:
         for room in ("protocol", "member")
         for path in sorted((PACKAGE / room).rglob("*.py"))
         for name in _imports(path)
-        if name.partition(".")[0] in IMPURE and (_relative(path), name) not in ALLOWED
+        if name.partition(".")[0] in IMPURE
     ]
     assert not found, _report(found)
 

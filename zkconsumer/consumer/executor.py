@@ -9,11 +9,13 @@ simulated session.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from zkconsumer.consumer.topic_matcher import match_topics
+from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.member import commands, events, operations, read_group
 from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.member.operations import MemberIdentity
@@ -32,6 +34,8 @@ from zkconsumer.protocol.requests import (
     Reply,
     SyncLeader,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ def operation(command: commands.Command, me: MemberIdentity, now: float) -> tupl
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
         case commands.ReadView(op):
-            return op, read_group.read_view(me)
+            return op, read_group.read_view(me, log_broker)
         case commands.Verify(op, partitions):
             return op, operations.verify(me, partitions)
         case commands.Release(op, partitions):
@@ -234,6 +238,11 @@ def operation(command: commands.Command, me: MemberIdentity, now: float) -> tupl
         case commands.RearmTopic() | commands.Diagnose():
             return 0, _aside(command, me)
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
+
+
+def log_broker(error: MalformedZnodeError) -> None:
+    """Log a broker registration that cannot be read."""
+    logger.warning("%s", error)
 
 
 def _sync(me: MemberIdentity, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:

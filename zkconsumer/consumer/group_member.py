@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.coordinator import Coordinator
+from zkconsumer.consumer.executor import log_broker
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream import Stream
@@ -237,7 +238,8 @@ def _run(
 
 def _list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, ...]]:
     (listing,) = yield [rq.Children(paths.BROKER_IDS)]
-    return (yield from read_brokers(listing.value if listing.code is Code.OK else ()))
+    ids = listing.value if listing.code is Code.OK else ()
+    return (yield from read_brokers(ids, log_broker))
 
 
 # ---- settings and streams ------------------------------------------------------------------------

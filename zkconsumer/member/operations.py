@@ -1,16 +1,13 @@
-"""The operations of a member on ZooKeeper: generators that yield batches and are sent the replies.
+"""A member's operations on ZooKeeper, as generators: each yields batches and receives the replies.
 
-An operation never sees a broken connection: whoever drives it ends it then, and the member reads
-back after the reconnect what may or may not have happened. What it does see it resolves itself:
-a claim that meets a znode compares `ephemeralOwner` with the session, never the data alone.
+An operation never sees a broken connection. Its driver (the executor) ends it in that case, and the
+member reads back after the reconnect what ZooKeeper has executed. An operation resolves all other
+replies itself: for instance, a claim that finds an owner znode compares the znode's
+`ephemeralOwner` with the session, never its data alone.
 
-Claiming owner znodes: what is free at once, what is held as soon as it vanishes.
-
-Stored offsets: reading them, compare-and-set transactions, and reading back what refused.
-
-With `offsets.storage=kafka` Kafka is asked in between. ZooKeeper's part of a commit comes first, be
-it only the check of our id znode: what it refuses a member that has lost its session, Kafka, which
-cannot tell such a member from a live one, is not asked to store.
+With `offsets.storage=kafka`, a commit yields requests to Kafka, too. ZooKeeper's part comes first,
+even if it only checks the member's id znode: Kafka cannot tell a member that has lost its session
+from a live one, so it is asked only after ZooKeeper has accepted.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ from zkconsumer.protocol.requests import (
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Whose operations these are, in which session."""
+    """The member whose operations these are, and its session."""
 
     group: str
     consumer: str
@@ -100,14 +97,18 @@ class MemberIdentity:
 
     @property
     def check(self) -> rq.Check:
-        """First in every transaction: absent until this session has registered, so that what was
-        queued before an expiry does nothing in the session after it."""
+        """The first request of every transaction: the member's id znode must exist.
+
+        After an expiry it is missing until the new session has registered. So a transaction that
+        was queued before the expiry does nothing in the new session.
+        """
         return rq.Check(self.path)
 
 
 Replies = Sequence[Reply]
 Running = Generator[Batch, Replies, Outcome]
-"""An operation; what it returns is its outcome."""
+"""An operation; it returns its outcome."""
+
 REASONS = {
     Code.NO_AUTH: "ZooKeeper's access control list forbids it; ask for rights on the znodes",
     Code.TOO_LARGE: f"larger than the {rq.MAX_PAYLOAD_BYTES} bytes that a ZooKeeper server takes",
@@ -116,21 +117,22 @@ REASONS = {
 
 
 def reason(reply: Reply) -> str:
-    """Why ZooKeeper refused, in words."""
+    """Return why ZooKeeper refused, in words."""
     return REASONS.get(reply.code, f"ZooKeeper refused: {reply.value}")
 
 
 def register(member: MemberIdentity, wall_ms: int) -> Running:
-    """Create our id znode (JVM 0.9+: ZKCheckedEphemeral); parents as every member creates them.
+    """Create the member's id znode and its parents (JVM, 0.9 and later: `ZKCheckedEphemeral`).
 
-    If it is there and ours with somebody's bytes in it, ours are written back: all members read it.
+    If the znode belongs to this session but another client has changed its data, the registration
+    is written again, because all members read it.
     """
     ids = paths.ids(member.group)
     payload = _payload(member, wall_ms)
     create = rq.Create(member.path, payload, ephemeral=True)
     while True:
-        # The parents' replies are not looked at: where a locked parent answers "no rights" the
-        # node below it may well exist, and what matters is the last one.
+        # The parents' replies do not matter: a parent may refuse a create although the znodes below
+        # it exist.
         *_, made, seen = yield [
             rq.Create(paths.CONSUMERS),
             rq.Create(ids.rpartition("/")[0]),
@@ -141,7 +143,7 @@ def register(member: MemberIdentity, wall_ms: int) -> Running:
         if made.code not in (Code.OK, Code.NODE_EXISTS):
             return Denied(member.path, reason(made))
         if seen.code is Code.NO_NODE:
-            continue  # another session's node went between the two requests
+            continue  # another session's znode was deleted between the two requests
         if seen.code is not Code.OK:
             return Denied(member.path, reason(seen))
         data, stat = seen.value
@@ -155,7 +157,7 @@ def register(member: MemberIdentity, wall_ms: int) -> Running:
 
 
 def _subscribes(member: MemberIdentity, data: bytes | None) -> bool:
-    """Is this our registration, whenever it was written?"""
+    """Tell whether these are the member's pattern and subscription, whatever their time stamp."""
     try:
         found = decode_registration(data, where=member.path, profile=member.profile)
     except MalformedZnodeError:
@@ -169,7 +171,7 @@ def _payload(member: MemberIdentity, wall_ms: int) -> bytes:
 
 
 def list_owners(member: MemberIdentity, topics: Sequence[str]) -> Running:
-    """Which partitions of these topics have an owner znode, whoever's."""
+    """Return the partitions of these topics that have an owner znode."""
     replies = yield [rq.Children(paths.owners_of(member.group, topic)) for topic in topics]
     at = [
         paths.locate(f"{paths.owners_of(member.group, topic)}/{name}")
@@ -201,19 +203,19 @@ def nudge(member: MemberIdentity, wall_ms: int) -> Running:
 
 
 def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
-    """Watch for a deleted topic's return; True if it is back already."""
+    """Watch for a deleted topic's return; return whether it exists already."""
     (reply,) = yield [rq.Exists(paths.topic(topic), watch=True)]
     return reply.value is not None
 
 
 def verify(member: MemberIdentity, partitions: Mapping[TopicPartition, ThreadId]) -> Running:
-    """Which of these owner znodes are this session's, for this thread; those are watched."""
+    """Read and watch owner znodes: which belong to this session, for the given thread."""
     held, lost = yield from read_owners(member, partitions)
     return Verified(held, lost)
 
 
 def watched(path: str) -> rq.Get:
-    """A read that arms the watch on what it reads."""
+    """Return a read that arms a watch on the znode."""
     return rq.Get(path, watch=True)
 
 
@@ -224,7 +226,10 @@ def read_owners(
 ) -> Generator[
     Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
-    """Owner znodes that are ours for the given thread, and who or nobody has the others."""
+    """Return the owner znodes that this session holds for the given threads, and the others.
+
+    The others map to their holders, or to None if the znode does not exist.
+    """
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
     replies = yield [read(paths.owner(member.group, tp)) for tp in partitions]
@@ -232,7 +237,7 @@ def read_owners(
         if reply.code is Code.NO_NODE:
             other[tp] = None
         elif reply.code is not Code.OK:
-            other[tp] = Blocker(f"somebody unknown ({reason(reply)})", 0)
+            other[tp] = Blocker(f"an unknown client ({reason(reply)})", 0)
         else:
             data, stat = reply.value
             found = _thread_of(data)
@@ -247,11 +252,14 @@ def _thread_of(data: bytes | None) -> str:
     try:
         return payloads.decode_owner(data, where="")
     except MalformedZnodeError as error:
-        return f"nobody legible ({error.what})"
+        return f"an unreadable owner ({error.what})"
 
 
 def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Running:
-    """Delete owner znodes of ours; never one of another session (the JVM deletes whatever)."""
+    """Delete owner znodes of this session only.
+
+    JVM: deletes a znode of another session, too.
+    """
     asked = sorted(partitions)
     seen = yield [rq.Exists(paths.owner(member.group, tp)) for tp in asked]
     found = dict(zip(asked, seen, strict=True))
@@ -269,7 +277,7 @@ def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Run
             tp, reply = failed
             if tp is None:
                 return MemberNodeGone()
-            del chunk[tp]  # taken out; the others go on without it
+            del chunk[tp]  # the transaction is sent again without it
             if reply.code is not Code.NO_NODE:
                 denied[tp] = reason(reply)
     return Released(denied)
@@ -304,7 +312,11 @@ def _stored(reply: Reply, path: str) -> StoredOffset:
 def transact(
     member: MemberIdentity, writes: Mapping[TopicPartition, rq.Write]
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
-    """All of `writes` or none. None when done; else which one failed, None for our own check."""
+    """Execute all of `writes` or none.
+
+    Returns None after success; otherwise the partition whose write failed, or None for the check of
+    the id znode, and the reply.
+    """
     (reply,) = yield [rq.Multi((member.check, *writes.values()))]
     return None if reply.code is Code.OK else refused(writes, reply)
 
@@ -312,7 +324,7 @@ def transact(
 def refused(
     writes: Mapping[TopicPartition, rq.Write], reply: Reply
 ) -> tuple[TopicPartition | None, Reply]:
-    """Which of a refused transaction's writes failed; None for the check of our id node."""
+    """Return the partition whose write failed in a refused transaction; None for the check."""
     index = reply.value if isinstance(reply.value, int) else 0
     if index == 0 and reply.code is Code.NO_NODE:
         return None, reply
@@ -322,7 +334,7 @@ def refused(
 def chunks(
     writes: Mapping[TopicPartition, rq.Write],
 ) -> Iterator[dict[TopicPartition, rq.Write]]:
-    """Cut what is too large for one transaction; each piece is all-or-nothing for itself."""
+    """Split writes that are too large for one transaction; each piece is all or nothing."""
     piece: dict[TopicPartition, rq.Write] = {}
     size = 0
     for tp, write in writes.items():
@@ -336,7 +348,7 @@ def chunks(
 
 
 def create_parents(room: str, topics: Iterable[str]) -> Batch:
-    """Persistent parents of owner or offset znodes, as every member creates them."""
+    """Return the creates of the persistent parents of owner or offset znodes."""
     below = [f"{room}/{topic}" for topic in topics]
     return [rq.Create(room), *(rq.Create(path) for path in below)]
 
@@ -345,12 +357,12 @@ def create_parents(room: str, topics: Iterable[str]) -> Batch:
 
 
 class _MemberNodeGoneError(Exception):
-    """Ends a claim from any depth."""
+    """The member's id znode is gone, which ends a claim from any depth."""
 
 
 @dataclass
 class _Claim:
-    """One claim under way; `created` holds None for what must still be read back."""
+    """A running claim; `created` holds None for an owner znode that must be read back."""
 
     member: MemberIdentity
     threads: Mapping[TopicPartition, ThreadId]
@@ -370,13 +382,18 @@ def claim(
     ask: frozenset[TopicPartition],
     all_or_nothing: bool,
 ) -> Running:
-    """Create the owner znodes of `threads` (JVM: createEphemeralPathExpectConflict).
+    """Create the owner znodes of `threads` (JVM: `createEphemeralPathExpectConflict`).
 
-    What is free is created in transactions that are all or nothing each; what another session holds
-    is returned as blocked, and the next change of the owners is told by a watch. Of those in `ask`
-    it is found out who holds them. With `all_or_nothing` (eager) nothing stays created unless
-    everything is, but for what ZooKeeper then refuses to delete: that is claimed, and denied. The
-    claimed znodes are not watched yet: that is for `verify`, when the partitions are served.
+    Free partitions are claimed in transactions, each of which is all or nothing. Partitions that
+    another session holds are returned as blocked, and a watch reports the next change of the
+    owners. The claimed znodes are not watched yet; `verify` does so when the partitions are
+    delivered.
+
+    Args:
+        known: holders that an earlier claim has found.
+        ask: the partitions whose holders to find out.
+        all_or_nothing: keep no claim unless all succeed (`eager`). A claimed znode that ZooKeeper
+            then refuses to delete is returned both as claimed and as denied.
     """
     work = _Claim(member, threads, dict(known))
     try:
@@ -408,11 +425,11 @@ def _claim(
 
 
 def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
-    """Which of the missing partitions have an owner znode; a watch tells when that changes."""
+    """Return the missing partitions that have an owner znode, and watch for a change."""
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
     present: set[TopicPartition] = set()
-    for _ in range(2):  # again where the parent was missing: what is not there cannot be watched
+    for _ in range(2):  # again after creating missing parents, which cannot be watched
         replies = yield [rq.Children(paths.owners_of(group, t), watch=True) for t in topics]
         absent: list[str] = []
         for topic, reply in zip(topics, replies, strict=True):
@@ -439,7 +456,7 @@ def _deny(work: _Claim, topic: str, why: str) -> None:
 
 
 def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Replies, None]:
-    """Create what is free; one that fails is taken out, and never holds up the others."""
+    """Create the free owner znodes; one that fails does not stop the others."""
     creates = {
         tp: rq.Create(
             paths.owner(work.member.group, tp),
@@ -467,10 +484,10 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
 def _create_all(
     work: _Claim, chunk: Mapping[TopicPartition, rq.Write]
 ) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
-    """All of `chunk` or none, as `transact`; with the epoch that one of the znodes tells of all.
+    """Execute all of `chunk` or none, as `transact` does, and record the epoch of the new znodes.
 
-    What one transaction creates has one czxid: its own zxid. If the one read is not ours any more,
-    all must be read back.
+    All znodes that one transaction creates have the same czxid, so reading one is enough. If that
+    one does not belong to this session any more, all must be read back.
     """
     first = paths.owner(work.member.group, next(iter(chunk)))
     made, seen = yield [rq.Multi((work.member.check, *chunk.values())), rq.Exists(first)]
@@ -485,11 +502,12 @@ def _create_all(
 def _identify(
     work: _Claim, asked: set[TopicPartition]
 ) -> Generator[Batch, Replies, set[TopicPartition]]:
-    """Find out who holds what we want, and return what nobody holds any more.
+    """Find out who holds the asked partitions, and return those that are free by now.
 
-    Our own session, same thread: our own create, whose reply was lost. Another thread: a move
-    within the member, one transaction of delete and create, so that the node gets a new epoch.
-    Another session, even with equal data: in the way.
+    - This session, for the same thread: the znode is an earlier claim whose reply was lost.
+    - This session, for another thread: the partition moves within the member. One transaction
+      deletes and creates the znode, which thus gets a new epoch.
+    - Another session, even with the same data: the partition is blocked.
     """
     if not asked:
         return set()
@@ -517,16 +535,17 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
 
 
 def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
-    """Eager: no claim outlives the attempt that failed; what somebody took meanwhile is his.
+    """Delete the owner znodes of an eager claim that failed in part.
 
-    What ZooKeeper does not let us delete stays ours, and is told as such: an owner znode that its
-    own member does not know of would keep everybody else out until the session ends.
+    Znodes that another member has claimed meanwhile are left alone. A znode that ZooKeeper refuses
+    to delete is returned as claimed: if the member did not know of it, it would keep every other
+    member out until the session ends.
     """
     outcome = yield from release(work.member, work.created)
     if not isinstance(outcome, Released):
         raise _MemberNodeGoneError
     work.created = {tp: None for tp in work.created if tp in outcome.denied}
-    work.denied |= {tp: f"cannot be given back: {why}" for tp, why in outcome.denied.items()}
+    work.denied |= {tp: f"the claim cannot be undone: {why}" for tp, why in outcome.denied.items()}
 
 
 # ---- committing ----------------------------------------------------------------------------------
@@ -535,15 +554,15 @@ def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
 RunningCommit = Generator[Batch | OffsetRequest, Replies, Outcome]
 
 _FOREIGN = frozenset({Code.BAD_VERSION, Code.NODE_EXISTS, Code.NO_NODE})
-"""Somebody wrote, created or deleted an offset znode since we read it."""
+"""Another client wrote, created or deleted an offset znode after this member read it."""
 
 
 def load(
     member: MemberIdentity, partitions: Iterable[TopicPartition], storage: Storage
 ) -> RunningCommit:
-    """Read stored offsets; a malformed znode is reported and left as it is, never reset.
+    """Read the stored offsets; a malformed offset znode is reported, and never reset.
 
-    ZooKeeper answers last: if its connection has broken since Kafka answered, it is all void.
+    ZooKeeper is read last: if its connection breaks after Kafka's reply, both replies are dropped.
     """
     asked = sorted(partitions)
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -557,7 +576,7 @@ def load(
 
 
 def commit(member: MemberIdentity, plan: CommitPlan) -> RunningCommit:
-    """Write a plan: ZooKeeper's part, and Kafka's unless somebody else wrote meanwhile."""
+    """Commit to ZooKeeper, and then to Kafka unless another client has written meanwhile."""
     to_zookeeper = _transactions if plan.writes or plan.checks else _fence
     outcome = yield from to_zookeeper(member, plan)
     if not plan.kafka or not isinstance(outcome, Committed) or outcome.foreign:
@@ -573,7 +592,7 @@ def commit(member: MemberIdentity, plan: CommitPlan) -> RunningCommit:
 
 
 def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
-    """Where Kafka alone stores offsets: are we still a member?"""
+    """Check the member's id znode before a commit to Kafka alone."""
     (reply,) = yield [rq.Multi((member.check,))]
     if reply.code is Code.NO_NODE:
         return MemberNodeGone()
@@ -583,7 +602,7 @@ def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies
 
 
 def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
-    """Where somebody else wrote meanwhile, nothing of that transaction is written."""
+    """Write the offsets to ZooKeeper, up to the first transaction with another client's write."""
     versions: dict[TopicPartition, int] = {}
     denied: dict[TopicPartition, str] = {}
     absent = sorted({tp.topic for tp, (_, version) in plan.writes.items() if version is None})
@@ -601,7 +620,8 @@ def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, 
             foreign, marked = yield from _read_back(member, plan, list(chunk))
             if reply.code in _FOREIGN and foreign:
                 return Committed(versions, foreign, marked, denied)
-            if reply.code not in _FOREIGN or not _topic_exists(chunk[tp]):
+            # A create that finds no parent would find none in a second attempt, either.
+            if reply.code not in _FOREIGN or isinstance(chunk[tp], rq.Create):
                 denied[tp] = reason(reply)
                 del chunk[tp]
     return Committed(versions, {}, frozenset(), denied)
@@ -622,17 +642,12 @@ def _version_after(write: rq.Write) -> int:
     return write.version + 1 if isinstance(write, rq.SetData) else 0
 
 
-def _topic_exists(write: rq.Write) -> bool:
-    """A create that finds no parent will not find one the next time either."""
-    return not isinstance(write, rq.Create)
-
-
 def _read_back(
     member: MemberIdentity, plan: CommitPlan, partitions: list[TopicPartition]
 ) -> Generator[
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
-    """Offsets that are not at the version we expected, and which of them a tool has marked."""
+    """Return the offsets whose versions are unexpected, and which of them a tool has marked."""
     stored = yield from read_offsets(member, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}

@@ -1,13 +1,9 @@
-"""Reading the group: what every assignment is computed from, and the watches on all of it.
-
-Reading a group raw that does not settle, to find members that go by other rules.
-"""
+"""The operations that read the group: with watches for a rebalance, without for a diagnosis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from logging import getLogger
 from typing import Any
 
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
@@ -27,14 +23,23 @@ from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile
 from zkconsumer.protocol.requests import Batch, Code
 
-logger = getLogger(__name__)
+Report = Callable[[MalformedZnodeError], None]
 
 
-def read_view(member: MemberIdentity) -> Generator[Batch | MatchTopics, Replies, Outcome]:
+def ignore(error: MalformedZnodeError) -> None:
+    """Do nothing about a broker registration that cannot be read."""
+
+
+def read_view(
+    member: MemberIdentity, report: Report = ignore
+) -> Generator[Batch | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
-    What does not depend on each other is asked for together: until a member has read the group and
-    released, it is in the way of JVM members, which back off for that.
+    Independent requests are sent in one batch. Until a member has read the group and released its
+    partitions, it blocks the JVM members, which then back off.
+
+    Args:
+        report: called with each broker registration that cannot be read.
     """
     ids, brokers, own = yield [
         rq.Children(paths.ids(member.group), watch=True),
@@ -49,7 +54,7 @@ def read_view(member: MemberIdentity) -> Generator[Batch | MatchTopics, Replies,
     static = member.pattern is Pattern.STATIC
     mine = member.subscription if static else {}
     cluster, listed, (topics, bad) = yield from together(
-        _read_cluster(brokers.value or ()),
+        _read_cluster(brokers.value or (), report),
         _read_members(member, ids.value),
         _read_topics(sorted(mine), member.profile),
     )
@@ -69,7 +74,7 @@ def read_view(member: MemberIdentity) -> Generator[Batch | MatchTopics, Replies,
 
 
 def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Replies, list[Any]]:
-    """Run these side by side, what they ask for at a time as one batch; what each returns."""
+    """Run generators side by side, with their requests in common batches; return their results."""
     results: list[Any] = [None] * len(running)
     batches: dict[int, Batch] = {}
 
@@ -94,13 +99,13 @@ def together(*running: Generator[Batch, Replies, Any]) -> Generator[Batch, Repli
 def _read_members(
     member: MemberIdentity, consumers: Sequence[str]
 ) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
-    """The registrations, and why those that cannot be read cannot be."""
+    """Return the registrations, and for each unreadable one why it is unreadable."""
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
     replies = yield [rq.Get(paths.member(member.group, c)) for c in consumers]
     for consumer, reply in zip(consumers, replies, strict=True):
         if reply.code is Code.NO_NODE:
-            continue  # it left after the listing; the watch on the listing says so too
+            continue  # it left after the listing, whose watch reports that, too
         if reply.code is not Code.OK:
             return Denied(paths.member(member.group, consumer), reason(reply))
         try:
@@ -142,8 +147,8 @@ def _expand(
 
 
 def _list_topics() -> Generator[Batch, Replies, list[str]]:
-    """All topics, sorted; watched, so that a pattern meets those that are created later."""
-    for _ in range(2):  # a second time if the list came to be while we began to wait for it
+    """Return all topics, sorted. A watch reports topics that are created later."""
+    for _ in range(2):  # again if the list was created before the watch was armed
         (listing,) = yield [rq.Children(paths.TOPICS, watch=True)]
         if listing.code is Code.OK:
             return sorted(listing.value)
@@ -154,15 +159,18 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
 
 
 def _read_cluster(
-    ids: Sequence[str],
+    ids: Sequence[str], report: Report
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """The brokers of this listing; where none is listed, or those listed are gone, of another."""
-    found = yield from read_brokers(ids)
-    return found or (yield from read_brokers((yield from _watch_brokers())))
+    """Return the brokers; if none of the listed ones is left, list them again with a watch."""
+    found = yield from read_brokers(ids, report)
+    return found or (yield from read_brokers((yield from _watch_brokers()), report))
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
-    """Like the JVM, watch the broker list only when it is empty: a broker's death is not ours."""
+    """List the brokers with a watch.
+
+    As in the JVM, only an empty list is watched: the death of one broker needs no rebalance.
+    """
     listing, _ = yield [
         rq.Children(paths.BROKER_IDS, watch=True),
         rq.Exists(paths.BROKER_IDS, watch=True),
@@ -171,9 +179,12 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
 
 
 def read_brokers(
-    ids: Sequence[str],
+    ids: Sequence[str], report: Report = ignore
 ) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """All brokers, as the JVM reads them at every rebalance, less those that went meanwhile."""
+    """Return the listed brokers, without those that left meanwhile and those that are unreadable.
+
+    The JVM reads them at every rebalance, too.
+    """
     numbers = sorted(ids)
     replies = yield [rq.Get(paths.broker(number)) for number in numbers]
     found = payloads.decode_brokers(
@@ -185,7 +196,7 @@ def read_brokers(
     )
     for one in found.values():
         if isinstance(one, MalformedZnodeError):
-            logger.warning("%s", one)
+            report(one)
     return tuple(payloads.readable_brokers(found))
 
 
@@ -194,7 +205,7 @@ def _read_topics(
 ) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
     topics: dict[str, Topic] = {}
     bad: dict[str, str] = {}
-    for _ in range(2):  # a second time for those created while we began to wait for them
+    for _ in range(2):  # again for topics that were created before the watch was armed
         replies = yield [rq.Get(paths.topic(name), watch=True) for name in names]
         for name, reply in zip(names, replies, strict=True):
             if reply.code is Code.NO_NODE:
@@ -226,9 +237,9 @@ Diagnosis = Callable[[float], Event] | None
 
 
 def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
-    """Which members own what other rules than ours give them; None when the nodes show nothing.
+    """Find members whose owner znodes show other rules; None if there is none.
 
-    Watches nothing: it is asked for once, when the group has not settled for a while.
+    Nothing is watched: the machine asks for a diagnosis when the group has not settled for a while.
     """
     group, owners = yield from read_raw_group(
         member.group, member.strategy, exclude_internal=bool(member.internal)
@@ -266,7 +277,7 @@ def _list(path: str) -> Generator[Batch, Replies, Sequence[str]]:
 
 
 def _read(names: Sequence[str]) -> Generator[Batch, Replies, dict[str, bytes | None]]:
-    """The payloads of those that are there and may be read."""
+    """Return the payloads of the znodes that exist and may be read."""
     replies = yield [rq.Get(path) for path in names]
     return {
         path: reply.value.data
@@ -292,5 +303,5 @@ def _read_owners(
             try:
                 owners[TopicPartition(at.name, at.partition)] = decode_owner(data, where=path)
             except MalformedZnodeError:
-                continue  # nobody legible: it blocks, and is named as such
+                continue  # an unreadable owner cannot show any rules
     return owners
