@@ -1,4 +1,4 @@
-"""The rules of a rebalance and of leases, each seen on live members with real servers."""
+"""The rules of rebalances, commits and leases, checked on live members with real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 
 
 def test_a_deleted_owner_node_is_claimed_again(group: Group) -> None:
-    """Another client deletes an owner node of ours: noticed at once, and claimed anew."""
+    """If another client deletes an owner znode, its owner claims it again at once."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -40,7 +40,7 @@ def test_a_deleted_owner_node_is_claimed_again(group: Group) -> None:
 
 
 def test_a_replaced_owner_node_stops_its_partition(group: Group) -> None:
-    """Deleted and created by another session in one transaction: that partition stops at once."""
+    """If another session replaces an owner znode in one transaction, delivery stops at once."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -60,7 +60,7 @@ def test_a_replaced_owner_node_stops_its_partition(group: Group) -> None:
 
 
 def test_an_overwritten_owner_node_is_made_anew(group: Group) -> None:
-    """Somebody writes into our owner node: our session holds it, so we replace it ourselves."""
+    """If another client overwrites an owner znode, the owner's session replaces it."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     group.admin.set(group.owner(0), b"somebody-0")
@@ -71,7 +71,7 @@ def test_an_overwritten_owner_node_is_made_anew(group: Group) -> None:
 
 
 def test_a_deleted_id_node_is_made_anew(group: Group) -> None:
-    """Another client deletes our id node: registered again, nothing lost, nothing given up."""
+    """If another client deletes the id znode, the member registers again and loses nothing."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -89,7 +89,7 @@ def test_a_deleted_id_node_is_made_anew(group: Group) -> None:
 
 
 def test_an_overwritten_id_node_is_mended(group: Group) -> None:
-    """Somebody writes into our registration: it is ours again, and nothing is given up."""
+    """If another client overwrites the registration, the member restores it."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     path = paths.member(group.name, one.connector.consumer_id)
@@ -102,7 +102,7 @@ def test_an_overwritten_id_node_is_mended(group: Group) -> None:
 
 
 def test_a_replaced_id_node_pauses_the_member(group: Group) -> None:
-    """Another session under our id: nothing is delivered until it goes, and it is named."""
+    """While another session uses the consumer id, nothing is delivered, and the error names it."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -133,7 +133,7 @@ def test_a_back_off_of_0_does_not_read_the_group_without_end(group: Group) -> No
 
 
 def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> None:
-    """Another session registers the id: the owner znodes go, a peer reads on, streams raise."""
+    """If another session registers the id, the owner znodes are deleted, and the streams raise."""
     one = group.join()
     one.settled(0, 1, 2, 3)
     one.read(40)
@@ -157,7 +157,7 @@ def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> Non
 
 
 def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
-    """A zombie's late commit below our position: overwritten by the live owner, and reported."""
+    """A zombie's lower offset is overwritten by the owner, and reported."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -167,7 +167,7 @@ def test_a_lower_foreign_offset_is_written_over(group: Group) -> None:
 
 
 def test_a_higher_foreign_offset_stands_until_it_is_passed(group: Group) -> None:
-    """A value ahead of our position: reported, left, and written over once we have passed it."""
+    """A higher offset of another client is reported and left until the position has passed it."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     eventually(lambda: group.stored(0) in ("9", "10"))
@@ -185,7 +185,7 @@ def test_a_higher_foreign_offset_stands_until_it_is_passed(group: Group) -> None
 
 
 def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
-    """An operator's edit moves an idle member's reading, although no position has changed."""
+    """An operator's edit moves an idle member, although its position has not changed."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -198,7 +198,7 @@ def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
 
 
 def test_a_marked_edit_forward_skips(group: Group) -> None:
-    """An edit beyond the position is taken over as well: what lies between is not delivered."""
+    """An edit beyond the position is adopted: the messages between are not delivered."""
     for partition in (1, 2, 3):
         group.write(partition, b"10")
     one = group.member()
@@ -213,7 +213,7 @@ def test_a_marked_edit_forward_skips(group: Group) -> None:
 
 
 def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
-    """Without automatic commits, the user's own commit finds the edit and honours it."""
+    """Without auto-commit, the user's commit finds the edit and adopts it."""
     one = group.join(auto_commit_enable=False)
     one.read(40)
     one.connector.commit_offsets()
@@ -223,7 +223,7 @@ def test_an_explicit_commit_notices_an_edit(group: Group) -> None:
 
 
 def test_offsets_are_read_after_the_claim(group: Group) -> None:
-    """What the old owner stores until it lets go is where the new one begins."""
+    """The new owner starts at the offset that the old owner stored before its release."""
     group.hold(0)
     one = group.join()
     eventually(lambda: one.owned == {1, 2, 3} and group.tp(0) in one.status.blocked)
@@ -250,7 +250,7 @@ def test_a_clean_hand_over_repeats_nothing(group: Group) -> None:
 
 
 def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
-    """The message in a slow user's hands is not waited for, and goes to the next owner again."""
+    """A slow user's unfinished message is not waited for; the next owner redelivers it."""
     first = group.join("a", release_grace_s=0.3)
     first.read(40)
     first.readers[0].free.clear()
@@ -269,7 +269,7 @@ def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
 
 
 def test_a_patient_release_waits_for_the_message_in_hand(group: Group) -> None:
-    """Within the grace the user asks for the next message: nothing is repeated."""
+    """If the user asks for the next message within the grace, nothing is redelivered."""
     first = group.join("a", release_grace_s=20.0)
     first.read(40)
     first.readers[0].free.clear()
@@ -298,7 +298,7 @@ def test_eager_claims_all_or_nothing(group: Group) -> None:
 
 
 def test_eager_members_share(group: Group) -> None:
-    """Two eager members stop the world, share, and deliver everything."""
+    """Two eager members release everything, share, and deliver everything."""
     first = group.join("a", rebalance_mode="eager")
     first.read(40)
     second = group.join("b", rebalance_mode="eager")
@@ -313,7 +313,7 @@ def test_eager_members_share(group: Group) -> None:
 
 
 def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> None:
-    """After retries x back-off one typed error names the blocker; the stream stays usable."""
+    """After retries x back-off one error names the blocker; the stream stays usable."""
     for partition in range(4):
         group.hold(partition)
     one = group.join(rebalance_max_retries=2, rebalance_backoff_s=0.1)
@@ -333,7 +333,7 @@ def test_a_stream_without_partitions_hears_of_the_blocker_once(group: Group) -> 
 
 
 def test_streams_with_partitions_go_on(group: Group) -> None:
-    """Half of a member's streams are blocked: the others deliver, and hear of nothing."""
+    """If half of a member's streams are blocked, the others deliver and raise nothing."""
     group.hold(2)
     group.hold(3)
     one = group.join(threads=2, rebalance_max_retries=2, rebalance_backoff_s=0.1)
@@ -344,7 +344,7 @@ def test_streams_with_partitions_go_on(group: Group) -> None:
 
 
 def test_a_surplus_stream_hears_nothing_of_blockers(group: Group) -> None:
-    """A stream that should own nothing is not told of what others are waiting for."""
+    """A stream without an assigned partition raises no error about blocked partitions."""
     group.hold(0)
     one = group.join(threads=5, rebalance_max_retries=1, rebalance_backoff_s=0.1)
     eventually(lambda: one.readers[0].errors)
@@ -359,7 +359,7 @@ def test_a_surplus_stream_says_why_it_is_idle(group: Group) -> None:
 
 
 def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
-    """We keep what we own, claim nothing new, and name the peer."""
+    """With an unsupported peer, the member keeps its partitions and claims no more."""
     first = group.join("b")
     first.settled(0, 1, 2, 3)
     first.read(40)
@@ -384,7 +384,7 @@ def test_a_peer_whose_filter_cannot_be_evaluated_is_named(group: Group) -> None:
 
 
 def test_an_unknown_topic_is_waited_for(group: Group) -> None:
-    """A topic that does not exist: a waiting state with the reason; created, it is served."""
+    """For a missing topic the member waits with a reason; once created, the topic is served."""
     topic = f"{group.topic}-later"
     one = group.member()
     one.subscribe(topic)
@@ -398,7 +398,7 @@ def test_an_unknown_topic_is_waited_for(group: Group) -> None:
 
 
 def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
-    """Deleted: no longer fetched, and said; created again: served, with a warning."""
+    """A deleted topic is not fetched, with a warning; created again, it is served."""
     one = group.join(auto_commit_interval_s=0.1)
     one.read(40)
     one.connector.commit_offsets()
@@ -415,7 +415,7 @@ def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
 
 
 def test_without_auto_commit_nothing_is_committed(group: Group) -> None:
-    """`auto.commit.enable=false`: not in time, not at a hand-over, not at the end."""
+    """`auto.commit.enable=false` commits neither periodically nor at a hand-over or the end."""
     first = group.join("a", auto_commit_enable=False, auto_commit_interval_s=0.1)
     first.read(40)
     second = group.join("b", auto_commit_enable=False, auto_commit_interval_s=0.1)
@@ -426,7 +426,7 @@ def test_without_auto_commit_nothing_is_committed(group: Group) -> None:
 
 
 def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
-    """Everything handed out is stored by a clean shutdown, the last message included."""
+    """A clean shutdown stores the offset of every delivered message."""
     one = group.join()
     one.read(40)
     one.close()
@@ -435,7 +435,7 @@ def test_a_clean_leave_commits_the_last_message(group: Group) -> None:
 
 
 def test_an_exception_does_not_commit_the_message_in_hand(group: Group) -> None:
-    """The user's code fails inside `with`: the message it failed on is delivered again."""
+    """If the user's code raises inside `with`, its message is redelivered."""
     one = group.member(consumer_timeout_s=LIMIT_S)
     seen = None
     try:
@@ -469,7 +469,7 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 
 
 def test_a_commit_that_comes_too_late_is_answered(group: Group) -> None:
-    """Whoever commits while another thread shuts the connector down never waits for ever."""
+    """A commit during another thread's shutdown never waits without a limit."""
     one = group.join()
     coordinator = one.connector._coordinator
     assert coordinator is not None

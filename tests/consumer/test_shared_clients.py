@@ -16,13 +16,13 @@ PARTITIONS = 8
 
 
 def fetch_threads(one: One) -> list[str]:
-    """The names of a member's fetch threads that run."""
+    """Return the names of a member's running fetch threads."""
     begin = f"{one.connector.consumer_id}-fetch-"
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(begin)]
 
 
 def offsets(*members: One) -> dict[int, set[int]]:
-    """Partition -> the offsets that were delivered."""
+    """Return partition -> the delivered offsets."""
     found: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
     for one in members:
         for reader in one.readers:
@@ -32,7 +32,7 @@ def offsets(*members: One) -> dict[int, set[int]]:
 
 
 def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sandbox) -> None:
-    """Eight streams read all over two fetch threads, hand over without a gap, and end them."""
+    """Eight streams share two fetch threads, hand over without a gap, and end them."""
     topic = f"{group.topic}-wide"
     sandbox.create_topic(topic, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
@@ -86,7 +86,7 @@ with ConsumerConnector(config) as connector:
 
 
 def test_a_lack_of_file_descriptors_is_named(group: Group, unique: Callable[[str], str]) -> None:
-    """Streams with a client each, and streams that share, raise an error that says it."""
+    """An error reaches streams that share a client and streams with their own client."""
     for streams in (1, 5):
         ended = subprocess.run(
             [

@@ -1,4 +1,4 @@
-"""The end of a connector: the group first, each part within its time, and nothing left open."""
+"""A shutdown leaves the group first, ends each part within its limit, and leaves nothing open."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def took(call: Callable[[], object]) -> float:
 def test_the_group_is_left_before_the_clients_are_closed(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Broker clients that do not close hold nobody up: the group is left, and they are named."""
+    """Broker clients that do not close delay neither the leave nor the shutdown, and are named."""
     ids, free = paths.ids(group.name), threading.Event()
     members_at_close: list[list[str]] = []
 
@@ -75,7 +75,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
 
 
 def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-    """ZooKeeper says nothing: a shutdown without a commit does not wait for a session timeout."""
+    """If ZooKeeper does not answer, a shutdown without a commit does not wait for a time-out."""
     one = group.join(
         zookeeper_connect=proxy.address,
         zookeeper_session_timeout_s=SESSION_S,
@@ -90,7 +90,7 @@ def test_a_silent_zookeeper(group: Group, proxy: Proxy, caplog: pytest.LogCaptur
 def test_a_host_name_that_is_being_resolved(
     group: Group, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system tries to resolve a name for long: the shutdown does not wait for it."""
+    """If the system resolves a name for a long time, the shutdown does not wait for it."""
     resolve, asked, free = socket.getaddrinfo, threading.Event(), threading.Event()
     hangs = threading.Event()
 
@@ -140,7 +140,7 @@ class Listener:
 def test_a_join_that_fails_leaves_nothing_open(
     group: Group, proxy: Proxy, tmp_path: Any, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the trace's file nor the listener's thread outlives a join that raised."""
+    """A join that raised leaves neither the trace file nor the listener's thread open."""
     monkeypatch.setattr(group_member, "REPLY_S", 3.0)
     trace = tmp_path / "trace"
     one: One = group.member(
@@ -173,7 +173,7 @@ def _call(op: int, callback: Callback, *numbers: int) -> CallListener:
 
 
 def test_what_waits_for_a_listener_is_merged() -> None:
-    """Releases add up, and an assignment replaces older ones: never more than three calls wait."""
+    """Releases are merged, and an assignment replaces older ones, so at most three calls wait."""
     released, assigned = Callback.RELEASING, Callback.STARTING
     waiting: list[CallListener] = []
     for op in range(0, 100, 2):
@@ -187,7 +187,7 @@ def test_what_waits_for_a_listener_is_merged() -> None:
 
 
 def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
-    """A thousand calls while one does not return: it gets the last word of each kind, once."""
+    """A thousand calls during a running one are merged; the listener gets the last of each kind."""
     entered, free = threading.Event(), threading.Event()
     calls: list[tuple[str, int]] = []
 

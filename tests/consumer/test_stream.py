@@ -1,4 +1,4 @@
-"""Streams: what the user sees. Every test runs on a log in memory and on a real broker."""
+"""Streams as users see them; every test runs on an in-memory log and on a real broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reader(log: Log, readers: list[Reader]) -> Reader:
 
 
 def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> None:
-    """Topic, partition, offset, key, value, timestamp in milliseconds, and the fencing token."""
+    """A message has topic, partition, offset, key, value, timestamp in ms, and fencing token."""
     before = round(time.time() * 1000)
     log.append_keyed(1, "k", "v")
     token = reader.grant(1, 0)
@@ -79,7 +79,7 @@ def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> Non
 
 
 def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader]) -> None:
-    """A null key or value is None, whatever the decoder (MessageAndMetadata)."""
+    """A null key or value is None for every decoder (MessageAndMetadata)."""
     readers.append(Reader(log, codec=Codec(key=bytes.decode, value=int)))
     log.append_keyed(0, None, None)
     log.append_keyed(0, "k", "7")
@@ -90,7 +90,7 @@ def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader
 
 
 def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader]) -> None:
-    """DecodeError at each access, naming the message; the stream goes on; it is reported."""
+    """Each access raises a DecodeError that names the message; the stream continues."""
     failures: list[str] = []
     readers.append(Reader(log, codec=Codec(value=int, failed=failures.append)))
     log.append(0, ["1", "x", "3"])
@@ -109,7 +109,7 @@ def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader
 
 
 def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
-    """The offset of the grant is the first one delivered."""
+    """The first delivered message has the grant's offset."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 4)
     assert list(reader.take(6)) == [(0, offset) for offset in range(4, 10)]
@@ -121,7 +121,7 @@ def test_begins_at_the_stored_offset(log: Log, reader: Reader) -> None:
 def test_without_a_usable_offset_the_policy_decides(
     log: Log, readers: list[Reader], reset: Reset, first: int, offset: int | None
 ) -> None:
-    """A missing offset, or one out of range: `auto.offset.reset`; the position is known at once."""
+    """A missing or out-of-range offset is replaced by `auto.offset.reset`, and known at once."""
     reader = Reader(log, reset=reset)
     readers.append(reader)
     log.append(0, map(str, range(20)))
@@ -155,7 +155,7 @@ def test_largest_of_many_partitions_at_once(
     readers: list[Reader],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The positions of 64 partitions are looked up together, not one after the other."""
+    """The positions of 64 partitions are resolved in parallel."""
     topic = unique("wide")
     sandbox.create_topic(topic, partitions=64)
     fetcher, asked = KafkaLog(topic, sandbox).fetcher(), list[int]()
@@ -184,7 +184,7 @@ def test_largest_of_many_partitions_at_once(
 
 
 def test_the_time_out_can_be_repeated_and_survived(log: Log, readers: list[Reader]) -> None:
-    """ConsumerTimeoutError names topic and thread, comes again, and ends when a message comes."""
+    """ConsumerTimeoutError names topic and thread, and repeats until a message comes."""
     reader = Reader(log, timeout_s=0.05)
     readers.append(reader)
     reader.grant(0, 0)
@@ -223,7 +223,7 @@ def test_a_time_out_of_zero_still_delivers_what_is_there(log: Log, readers: list
 
 
 def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
-    """No partition, and no lease, are reasons that stand in the exception and in the status."""
+    """The exception and the status give the reason: no partition, or no lease."""
     reader = Reader(log, timeout_s=0.01)
     readers.append(reader)
     reader.stream.explain("the group has more threads than partitions: 4 for 3")
@@ -240,7 +240,7 @@ def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
 
 
 def test_no_broker_is_waited_for(log: Log, readers: list[Reader]) -> None:
-    """As long as `connect` knows no broker the stream waits with that reason, then goes on."""
+    """While no broker is known the stream waits with that reason; then it continues."""
     known: list[bool] = []
     reader = Reader(log, connect=lambda: log.fetcher() if known else None)
     readers.append(reader)
@@ -253,7 +253,7 @@ def test_no_broker_is_waited_for(log: Log, readers: list[Reader]) -> None:
 
 
 def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader) -> None:
-    """A grant wakes a stream that waits without a partition, and one that waits with one."""
+    """A grant wakes a waiting stream, with or without a partition."""
     log.append(0, ["a"])
     log.append(2, ["c"])
     granted: list[float] = []
@@ -276,7 +276,7 @@ def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader)
 
 
 def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
-    """A batch has a length, indices, slices and can be iterated again; no more than asked for."""
+    """A batch has a length, indices and slices, and can be iterated again."""
     log.append(0, map(str, range(10)))
     token = reader.grant(0, 0)
     seen: list[int] = []
@@ -293,7 +293,7 @@ def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
 
 
 def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> None:
-    """Nothing within `timeout_s`: an empty batch, also without any partition."""
+    """Without a message within `timeout_s`, a batch is empty, even without a partition."""
     for _ in range(2):
         start = time.monotonic()
         assert len(reader.stream.poll(timeout_s=0.2)) == 0
@@ -322,7 +322,7 @@ def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
 
 
 def test_a_failure_is_raised_once_and_the_stream_goes_on(log: Log, reader: Reader) -> None:
-    """What the coordinator reports comes before the next message, each once, whoever asks."""
+    """An error that the coordinator reports is raised once, before the next message."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
     assert list(reader.take(3))[-1] == (0, 2)
@@ -336,7 +336,7 @@ def test_a_failure_is_raised_once_and_the_stream_goes_on(log: Log, reader: Reade
 
 
 def test_after_close_it_ends_for_good(log: Log, reader: Reader) -> None:
-    """StopIteration again and again, loops do nothing, `poll` raises; the position stays known."""
+    """After the end `next` raises StopIteration, loops end and `poll` raises."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
     loop = iter(reader.stream)
@@ -355,7 +355,7 @@ def test_after_close_it_ends_for_good(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
 def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: str) -> None:
-    """A user's thread that waits comes back promptly, and `close` itself never waits for it."""
+    """`close` ends a user's wait promptly, and never waits for the user."""
     if state != "without partition":
         reader.grant(0, 0)
     if state == "lease over":
@@ -377,7 +377,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
 
 @pytest.mark.parametrize("state", ["without partition", "at the end", "lease over"])
 def test_an_interrupt_ends_a_wait(log: Log, readers: list[Reader], state: str) -> None:
-    """Ctrl-C gets through to a user who waits without a limit, and the stream can be used again."""
+    """Ctrl-C interrupts a wait without a limit, and the stream can be used again."""
     reader = Reader(log, timeout_s=None)
     readers.append(reader)
     if state != "without partition":
@@ -427,7 +427,7 @@ def test_two_threads_at_once_are_told(log: Log, reader: Reader) -> None:
 def test_a_corrupt_message_is_an_error_that_names_it(
     sandbox: Sandbox, unique: Callable[[str], str], readers: list[Reader]
 ) -> None:
-    """A wrong checksum raises FetchError and nothing is skipped; other partitions are served."""
+    """A wrong checksum raises FetchError, no message is skipped, and other partitions continue."""
     log = KafkaLog(unique("corrupt"), sandbox)
     sandbox.create_topic(log.topic, partitions=2)
     log.append(0, ["x" * 100])

@@ -1,4 +1,4 @@
-"""Streams on brokers that die, move leadership, or are of another age; each test starts its own."""
+"""Streams on brokers that die, move leadership or are old; each test starts its own brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_until(reader: Reader, seen: list[int], last: int) -> None:
 def test_a_broker_that_restarts_costs_nothing_but_time(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """SIGKILL and back again: the stream begins anew, without gap; reports are few."""
+    """After SIGKILL and a restart the stream continues without a gap, with few reports."""
     with Sandbox(tmp_path_factory.mktemp("restart"), tick_time_s=0.1) as sandbox:
         sandbox.create_topic("restart", partitions=1)
         log = KafkaLog("restart", sandbox)
@@ -52,11 +52,11 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
             seen.extend(one.offset for one in reader.stream.poll(timeout_s=0.1))
             return any("all brokers have been down" in one.text for one in reader.reports)
 
-        # Whether the broker is back or not: librdkafka may never fetch from it again.
+        # librdkafka may never fetch again from this broker, even when it is back.
         eventually(begun_anew)
         log.append(0, map(str, range(100)))
         read_until(reader, seen, 299)
-        # Several kinds of error, each at most every five seconds.
+        # Several kinds of error, each reported at most every 5 s.
         assert len(reader.reports) <= 6 * (1 + (time.monotonic() - started) / 5)
         assert {one.kind for one in reader.reports} == {ReportKind.FETCH_TROUBLE}
         reader.stream.close()
@@ -65,7 +65,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(
 def test_a_leader_that_dies_hands_over_to_the_other(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Two brokers, the leader killed: the stream follows the new leader, without gap."""
+    """When the leader of two brokers is killed, the stream follows the new one without a gap."""
     overrides = {"offsets.topic.replication.factor": 1, "unclean.leader.election.enable": "false"}
     with Sandbox(
         tmp_path_factory.mktemp("leaders"), brokers=2, tick_time_s=0.1, overrides=overrides
@@ -93,7 +93,7 @@ def test_a_leader_that_dies_hands_over_to_the_other(
 def old(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Sandbox, int]]:
-    """A broker of an old release, and the version of its registration."""
+    """An old broker, and the version of its registration."""
     directory = tmp_path_factory.mktemp("old")
     with Sandbox(directory, release=request.param, tick_time_s=0.1) as sandbox:
         yield sandbox, {"0.8.2.2": 1, "0.9.0.1": 2}[request.param]

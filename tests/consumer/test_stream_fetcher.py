@@ -1,4 +1,4 @@
-"""What a stream reports of its fetching."""
+"""The reports and restarts of a stream's fetcher."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from zkconsumer.sim.logs import MemoryFetcher
 
 
 class Unanswered(MemoryFetcher):
-    """The brokers answer no question for offsets."""
+    """The brokers answer no request for offsets."""
 
     def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
         return stream_fetcher.inline(lambda: dict.fromkeys(tps, "timed out"))
 
 
 def test_what_ails_many_partitions_alike_is_one_report() -> None:
-    """A broker that does not answer for 600 partitions is one line in the log, not 600."""
+    """A broker that does not answer for 600 partitions causes one log line, not 600."""
     log = MemoryLog("many")
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
     for partition in range(600):
         reader.grant(partition, None)
-    reader.stream.poll(timeout_s=0.2)  # and asked again every 0.05 s
+    reader.stream.poll(timeout_s=0.2)  # asked again every 0.05 s
     reader.stream.close()
     (report,) = reader.reports
     assert report.kind is ReportKind.FETCH_TROUBLE
@@ -41,7 +41,7 @@ def test_what_ails_many_partitions_alike_is_one_report() -> None:
 def test_what_is_there_and_does_not_come_is_fetched_anew(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real fetcher that stands still without a word is replaced by another one."""
+    """A real fetcher that stalls without an error is replaced."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.5)
     log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
     sandbox.create_topic(log.topic)
@@ -58,7 +58,7 @@ def test_what_is_there_and_does_not_come_is_fetched_anew(
     came: list[int] = []
 
     def comes() -> bool:
-        log.append(0, ["another"])  # the first of them meets a fetch that is under way
+        log.append(0, ["another"])  # the first message may be part of a running fetch
         came.extend(one.offset for one in reader.stream.poll(timeout_s=0.2))
         return bool(came)
 
@@ -70,7 +70,7 @@ def test_what_is_there_and_does_not_come_is_fetched_anew(
 
 
 def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence alone, however long, makes no new fetcher."""
+    """A long silence alone does not replace the fetcher."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log, made = MemoryLog("quiet"), list[MemoryFetcher]()
 
@@ -95,13 +95,13 @@ def test_where_nothing_is_there_fetching_goes_on(monkeypatch: pytest.MonkeyPatch
 
 
 class Patient(MemoryFetcher):
-    """Its broker may hold an answer back for an hour."""
+    """Its broker may delay an answer by an hour."""
 
     wait_s = 3600.0
 
 
 def test_an_answer_that_may_be_held_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a long `fetch.wait.max.ms` silence means less."""
+    """With a long `fetch.wait.max.ms` the fetcher waits longer before a check."""
     monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
     log = MemoryLog("patient")
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Patient))

@@ -1,4 +1,4 @@
-"""Partitions that come and go, and leases that end, while the user is reading."""
+"""Partitions are granted and revoked, and leases end, while the user reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reader(log: Log) -> Iterator[Reader]:
 
 
 def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
-    """Read until `partition` was read up to `until`, and expect no gap there."""
+    """Read until `partition` has reached `until`, and expect no gap in it."""
     expected = start
     while expected < until:
         ((number, offset),) = reader.take(1)
@@ -55,7 +55,7 @@ def read_on(reader: Reader, partition: int, until: int, start: int) -> None:
 
 
 def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
-    """What is buffered of a withdrawn partition is dropped; the other one has no gap."""
+    """Buffered messages of a withdrawn partition are dropped; the other partition has no gap."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     seen = list(reader.take(20))
@@ -68,7 +68,7 @@ def test_nothing_comes_after_the_withdrawal(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("again_at", [0, 5, 2500])
 def test_granted_again_it_starts_exactly_there(log: Log, reader: Reader, again_at: int) -> None:
-    """A new grant, within the same buffer, delivers from its own offset under its own token."""
+    """A new grant within a buffer delivers from its own offset under its own token."""
     first = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0:
@@ -85,7 +85,7 @@ def test_granted_again_it_starts_exactly_there(log: Log, reader: Reader, again_a
 
 
 def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
-    """A partition granted twice without a withdrawal is served under the newer grant alone."""
+    """A partition that is granted twice is served under the newer grant only."""
     reader.grant(0, 0)
     list(reader.take(5))
     token = reader.grant(0, 100)
@@ -94,7 +94,7 @@ def test_a_grant_replaces_the_one_before(log: Log, reader: Reader) -> None:
 
 
 def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
-    """Random withdrawals and grants at the position reached: every message once, in order."""
+    """With random withdrawals and grants at the position, every message comes once, in order."""
     dice = random.Random(7)
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     held = {0, 1, 2}
@@ -121,7 +121,7 @@ def test_many_changes_lose_and_repeat_nothing(log: Log, reader: Reader) -> None:
 
 
 def test_withdrawing_what_is_not_held_does_nothing(log: Log, reader: Reader) -> None:
-    """Unknown partitions may be withdrawn, and asked for: they are released at once."""
+    """Unknown partitions may be withdrawn; their release is answered at once."""
     reader.withdraw(7)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(7)], lambda: done.append(1))
@@ -134,7 +134,7 @@ def test_withdrawing_what_is_not_held_does_nothing(log: Log, reader: Reader) -> 
 
 
 def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
-    """Within a buffer: the next message is held back, and delivered when the gate opens again."""
+    """A shut gate holds the next message of a buffer back until it opens again."""
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
     reader.gate.shut()
@@ -144,13 +144,13 @@ def test_a_shut_gate_stops_delivery_at_once(log: Log, reader: Reader) -> None:
 
 
 def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader) -> None:
-    """No message after the deadline, although nobody shut the gate; renewed, nothing is lost."""
+    """No message is delivered after the deadline; a renewal loses none."""
     now = [100.0]
     reader.gate.clock = lambda: now[0]
     reader.gate.open(101.0)
     reader.grant(0, 0)
     read_on(reader, 0, 10, 0)
-    now[0] = 101.0  # the deadline itself is too late, in the midst of a buffer
+    now[0] = 101.0  # at the deadline no message is delivered, even within a buffer
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset))
     user.start()
@@ -163,7 +163,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
 
 
 def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> None:
-    """A new session: withdrawn and granted anew behind a shut gate, nothing old is delivered."""
+    """After a withdrawal and a new grant behind a shut gate, no old message is delivered."""
     reader.grant(0, 0)
     read_on(reader, 0, 50, 0)
     reader.gate.shut()
@@ -178,7 +178,7 @@ def test_partitions_change_while_the_gate_is_shut(log: Log, reader: Reader) -> N
 
 
 def test_an_idle_user_holds_nothing_up(log: Log, reader: Reader) -> None:
-    """Before the first message the answer comes at once; nothing is delivered afterwards."""
+    """Before the first message a release is answered at once; nothing is delivered afterwards."""
     reader.grant(0, 0)
     done: list[int] = []
     reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
@@ -190,7 +190,7 @@ def test_an_idle_user_holds_nothing_up(log: Log, reader: Reader) -> None:
 
 @pytest.mark.parametrize("hand", ["message", "batch"])
 def test_what_is_in_hand_is_waited_for(log: Log, reader: Reader, hand: str) -> None:
-    """The answer comes when the next is asked for, exactly once; the position covers it then."""
+    """A release is answered, once, when the next message is asked for; the position covers it."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     held = reader.stream.poll(max_messages=40) if hand == "batch" else [next(reader.stream)]
@@ -209,7 +209,7 @@ def test_what_is_in_hand_is_waited_for(log: Log, reader: Reader, hand: str) -> N
 
 
 def test_another_partition_in_hand_holds_nothing_up(log: Log, reader: Reader) -> None:
-    """Only the partitions asked for count."""
+    """A release waits only for messages of its own partitions."""
     reader.grant(0, 0)
     message = next(reader.stream)
     assert message.partition == 0
@@ -220,7 +220,7 @@ def test_another_partition_in_hand_holds_nothing_up(log: Log, reader: Reader) ->
 
 
 def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Reader) -> None:
-    """A user that waits for more holds nothing, though nothing comes."""
+    """A user that waits for the next message holds no unfinished one."""
     reader.grant(0, 2999)
     list(reader.take(1))
     done: list[int] = []
@@ -231,11 +231,11 @@ def test_asking_again_ends_the_hold_even_without_a_message(log: Log, reader: Rea
 
 
 def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
-    """Asked, answered, read, withdrawn, granted: whatever the timing, each message once."""
-    # The coordinator's thread takes every partition away some hundred times while the user's thread
-    # reads on. What the position says when the answer came is where the next grant begins; if a
-    # message had been handed out after the answer, or the answer come too early, the sequence would
-    # have a gap or a repetition. If an answer were lost, the test would not end.
+    """With any timing of releases and grants, each message comes once."""
+    # The coordinator's thread revokes every partition some hundred times while the user's thread
+    # reads. Each new grant starts at the position read when the release was answered. A message
+    # after the answer, or an early answer, would cause a gap or a repetition; a lost answer would
+    # keep the test from ending.
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     total = 9000
     finished = threading.Event()
@@ -246,11 +246,11 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
                 message = next(reader.stream)
                 seen[message.partition].append(message.offset)
                 if message.offset % 20 == 0:
-                    time.sleep(0.0005)  # lets the other thread in, in the midst of a buffer
+                    time.sleep(0.0005)  # switches threads within a buffer
         except ConsumerTimeoutError:
             pass
         finished.set()
-        # From now on nothing is in hand only if the user says so.
+        # From here on, only the user's next call finishes its message.
         reader.stream.poll(timeout_s=0.0)
 
     for number in range(3):
@@ -261,7 +261,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
     dice = random.Random(11)
     while not finished.is_set():
         number = rounds % 3
-        # A partition that is moved before its first fetch has come back would never be read.
+        # A partition that is moved before its first fetch returns would never be read.
         goal = min(total, sum(map(len, seen.values())) + dice.randrange(1, 100))
         eventually(lambda goal=goal: sum(map(len, seen.values())) >= goal)
         answered = threading.Event()
@@ -280,7 +280,7 @@ def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
 
 
 def test_finished_and_delivered_differ_by_what_is_in_hand(log: Log, reader: Reader) -> None:
-    """A message is finished when the next is asked for, a batch when the next batch is."""
+    """The next call finishes a message, and the next poll finishes a batch."""
     reader.grant(0, 10)
     assert (reader.finished(0), reader.delivered(0)) == (10, 10)
     next(reader.stream)
@@ -294,7 +294,7 @@ def test_finished_and_delivered_differ_by_what_is_in_hand(log: Log, reader: Read
 
 
 def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reader) -> None:
-    """Read from another thread all the time: at most what the user has finished by then."""
+    """Positions that another thread reads never exceed what the user has finished."""
     finished = [0]
     failures: list[tuple[int, int]] = []
     over = threading.Event()
@@ -302,7 +302,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     def watch() -> None:
         while not over.is_set():
             position = reader.finished(0) or 0
-            bound = finished[0]  # read afterwards: it can only have grown
+            bound = finished[0]  # read afterwards, so it can only be higher
             if position > bound:
                 failures.append((position, bound))
 
@@ -310,7 +310,7 @@ def test_a_position_read_at_any_moment_is_never_too_high(log: Log, reader: Reade
     watcher = threading.Thread(target=watch)
     watcher.start()
     for count in range(3000):
-        finished[0] = count  # about to ask for the next one: all before it are finished
+        finished[0] = count  # the user asks for the next one: all before it are finished
         assert next(reader.stream).offset == count
     over.set()
     watcher.join(LIMIT_S)
@@ -322,16 +322,16 @@ class _Interrupt(BaseException):
 
 
 def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[int], int]:
-    """The offsets up to the last one, read with a signal every now and then; how many came."""
+    """Read the offsets up to the last one with frequent signals; return the number of signals."""
     seen: list[int] = []
     interrupts = 0
     reading = True
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if not reading:
-            return  # it was on its way when the timer was stopped, which must not start again
-        # Only below the stream: a message that has left it is in the user's hands.
-        # (Not within a Consumer's constructor, which turns exceptions into others of its own.)
+            return  # a signal that was pending when the timer stopped must not restart it
+        # Raise only below the stream: a message that has left it belongs to the user. Never raise
+        # in a Consumer's constructor, which replaces exceptions by its own.
         inner = frame
         while inner is not None and inner.f_code.co_name != "__init__":
             if inner.f_code.co_filename.endswith("/consumer/stream.py"):
@@ -343,7 +343,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
     try:
         while not seen or seen[-1] < 2999:
             try:
-                # One at a time: the next is not due before this one has been dealt with.
+                # One at a time: the next signal comes after this one was handled.
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.002))
                 for message in reader.stream:
                     seen.append(message.offset)
@@ -351,7 +351,7 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
                         break
             except _Interrupt:
                 interrupts += 1
-                if interrupts > 100:  # on a slow machine they would come before any message
+                if interrupts > 100:  # on a slow machine the signals would come before any message
                     break
     finally:
         reading = False
@@ -361,8 +361,8 @@ def read_through_interrupts(reader: Reader, dice: random.Random) -> tuple[list[i
 
 
 def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
-    """An exception from a signal, at any point within our code: the next loop goes on in order."""
-    # A message may come again then (it may have been on its way out), but none is left out.
+    """After an exception that a signal raises in this package, the next loop continues."""
+    # An interrupted message may be redelivered, but none is skipped.
     dice = random.Random(3)
     total = 0
     for _ in range(50):
@@ -381,7 +381,7 @@ def test_an_interrupt_inside_the_stream_loses_nothing(log: Log) -> None:
 
 
 def test_a_closed_stream_gives_up_its_consumer_at_once(log: Log, reader: Reader) -> None:
-    """After `close` no thread of the broker client is left, whoever was inside."""
+    """After `close` no thread of the broker client remains, even if a user's thread was inside."""
     user = threading.Thread(target=lambda: list(reader.stream))
     reader.grant(0, 2990)
     user.start()

@@ -1,4 +1,4 @@
-"""Partitions that are paused, resumed and sought: what the user's thread sees of it."""
+"""Pause, resume and seek as the user's thread sees them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reader(log: Log) -> Iterator[Reader]:
 
 
 def test_a_paused_partition_waits_and_goes_on_without_a_gap(log: Log, reader: Reader) -> None:
-    """Within a buffer nothing more of it comes; resumed, the next message is the one after."""
+    """A pause stops delivery within a buffer; after resume the next message follows."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     seen = [0, 0]
@@ -62,7 +62,7 @@ def test_a_paused_partition_waits_and_goes_on_without_a_gap(log: Log, reader: Re
 
 
 def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -> None:
-    """A user's thread that waits for a paused partition is woken by `resume`."""
+    """`resume` wakes a user's thread that waits for a paused partition."""
     reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     got: list[int] = []
@@ -76,7 +76,7 @@ def test_all_paused_is_no_busy_wait_and_ends_at_once(log: Log, reader: Reader) -
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """Withdrawn and granted under another epoch it is delivered; under the same it stays paused."""
+    """Under a new epoch a paused partition is delivered; under the same epoch it stays paused."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
@@ -91,7 +91,7 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
 
 
 def test_pausing_without_an_offset_decides_it_later(log: Log) -> None:
-    """A partition that is paused before its position is known gets it when it is resumed."""
+    """A partition that is paused before its position is known gets it on resume."""
     reader = Reader(log, reset=Reset.LARGEST)
     reader.grant(0, None)
     reader.stream.pause([reader.tp(0)])
@@ -110,7 +110,7 @@ def test_pausing_without_an_offset_decides_it_later(log: Log) -> None:
 
 
 def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader) -> None:
-    """The message in hand is waited for, and the position stays known."""
+    """A release of a paused partition waits for the unfinished message."""
     reader.grant(0, 0)
     assert list(reader.take(3)) == [(0, 0), (0, 1), (0, 2)]
     reader.stream.pause([reader.tp(0)])
@@ -130,7 +130,7 @@ def test_a_paused_partition_is_released_like_any_other(log: Log, reader: Reader)
 def test_after_a_seek_the_next_message_is_the_one_sought(
     log: Log, reader: Reader, target: int, way: str
 ) -> None:
-    """Backwards and forwards, within a buffer: nothing stale comes, and the token stays."""
+    """A seek backwards or forwards delivers nothing stale and keeps the token."""
     token = reader.grant(0, 0)
     reader.grant(1, 0)
     while next(reader.stream).partition != 0 or (reader.delivered(0) or 0) < 10:
@@ -150,7 +150,7 @@ def test_after_a_seek_the_next_message_is_the_one_sought(
 
 
 def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader) -> None:
-    """What is finished passes it when the next is asked for, and a release waits for it."""
+    """The message before a seek is finished by the next call, and a release waits for it."""
     reader.grant(0, 0)
     assert list(reader.take(4))[-1] == (0, 3)
     assert reader.stream.seek(reader.tp(0), 1000)
@@ -163,7 +163,7 @@ def test_the_message_in_hand_is_not_finished_by_a_seek(log: Log, reader: Reader)
 
 
 def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log) -> None:
-    """Whoever is told of the seek finds no position at that instant, and the new one afterwards."""
+    """While a seek is reported there is no position; afterwards there is the new one."""
     reader = Reader(log)
     reader.grant(0, 0)
     assert list(reader.take(3))[-1] == (0, 2)
@@ -177,7 +177,7 @@ def test_the_position_that_a_seek_leaves_is_never_seen_after_its_report(log: Log
 
 
 def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
-    """Never granted, withdrawn, or about to be released: the answer is no, and nothing changes."""
+    """A seek without an ownership returns False and changes nothing."""
     assert not reader.stream.seek(reader.tp(0), 5)
     reader.grant(0, 0)
     reader.grant(1, 0)
@@ -190,7 +190,7 @@ def test_what_is_not_served_cannot_be_sought(log: Log, reader: Reader) -> None:
 
 
 def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Reader) -> None:
-    """As a stored one: `auto.offset.reset`, reported."""
+    """A seek out of range is replaced by `auto.offset.reset`, and reported."""
     reader.grant(0, 0)
     reader.stream.seek(reader.tp(0), 99_999)
     assert list(reader.take(1)) == [(0, 0)]
@@ -198,7 +198,7 @@ def test_an_offset_sought_beyond_the_log_is_reset_by_policy(log: Log, reader: Re
 
 
 def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:
-    """It stays paused, and goes on from there when it is resumed."""
+    """A seek of a paused partition keeps it paused; it continues from there on resume."""
     reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.stream.seek(reader.tp(0), 42)
@@ -210,7 +210,7 @@ def test_a_paused_partition_can_be_sought(log: Log, reader: Reader) -> None:
 def test_seeking_and_pausing_under_load_keep_every_partition_in_order(
     log: Log, reader: Reader
 ) -> None:
-    """From another thread, at any moment: what comes are runs that begin where was sought."""
+    """Seeks from another thread at any moment give runs that begin at the sought offsets."""
     reader.grant(0, 0)
     reader.grant(1, 0)
     runs: list[list[int]] = [[], []]

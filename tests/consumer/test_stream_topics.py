@@ -1,4 +1,4 @@
-"""The stream of a filter: partitions of several topics, which come and go."""
+"""The stream of a filter, whose topics are added and deleted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reader(logs: list[Log]) -> Iterator[Reader]:
 def test_every_message_says_its_topic_and_its_token(
     logs: list[Log], reader: Reader, way: str
 ) -> None:
-    """Partitions of equal numbers are told apart: order, position and token are each's own."""
+    """Partitions with equal numbers are distinguished: each has its order, position and token."""
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     tokens = {tp: reader.grant(tp, 0) for tp in tps}
     seen: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
@@ -63,7 +63,7 @@ def test_every_message_says_its_topic_and_its_token(
 
 
 def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
-    """A topic that is withdrawn stops within a buffer; another is served as soon as it comes."""
+    """A withdrawn topic stops within a buffer; a new one is served at once."""
     first, second, third = (log.tp(0) for log in logs)
     reader.grant(first, 0)
     reader.grant(second, 0)
@@ -85,7 +85,7 @@ def test_topics_come_and_go(logs: list[Log], reader: Reader) -> None:
 
 
 def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> None:
-    """Without offsets `largest` decides for each partition; its messages from then on come."""
+    """Without offsets, `largest` applies to each partition; later messages are delivered."""
     reader = Reader(*logs, reset=Reset.LARGEST)
     tps = [log.tp(partition) for log in logs for partition in range(2)]
     for tp in tps:
@@ -104,7 +104,7 @@ def test_positions_of_several_topics_are_resolved_together(logs: list[Log]) -> N
 
 
 def test_a_time_out_names_no_topic(logs: list[Log]) -> None:
-    """ConsumerTimeoutError of a stream without one topic names its thread."""
+    """ConsumerTimeoutError of a filter's stream names its thread."""
     reader = Reader(*logs, timeout_s=0.01)
     with pytest.raises(ConsumerTimeoutError, match=r"^no message within 0.01 s \(thread tests_"):
         next(reader.stream)

@@ -1,4 +1,4 @@
-"""Time-outs while brokers are silent: a connection is accepted, and no request is answered."""
+"""Time-outs while brokers accept connections and answer no request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.kafka.fetcher import KafkaFetcher
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
-# How much later than its time-out a poll may return, in seconds.
+# Seconds by which a poll may exceed its time-out.
 TOLERANCE_S = 0.05
 
 
@@ -32,9 +32,9 @@ def silent(sandbox: Sandbox) -> Iterator[str]:
 
 
 def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None:
-    """Poll 25 times: most polls return in time, each of them empty and not too early.
+    """Poll 25 times: every poll is empty and not too early, and the median is in time.
 
-    The median, since another process may have the CPU for longer than the tolerance.
+    The median is compared because another process may hold the CPU for longer than the tolerance.
     """
     late: list[float] = []
     for _ in range(25):
@@ -50,7 +50,7 @@ def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None
 def test_a_poll_returns_in_time_while_its_broker_is_silent(
     silent: str, unique: Callable[[str], str], sandbox: Sandbox, offset: int | None
 ) -> None:
-    """A partition with a stored offset is looked up, one without is asked for: both in time."""
+    """Polls return in time while a partition is looked up and another's offset is requested."""
     reader = Reader(
         KafkaLog(unique("silent"), sandbox), connect=lambda: KafkaFetcher(settings_for(silent))
     )
@@ -64,7 +64,7 @@ def test_a_poll_returns_in_time_while_its_broker_is_silent(
 def test_a_member_polls_in_time_while_its_brokers_are_silent(
     silent: str, unique: Callable[[str], str], cluster: tuple[KazooClient, str]
 ) -> None:
-    """Connecting, looking up and asking whether brokers have moved delay no poll of a member."""
+    """Connecting, look-ups and requests for moved brokers delay no poll of a member."""
     client, connect = cluster
     topic = unique("silent")
     register_broker(client, 0, silent)
@@ -79,7 +79,7 @@ def test_a_member_polls_in_time_while_its_brokers_are_silent(
 def test_a_silent_broker_does_not_delay_the_partitions_of_another(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A partition whose leader is stopped is granted: the other partition's messages come on."""
+    """A grant of a partition whose leader is stopped does not delay other partitions' messages."""
     with Sandbox(tmp_path_factory.mktemp("half"), brokers=2, tick_time_s=0.1) as sandbox:
         placements = sandbox.create_topic("half", partitions=2, replicas=1)
         (flowing,) = [one for one in placements if one.leader == 0]
