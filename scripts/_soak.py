@@ -1,13 +1,15 @@
 """Random faults for hours: on real servers, or with --simulated in the simulator.
 
-On real servers: round after round of `tests/support/random_faults.py`, each with a group of its
-own. Prints each act, a line per round, and a verdict; exits with 1 at the first round that fails,
-whose seed repeats its acts. Servers, members and files are gone afterwards, whatever happens.
+On real servers: one round after another of `tests/support/random_faults.py`, each with its own
+group. The command prints each fault, a line per round, and a verdict. It exits with 1 at the first
+round that fails; the seed of that round repeats its faults. At the end, servers, members and files
+are removed in every case.
 
-Simulated: schedules from fresh seeds on all cores. Each violation is printed at once, and shrunk at
-the end, as decisions and as a story. Ctrl-C ends the run early and prints what was done.
+Simulated: schedules from new seeds on all cores. Each violation is printed at once. At the end it
+is shrunk and printed as decisions and as a story. Ctrl-C ends the run early and prints the results
+so far.
 
-`--record` writes a file to docs/records/, from which `scripts/records` writes the tables of
+`--record` writes a file to docs/records/, from which `scripts/records` generates the tables of
 docs/verification.md.
 """
 
@@ -36,13 +38,16 @@ from support.random_faults import Mixture  # noqa: E402
 from zkconsumer.sandbox import Sandbox  # noqa: E402
 from zkconsumer.sim.coverage import possible  # noqa: E402
 
-# Seconds of trouble per round: what a group has delivered is held in memory until it is judged.
+# Seconds of faults per round. A round is limited, because its deliveries are kept in memory until
+# they are judged.
 ROUND_S = 120.0
 PARTITIONS = 8
 
 
 def one_round(sandbox: Sandbox, seed: int, seconds: float) -> tuple[Counter[str], int, int]:
-    """What was done, the messages delivered, and how many of those again."""
+    """Run one round. Return the faults, the number of delivered messages, and the number of
+    redelivered ones.
+    """
     topic = f"soak-{seed}"
     sandbox.create_topic(topic, partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="zkconsumer-soak-") as directory, ExitStack() as stack:
@@ -58,7 +63,7 @@ def one_round(sandbox: Sandbox, seed: int, seconds: float) -> tuple[Counter[str]
 
 
 def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
-    """Rounds until the time is over; the exit code."""
+    """Run rounds until the time is over; return the exit code."""
     started = time.monotonic()
     first, end = seed, started + seconds
     acts, rounds, delivered, again = Counter[str](), 0, 0, 0
@@ -97,14 +102,14 @@ def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
 
 
 def _promise(error: AssertionError) -> str:
-    """The number of the broken promise; empty for a group that did not settle."""
+    """Return the number of the broken promise, or an empty text if a group did not settle."""
     return str(getattr(error, "invariant", ""))
 
 
 def _record(
     seed: int, *, seconds: float, failed: list[dict[str, object]], counts: dict[str, object]
 ) -> None:
-    """Write the record; a broken promise ends the run, so each is counted once at most."""
+    """Write the record. A broken promise ends the run, so each is counted once at most."""
     broken = [one["invariant"] for one in failed]
     counts |= {
         "lost": broken.count("I5"),
@@ -127,7 +132,7 @@ PROGRESS_S = 30.0
 
 
 def simulated(seconds: float, seed: int, *, processes: int, is_recorded: bool) -> int:
-    """Schedules of the simulator until the time is over or Ctrl-C; the exit code."""
+    """Run schedules of the simulator until the time is over or Ctrl-C; return the exit code."""
     started = shown = time.monotonic()
     totals = Totals()
 
@@ -180,7 +185,7 @@ def simulated(seconds: float, seed: int, *, processes: int, is_recorded: bool) -
 
 
 MOST_STORIES = 5
-"""Violations that are shrunk and told; the others are named by their seeds."""
+"""Maximum number of violations that are shrunk and printed; the seeds of all others are printed."""
 
 
 def main() -> int:
@@ -190,18 +195,25 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--hours", type=float, help="how long to go on")
-    length.add_argument("--minutes", type=float, help="the same, for a short run")
-    parser.add_argument("--seed", type=int, help="of the first round; the next have the next ones")
-    parser.add_argument("--simulated", action="store_true", help="in the simulator, on all cores")
+    length.add_argument("--hours", type=float, help="duration of the run in hours")
+    length.add_argument("--minutes", type=float, help="duration of the run in minutes")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, help="of a simulated run"
+        "--seed", type=int, help="seed of the first round; each further round adds 1"
     )
-    parser.add_argument("--record", action="store_true", help="write a file to docs/records/")
+    parser.add_argument(
+        "--simulated", action="store_true", help="run in the simulator, on all cores"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes of a simulated run (default: all cores)",
+    )
+    parser.add_argument("--record", action="store_true", help="write a record to docs/records/")
     given = parser.parse_args()
     seconds = given.minutes * 60 if given.hours is None else given.hours * 3600
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
-    # A SIGTERM ends it as Ctrl-C does, so that everything is taken down.
+    # SIGTERM ends the run as Ctrl-C does, so that all servers are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if given.simulated:

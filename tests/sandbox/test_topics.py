@@ -67,7 +67,7 @@ def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     assert name in topics.list_topics(sandbox.zookeeper_connect)
     sandbox.delete_topic(name)
     assert name not in topics.list_topics(sandbox.zookeeper_connect)
-    with pytest.raises(SandboxError, match="unknown"):
+    with pytest.raises(SandboxError, match="does not exist"):
         sandbox.delete_topic(name)
 
 
