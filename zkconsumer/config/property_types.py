@@ -64,9 +64,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `fold` is applied first, because the JVM lower-cases only some
-    properties.
-    """
+    """One of a few words; `fold` is applied first: the JVM lower-cases only some properties."""
 
     words: tuple[str, ...]
     fold: Callable[[str], str] = str
@@ -218,9 +216,7 @@ class Required:
 
 @dataclass(frozen=True, slots=True)
 class DerivedDefault:
-    """The default of a property that depends on another one; `by` describes it for the
-    documentation.
-    """
+    """The default of a property that depends on another one, which `by` names."""
 
     by: str
 
@@ -241,9 +237,7 @@ class Setting:
 
 
 def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
-    """Return a dataclass field for a property; a DerivedDefault is None until the constructor
-    resolves it.
-    """
+    """Return a dataclass field; the constructor resolves a DerivedDefault, which is None before."""
     metadata = {"setting": Setting(name, kind, default, effect)}
     if isinstance(default, Required):
         return field(metadata=metadata)

@@ -486,9 +486,7 @@ class ConsumerConfig(ConnectionConfig):
             )
 
     def for_group(self, group_id: str) -> ConsumerConfig:
-        """Return the same configuration for another group. Raises ConfigError for an invalid
-        name.
-        """
+        """Return the same configuration for another group, or raise ConfigError."""
         return replace(self, group_id=group_id)
 
 
@@ -560,8 +558,7 @@ def _names(sources: tuple[object, ...]) -> str:
 
 
 def split_connect(connect: str) -> tuple[str, str]:
-    """Split a ZooKeeper connect string into (hosts, chroot); the chroot is empty or begins with
-    `/`.
+    """Split a ZooKeeper connect string into (hosts, chroot); the chroot may be empty.
 
     A host without a port gets port 2181, as in the Java client. Raises ConfigError.
     """

@@ -1,6 +1,4 @@
-"""librdkafka's settings, made from the old consumer's properties and from the registered
-brokers.
-"""
+"""librdkafka's settings, from the old consumer's properties and the registered brokers."""
 
 from __future__ import annotations
 
@@ -135,9 +133,7 @@ def servers(brokers: Iterable[Broker]) -> list[str]:
 
 
 def _plaintext(broker: Broker) -> Iterator[str]:
-    """Yield the `host:port` of each PLAINTEXT endpoint, or `host` and `port` if no endpoint is
-    listed.
-    """
+    """Yield the `host:port` of each PLAINTEXT endpoint, else the registered host and port."""
     listed = [end.removeprefix(PLAINTEXT) for end in broker.endpoints if end.startswith(PLAINTEXT)]
     if listed:
         yield from listed

@@ -280,9 +280,7 @@ class KafkaFetcher:
         return [tp for tp in tps if tp not in self._known]
 
     def _up_to_error(self, messages: list[Message]) -> list[Message]:
-        """Return the messages before the first error; if the error is first, none, and add its
-        fault.
-        """
+        """Return the messages before the first error; turn an error at the start into a fault."""
         first = next(i for i, one in enumerate(messages) if one.error() is not None)
         if first:
             self._backlog = messages[first:]
@@ -387,9 +385,7 @@ class Resolver:
                     answer.set_result({tp: found[tp] for tp in tps})
 
     def _next(self) -> list[_Question]:
-        """Return the waiting lookups; none after `LINGER_S` seconds without one, which ends the
-        thread.
-        """
+        """Return the waiting lookups; none after `LINGER_S`, which ends the thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, LINGER_S)
             batch, self._waiting = self._waiting, []

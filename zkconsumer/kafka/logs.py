@@ -1,5 +1,4 @@
-"""What brokers report about partitions, for tools: the ends of logs, and a group's offsets in
-Kafka.
+"""What brokers report about partitions: the ends of logs, and a group's offsets in Kafka.
 
 Every function opens a client, requests all partitions together, and closes the client; a
 caller with many requests keeps a `LogClient`. If a value cannot be read, the result contains
@@ -66,9 +65,7 @@ class LogRange(NamedTuple):
 
 
 def are_times_exact(brokers: Iterable[Broker]) -> bool:
-    """Return whether `offsets_at` finds messages; brokers before 0.10 only have the times of
-    segments.
-    """
+    """Return whether `offsets_at` finds messages; brokers before 0.10 only find segments."""
     return all(broker.version >= _TIMES_SINCE for broker in brokers)
 
 
@@ -87,9 +84,7 @@ class LogClient:
         self._metadata: Any = None
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """Return the partitions of all topics, ascending. Raises FetchError if no broker
-        answers.
-        """
+        """Return the partitions of all topics, ascending, or raise FetchError."""
         try:
             asked = self._consumer or self._client
             self._metadata = asked.list_topics(timeout=self._limit_s)
@@ -103,9 +98,7 @@ class LogClient:
         return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
-        """Return the first offset of each log, or why it is not known. See `latest` for the
-        cost.
-        """
+        """Return the first offset of each log, or why it is not known; costs as `latest`."""
         return self._ask_in_bulk(partitions, _EARLIEST)
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
@@ -185,9 +178,7 @@ class LogClient:
     def _placed(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int | str], dict[int, list[TopicPartition]]]:
-        """Return each partition's leader, or why it is not known, and the partitions of each
-        leader.
-        """
+        """Return each partition's leader or fault, and the partitions of each leader."""
         if self._metadata is None:
             self.topics()
         places = _leaders(self._metadata, partitions)
@@ -200,9 +191,7 @@ class LogClient:
     def _ask(
         self, partitions: Collection[TopicPartition], times: Sequence[int]
     ) -> list[dict[TopicPartition, int | str]]:
-        """Request the offsets of the given times from each leader; a failed leader does not
-        affect others.
-        """
+        """Request the offsets of the given times; a failed leader does not affect the others."""
         deadline = monotonic() + self._limit_s
         try:
             places, by_leader = self._placed(partitions)
@@ -303,8 +292,7 @@ def _leaders(
 def committed_in_kafka(
     brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    """Return the offsets that a group has committed in Kafka; None if none; a text says why not
-    known.
+    """Return a group's offsets in Kafka; None if there is none, a text if it is not known.
 
     JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2 to 1.1. `limit_s` is
     the time limit of each request in seconds.

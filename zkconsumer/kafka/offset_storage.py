@@ -221,7 +221,5 @@ def _unavailable(request: OffsetRequest, reason: str) -> Reply:
 
 
 def _passing(error: Any) -> None:
-    """Log a connection error at DEBUG: a request that fails because of it returns the error
-    itself.
-    """
+    """Log a connection error at DEBUG: a request that fails returns the error itself."""
     logger.debug("%s", error)

@@ -203,9 +203,7 @@ class SharedFetcher:
         self.unassign(list(self._routes))
 
     def _resume_fetching(self) -> None:
-        """Resume the stopped partitions if the stream has taken enough; call it with the lock
-        held.
-        """
+        """Resume stopped partitions if there is room again; needs the lock."""
         if self._stopped and self._pool.has_room(2 * self._messages, 2 * self._bytes):
             for thread in self._stopped:
                 thread.post(self)

@@ -50,8 +50,7 @@ class TopicFilter:
 
 
 def white_list(regex: str) -> TopicFilter:
-    """Return the filter for all topics whose whole name matches a Java regular expression
-    (`Whitelist`).
+    """Return the filter for all topics that match a Java regex as a whole (`Whitelist`).
 
     Raises InvalidFilterError, UnsupportedFilterError or FilterTooCostlyError, all ConfigErrors.
     """

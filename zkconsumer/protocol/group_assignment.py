@@ -52,9 +52,7 @@ class GroupInput:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The exception of a member: the JVM's class, or zkconsumer's own error if only zkconsumer
-    fails.
-    """
+    """A member's exception: the JVM's class, or zkconsumer's if only zkconsumer fails."""
 
     error: str
     message: str
@@ -66,8 +64,7 @@ MemberAssignment = dict[TopicPartition, ThreadId]
 def assign_each_member(
     group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
 ) -> dict[ConsumerId, MemberAssignment | Failure]:
-    """Return the partitions that each member assigns to itself under the release's rules, or its
-    failure.
+    """Return what each member assigns to itself by the release's rules, or its failure.
 
     `members` are the members to compute, by default all registered ones. A member that is not
     registered fails.

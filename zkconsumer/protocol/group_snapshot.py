@@ -15,9 +15,7 @@ from zkconsumer.protocol.releases import DEFAULT, Profile
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's partition numbers, ascending; `czxid` changes when the topic is deleted and
-    re-created.
-    """
+    """A topic's partition numbers, ascending; re-creating a topic changes `czxid`."""
 
     partitions: tuple[int, ...]
     czxid: int
@@ -72,8 +70,7 @@ def needed_topics(
 
 
 def undecidable(view: GroupView) -> tuple[str, str]:
-    """Return (znode's name, reason) if zkconsumer cannot compute the assignment that JVM members
-    compute.
+    """Return (znode's name, reason) if zkconsumer cannot compute the JVM's assignment.
 
     Returns ("", "") if it can.
     """
@@ -104,9 +101,7 @@ def assignment(
 def assignment_of_others(
     view: GroupView, *, consumer: ConsumerId, strategy: Strategy, profile: Profile = DEFAULT
 ) -> dict[TopicPartition, ThreadId]:
-    """Return what the other members should own of the topics in the view; raises as `assignment`
-    does.
-    """
+    """Return the other members' part of the assignment; raises as `assignment` does."""
     mine = view.counts().get(consumer, {})
     own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
     return {
@@ -127,9 +122,7 @@ def _assign_all(
 
 
 def recreated(known: Mapping[str, int], view: GroupView) -> frozenset[str]:
-    """Return the topics that were deleted and re-created since `known`, which holds their last
-    czxid.
-    """
+    """Return the topics that were re-created since `known`, which has their last czxid."""
     return frozenset(
         name for name, topic in view.topics.items() if known.get(name, topic.czxid) != topic.czxid
     )

@@ -78,9 +78,7 @@ class Payload:
         self.is_jackson = parser in _JACKSONS
 
     def text(self) -> str:
-        """Decode the bytes as Java's `new String(bytes, UTF_8)`: ill-formed sequences become
-        U+FFFD.
-        """
+        """Decode as Java's `new String(bytes, UTF_8)`: ill-formed sequences become U+FFFD."""
         if self._raw is None:
             thrown = Thrown.NULL if self.is_jackson else Thrown.KAFKA
             raise self.malformed("the znode has no payload", thrown)
@@ -311,8 +309,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def decode_offset(payload: bytes | None, *, where: str) -> int:
-    """Decode an offset znode as `Long.parseLong` does; a negative number means that there is no
-    offset.
+    """Decode an offset znode as `Long.parseLong` does; a negative number means no offset.
 
     Blanks, a trailing line feed and an empty payload raise MalformedZnodeError: the rebalance of
     a JVM member fails on them.

@@ -92,8 +92,7 @@ def _escaped(key: str, layout: Layout, *, is_static: bool) -> str:
 
 
 def validate_registration(registration: Registration, *, profile: Profile) -> None:
-    r"""Raise ConfigError if members of the release would read another meaning from this
-    registration.
+    r"""Raise ConfigError if members of the release would misread this registration.
 
     0.8.0 and 0.8.1 escape nothing, so `\b` becomes a backspace. 1.0.1 and later escape regular
     expressions twice, so `\d` becomes a backslash and a d, for the writer as well.

@@ -1,5 +1,4 @@
-"""Detect from the owner znodes which Kafka release's rules a group follows, and which members
-differ.
+"""Detect the rules that a group follows from its owner znodes, and members that differ.
 
 ZooKeeper does not store the releases of members. Where the rules of two releases give different
 assignments, the owner znodes of a settled group show the release: a member owns exactly what its
@@ -217,9 +216,7 @@ def _disagreements(
 
 
 def _ambiguity(payload: bytes | None) -> str:
-    """Return why a registration means nothing, or different things to different releases; "" if
-    neither.
-    """
+    """Return why releases read a registration differently, or it matches nothing; else ""."""
     scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
     if scala is None or jackson is None:
         return ""  # some releases throw an exception for it, and their members own nothing

@@ -166,9 +166,7 @@ class StoreOffsets:
 
 
 class NotStored(NamedTuple):
-    """The offsets that Kafka did not store, each with the reason: denied for good, or worth a
-    retry.
-    """
+    """The offsets that Kafka did not store, with reasons: denied, or worth a retry."""
 
     denied: dict[TopicPartition, str]
     unavailable: dict[TopicPartition, str]

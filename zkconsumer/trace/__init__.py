@@ -61,9 +61,7 @@ def text(value: Any) -> str:
 
 
 class Digest:
-    """Computes short digests of one member's states; only fields that have changed are encoded
-    again.
-    """
+    """Computes short digests of one member's states; encodes only changed fields again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, bytes]] = {}

@@ -1,5 +1,4 @@
-"""A story as one HTML page: which member owned which partition when, and who wrote and was
-notified.
+"""A story as one HTML page: owners over time, writes, and watch notifications.
 
 The page is self-contained: it loads no script, style sheet or picture.
 """

@@ -78,9 +78,7 @@ def _outcome(outcome: Value) -> str:
 
 
 def deeds(commands: list[Value]) -> Iterator[str]:
-    """Describe the commands that the machine issued, except those visible as writes to
-    ZooKeeper.
-    """
+    """Describe the machine's commands, except those visible as writes to ZooKeeper."""
     for command in commands:
         match command:
             case {"is": "StartFetching", "grants": grants}:
@@ -104,9 +102,7 @@ def deeds(commands: list[Value]) -> Iterator[str]:
 
 
 def gate_after(commands: list[Value]) -> bool | None:
-    """Return whether the lease's gate is open after these commands; None if none of them
-    changes it.
-    """
+    """Return whether the lease's gate is open after these commands; None if unchanged."""
     found = [command["is"] == "OpenGate" for command in commands if "Gate" in command["is"]]
     return found[-1] if found else None
 
@@ -233,9 +229,7 @@ class Lanes:
         return printable(f"{time:>9}  {lanes}{text}".rstrip())
 
     def _writes(self, writes: list[tuple[str, str, str]]) -> Iterator[str]:
-        """Format each write; writes that differ only in a consecutive partition number become
-        one.
-        """
+        """Format each write; join writes that differ only in consecutive partition numbers."""
         runs: list[tuple[str, str, str, list[int]]] = []
         for sign, path, data in writes:
             parent, _, name = self._short(path).rpartition("/")

@@ -105,8 +105,7 @@ class ZooKeeperClient:
         return {path: stat for path, stat in found if stat is not None}
 
     def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
-        """Return the access control list of each existing znode, or the error if it may not be
-        read.
+        """Return the access control list of each existing znode, or the error.
 
         ZooKeeper 3.6 and later replace the hash of a digest by `x` if this client may not
         administer the znode.
@@ -114,9 +113,7 @@ class ZooKeeperClient:
         return self._allowed(Rights(path) for path in paths)
 
     def tree(self, *roots: str) -> dict[str, Node]:
-        """Return the znodes and everything below them, parents first; empty if they do not
-        exist.
-        """
+        """Return existing znodes and everything below them, parents first."""
         nodes: dict[str, Node] = {}
         level = list(roots)
         while level:
@@ -143,9 +140,7 @@ class ZooKeeperClient:
                 yield request.path, reply.value
 
     def _replies(self, requests: Iterable[Read]) -> Iterator[tuple[Read, Reply]]:
-        """Yield each request with its reply; repeat the reads of a broken connection within the
-        time limit.
-        """
+        """Yield each request with its reply; retry after a broken connection."""
         left = iter(requests)
         while batch := list(islice(left, PIPELINE)):
             deadline = time.monotonic() + self._limit_s
@@ -175,9 +170,7 @@ class ZooKeeperClient:
         return reply
 
     def sync(self, path: str) -> None:
-        """Make later reads show every write that was acknowledged to any client before this
-        call.
-        """
+        """Make later reads show every write that any client had acknowledged before."""
         for _ in self._present([SyncLeader(path)]):
             pass
 

@@ -141,8 +141,7 @@ class TlsSockets:
         return secure
 
     def refuse_plain_port(self) -> None:
-        """Raise ConfigError if the server of the last failed handshake speaks plain text on
-        that port.
+        """Raise ConfigError if the last failed handshake was with a plain-text port.
 
         A plain-text port reads the handshake as a request of impossible length, and closes
         the connection without a reason. So this method sends `srvr` in plain text. Every
@@ -231,8 +230,7 @@ def _compare(config: ConnectionConfig, path: str, identities: list[str]) -> None
 def _denied(config: ConnectionConfig, path: str) -> AccessDeniedError:
     user = str(config.zookeeper_auth_credential).partition(":")[0]
     return AccessDeniedError(
-        f"the znode belongs to user {user!r} with another password, or this user has no right to it"
-        " ",
+        f"user {user!r} has another password at this znode, or no right to it",
         where=path,
         remedy="check zookeeper.auth.credential, or change the znode's ACL",
     )

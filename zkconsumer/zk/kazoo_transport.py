@@ -1,5 +1,4 @@
-"""All code that relies on kazoo's internals: connections, threads, sockets, and how requests
-are sent.
+"""All code that relies on kazoo's internals: connections, threads, sockets, requests.
 
 - `observe_connection` and `limit_attempts` wrap two private methods of kazoo's connection.
 - `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. They deliver watches and
@@ -160,9 +159,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
 
     def create_socket_pair(self) -> tuple[Any, Any]:
-        """Return the two ends with which kazoo's thread is woken for each request: reading,
-        writing.
-        """
+        """Return the ends that wake kazoo's thread for each request: reading, writing."""
         wake = _Wake(*super().create_socket_pair())
         return wake, wake.other
 
@@ -206,8 +203,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Wake:
-    """The reading end of a pair of sockets; at most one byte is in transit, however many
-    requests wait.
+    """The reading end of a pair of sockets with at most one byte in transit.
 
     kazoo writes one byte per request and reads one per request sent. That takes two system
     calls, and a third to find out whether more requests wait, which `pending` answers too.
@@ -273,9 +269,7 @@ class BulkHandler(InOrderHandler):
         xlist: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets; send the buffered requests once no more can be added, and before
-        any wait.
-        """
+        """Wait for sockets; before that, send the buffered requests."""
         if wlist and all(isinstance(one, _Bulk) and one.has_room() for one in wlist):
             return [], list(wlist), []
         held = [one for one in rlist if getattr(one, "pending", int)()]
@@ -293,9 +287,7 @@ class BulkHandler(InOrderHandler):
 
 
 class _Bulk:
-    """A socket that reads ahead and buffers what it sends; `pending` is the number of bytes
-    read ahead.
-    """
+    """A socket that buffers both ways; `pending` is the number of bytes read ahead."""
 
     _AT_ONCE = 65_536  # bytes per system call: about 500 replies, or 1,000 requests
 
@@ -377,9 +369,7 @@ _ANY_ZXID = 2**63 - 1  # sets the watch, whenever the znode was last changed
 
 
 def release_in(answer: str) -> tuple[int, ...]:
-    """Return the release in a server's answer to `srvr`, for example (3, 8, 4); empty if there
-    is none.
-    """
+    """Return the release in an answer to `srvr`, for example (3, 8, 4); empty if none."""
     found = re.search(r"version: (\d+)\.(\d+)\.(\d+)", answer)
     return tuple(map(int, found.groups())) if found else ()
 
@@ -551,9 +541,7 @@ class Sender:
             index += len(piece)
 
     def register_watches(self, paths: Sequence[str]) -> None:
-        """Deliver the events of armed watches; call it only on kazoo's thread, which owns the
-        watches.
-        """
+        """Deliver the events of armed watches; kazoo's thread, which owns them, calls it."""
         for path in paths:
             self._client._data_watchers[path].add(self._watch)
 
@@ -623,9 +611,7 @@ class _Gathering:
 
 
 class _Slot:
-    """Receives one reply; for kazoo it is an async object, of which kazoo uses only these
-    methods.
-    """
+    """Receives one reply, with the methods of an async object that kazoo uses."""
 
     __slots__ = ("_gathering", "_index", "_request")
 
@@ -740,9 +726,7 @@ def _reply(request: Sent, value: Any) -> Reply:
 
 
 def _multi_reply(results: Sequence[Any]) -> Reply:
-    """Find the failed write: it is between those that were rolled back and those that were not
-    tried.
-    """
+    """Find the failed write, between those rolled back and those not tried."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(
             result, kz.RolledBackError | kz.RuntimeInconsistency

@@ -388,8 +388,7 @@ class Observer:
         return watcher.snapshot()
 
     def changes(self) -> Iterator[tuple[float, Change]]:
-        """Yield every change with the monotonic time in seconds at which it was read, until
-        `close`.
+        """Yield (monotonic seconds of the read, change) for every change, until `close`.
 
         The first changes report everything that exists as new, followed by one change of
         kind READ. If a znode changes several times between two reads, only its last value is
@@ -452,9 +451,7 @@ class Observer:
 
 
 def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:
-    """Wait, then take everything queued: (changed paths, connection states); (None, ...) after
-    `close`.
-    """
+    """Wait, then take all that is queued: (changed paths, states); (None, ...) after `close`."""
     dirty: set[str] = set()
     states: list[str] = []
     while True:

@@ -244,8 +244,7 @@ class ZooKeeperSession:
         return int(ticks[0]) / 1000 if ticks and ticks[0].isdigit() else 0.0
 
     def server_release(self) -> tuple[int, ...]:
-        """Return the server's release, for example (3, 8, 4); empty if the server does not
-        report it.
+        """Return the server's release, for example (3, 8, 4); empty if not reported.
 
         A server with default settings answers the command that ZooKeeper calls `srvr`.
         """
@@ -291,8 +290,7 @@ class ZooKeeperSession:
         _in_background(lambda: _stopped(dead))
 
     def stop(self) -> None:
-        """End the session, so that its ephemeral znodes vanish at once; waits at most `STOP_S`
-        seconds.
+        """End the session, so that its ephemeral znodes vanish; waits at most `STOP_S` s.
 
         kazoo waits for its own threads without a limit. A silent server blocks them for a
         session timeout, and resolving a host name blocks them for as long as the system
@@ -304,8 +302,7 @@ class ZooKeeperSession:
         if self.is_ending:
             logger.warning(
                 "the connection to ZooKeeper (%s) has not ended within %g s; the session expires on"
-                " "
-                "the server after its timeout of %g s",
+                " the server after its timeout of %g s",
                 self._hosts,
                 STOP_S,
                 self._timeout_s,
@@ -317,9 +314,7 @@ class ZooKeeperSession:
         return _in_background(lambda: _stopped(client))
 
     def is_over(self, session_id: int) -> bool:
-        """Return whether this session has ended or was replaced, even before `on_state` reports
-        it.
-        """
+        """Return whether this session is over, even before `on_state` reports it."""
         return kazoo_transport.session_id(self._client) != session_id
 
     def submit(

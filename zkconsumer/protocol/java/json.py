@@ -132,9 +132,7 @@ def parse_jackson(text: str) -> object:
 
 
 def parse_jackson_twice(text: str) -> object:
-    """Parse as Jackson; if that fails, with all backslashes doubled (`kafka.utils.Json.parseFull`,
-    1.0.1).
-    """
+    """Parse as Jackson, else with doubled backslashes (`kafka.utils.Json.parseFull`, 1.0.1)."""
     try:
         return parse_jackson(text)
     except ValueError:

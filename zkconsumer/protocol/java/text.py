@@ -68,8 +68,7 @@ def _parse(text: str, low: int, high: int) -> int:
 
 
 def scala_map_order(keys: Iterable[str]) -> list[str]:
-    """Return the keys in the order in which a Scala immutable Map iterates, if filled in this
-    order.
+    """Return the keys in the order of a Scala immutable Map that was filled in this order.
 
     Up to four entries the order is that of insertion. From five entries on it is that of a hash
     trie: five bits of the scrambled hash code per level, lowest bits first (`HashMap.improve`).

@@ -142,9 +142,7 @@ _NO_BITS = frozenset(map(ord, "IiSsKk\u00ff\u00b5\u00c5\u00e5"))
 
 @lru_cache(maxsize=1)
 def _cased() -> tuple[tuple[int, int, int], ...]:
-    """Return (character, its capital, the small letter of that capital) for all characters with
-    case.
-    """
+    """Return (character, its capital, the small letter of that capital) for all with case."""
     every = "".join(map(chr, range(0x20000)))
     codes = (ord(found[0]) for found in regex.finditer(r"\p{Changes_When_Casemapped}", every))
     return tuple((code, upper(code), lower(upper(code))) for code in codes)
@@ -171,9 +169,7 @@ def _ascii_cases(code: int) -> set[int]:
 
 
 def in_class(bits: Bits, code: int, mode: Mode) -> CharSet | None:
-    """Add a single character of a class to its bits and return None, or return it as a set of its
-    own.
-    """
+    """Add a character of a class to its bits and return None, or return it as its own set."""
     folds = Mode.CASE_INSENSITIVE in mode
     unicode = folds and Mode.UNICODE_CASE in mode
     if code > 0xFF or (unicode and code in _NO_BITS):

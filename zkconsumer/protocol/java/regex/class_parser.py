@@ -272,9 +272,7 @@ class ClassParser(Scanner):
         return found
 
     def _members(self) -> CharSet:
-        """Read up to the closing `]` without consuming it; the cursor is one before the first
-        member.
-        """
+        """Read up to the closing `]`, exclusive; the cursor is one before the first member."""
         bits, whole, latest, used = Bits(), None, None, False
         char, negated, compound = self.next(), False, False
         if char == "^" and self.at(-1) == "[":
@@ -308,8 +306,7 @@ class ClassParser(Scanner):
     def _intersected(
         self, left: CharSet | None, latest: CharSet | None
     ) -> tuple[CharSet, CharSet | None]:
-        """Read the right-hand side of `&&`, with the cursor on the second `&`; return the set and
-        its last part.
+        """Read what follows `&&`, the cursor on its second `&`; return the set and its last part.
 
         If nothing follows `&&`, Java uses the last part read before it as the right-hand side.
         """
@@ -332,9 +329,7 @@ class ClassParser(Scanner):
         return (latest if left is None else Intersection(left, latest)), latest
 
     def _member(self, bits: Bits) -> CharSet | None:
-        """Read a character, a range or an escape of a class; a single character goes into `bits` if
-        possible.
-        """
+        """Read a character (into `bits` if possible), a range or an escape of a class."""
         code = self._member_start()
         if not isinstance(code, int):
             return code

@@ -127,9 +127,7 @@ def line_start(mode: Mode) -> str:
 
 
 def line_end(mode: Mode) -> str:
-    """Return what `$` asserts: the end of the text, or before its last line end; with (?m) any line
-    end.
-    """
+    """Return what `$` asserts: end of text, or before its last line end; with (?m) any."""
     return _before_line_end(mode, "" if Mode.MULTILINE in mode else END)
 
 
@@ -195,9 +193,7 @@ class Parser(QuantifierParser):
         self.alternatives = 1
 
     def parse(self) -> Node:
-        """Parse the whole pattern, or raise InvalidFilterError, UnsupportedFilterError,
-        FilterTooCostlyError.
-        """
+        """Parse the whole pattern, or raise InvalidFilterError or UnsupportedFilterError."""
         try:
             whole = self._alternation()
             if self.cursor != self.length:
@@ -210,8 +206,7 @@ class Parser(QuantifierParser):
         return whole
 
     def _check_references(self, whole: Node) -> None:
-        """Refuse a reference whose group may not have matched, or whose last match may differ from
-        Java's.
+        """Refuse a reference whose group may be unmatched, or matched differently in Java.
 
         A reference to a group that does not exist is allowed; it never matches.
         """

@@ -1,5 +1,4 @@
-"""The syntax tree of a Java pattern, its text for `regex`, and checks for differences between the
-two.
+"""The syntax tree of a Java pattern, its text for `regex`, and checks for differences.
 
 The checks find what Java rejects before it matches (the length of a lookbehind), and the cases
 in which `regex` would match differently from Java.
