@@ -216,7 +216,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         ("zookeeper.session.timeout.ms", "6s", "whole milliseconds"),
         ("group.id", "a b", "A-Z a-z 0-9"),
         ("group.id", "", "1 to 249"),
-        ("group.id", "..", "neither"),
+        ("group.id", "..", "except"),
         ("client.id", "a/b", "A-Z a-z 0-9"),
         ("consumer.id", "a/b", "the name of a znode"),
         ("rebalance.mode", "cooperative", "incremental or eager"),

@@ -59,8 +59,10 @@ def _default(row: Setting) -> str:
             return "none"
         case float(seconds), _:
             return str(round(seconds * 1000))
-        case value, _:
+        case bool(value), _:
             return str(value).lower()
+        case value, _:
+            return str(value)
 
 
 if __name__ == "__main__":

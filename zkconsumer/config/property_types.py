@@ -147,7 +147,7 @@ MIN_PAUSE_S = 0.05
 class Pause:
     """Like Millis, for the pause between two attempts; at least `MIN_PAUSE_S`."""
 
-    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms count as {MIN_PAUSE_S * 1000:.0f} ms"
+    allowed: str = f"{Millis(0).allowed}; 0 to 49 ms are raised to {MIN_PAUSE_S * 1000:.0f} ms"
 
     def from_text(self, text: str) -> float:
         return _java_int(text) / 1000
@@ -177,7 +177,9 @@ def _is_group(name: str) -> bool:
         return False
 
 
-GROUP = Text(f"1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 . _ - and neither '.' nor '..'", _is_group)
+GROUP = Text(
+    f"1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 . _ -, except '.' and '..'", _is_group
+)
 # kafka.common.Config.validateChars
 CLIENT = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]*").fullmatch)
 # The JVM does not check it, although a '/' creates a tree of znodes below `ids` that fails every
@@ -204,7 +206,7 @@ def _is_release(name: str) -> bool:
 RELEASE = Text("0.8.0 to 1.1.1, 0.8.2-0.11, or auto", _is_release, _release)
 HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
-SECRET = Text("any text but none", bool, Secret)
+SECRET = Text("a non-empty text", bool, Secret)
 PATH = Text("a path", bool)
 PORT = Integer(1, most=65535)
 SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)

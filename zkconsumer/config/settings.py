@@ -310,8 +310,7 @@ class ConsumerConfig(ConnectionConfig):
         "queued.max.message.chunks",
         Integer(1),
         2,
-        "Multiplied by fetch.message.max.bytes: the maximum number of bytes that a stream"
-        " prefetches.",
+        "A stream prefetches at most this number times fetch.message.max.bytes, in bytes.",
     )
     rebalance_max_retries: int = setting(
         "rebalance.max.retries",
@@ -346,7 +345,7 @@ class ConsumerConfig(ConnectionConfig):
         Flag(),
         False,
         "zkconsumer only. While another member does not claim its partitions, register again once a"
-        " minute, which makes that member rebalance.",
+        " minute, which makes the group rebalance.",
     )
     peers_release: str = setting(
         "peers.release",

@@ -269,10 +269,11 @@ class FetcherPool:
 
         Args:
             connect: makes a client, on a fetch thread; returns None while no broker is registered.
-            moved: returns whether the addresses of all brokers have changed since the last
-                `connect`. trouble: gets a text about temporary errors of the brokers, on a fetch
-                thread. clients: the maximum number of clients. max_messages, max_bytes: the limits
-                of what is prefetched for one stream. name: the prefix of the threads' names.
+            moved: returns whether all brokers' addresses have changed since the last `connect`.
+            trouble: gets a text about temporary errors of the brokers, on a fetch thread.
+            clients: the maximum number of clients.
+            max_messages, max_bytes: the limits of what is prefetched for one stream.
+            name: the prefix of the threads' names.
         """
         self.connect, self.moved, self.trouble = connect, moved, trouble
         self._max_messages, self._max_bytes = max_messages, max_bytes

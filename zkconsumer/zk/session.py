@@ -158,9 +158,10 @@ class ZooKeeperSession:
         Raises:
             ZooKeeperUnreachableError: no session within `zookeeper.connection.timeout.ms`.
             ChrootMissingError: the chroot does not exist.
-            AccessDeniedError: ZooKeeper refuses the credential, or another user owns the group's
-                znodes. ConfigError: the negotiated session timeout is under three server ticks, or
-                TLS is configured and the server's port speaks plain text.
+            AccessDeniedError: ZooKeeper refuses the credential, or the group's znodes belong to
+                another user.
+            ConfigError: the negotiated session timeout is under three server ticks, or TLS is
+                configured and the server's port speaks plain text.
         """
         try:
             self._connect_and_check()

@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _holds(test: pytest.Item, kind: str) -> bool:
-    """Whether the sentence of a test is about this server."""
+    """Return whether a test applies to this server."""
     release = release_number(DEFAULT_ZOOKEEPER if kind in DEFAULT else kind)
     since, until = test.get_closest_marker("since"), test.get_closest_marker("until")
     return (since is None or release >= release_number(since.args[0])) and (

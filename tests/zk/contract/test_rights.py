@@ -1,4 +1,4 @@
-"""Which right which request needs, and what comes first: the right or the node."""
+"""Which right each request needs, and whether ZooKeeper checks it before the znode exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.zk_contract import (
 
 
 def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
-    """Below a read-only parent a create says NoAuth, also where the node is there already."""
+    """Below a read-only parent a create gets NoAuth, even if the znode exists."""
     session = server.session()
     session.multi(create("/group"), create("/group/ids"))
     session.set_acl("/group", READ_ONLY)
@@ -30,7 +30,7 @@ def test_a_locked_parent_denies_even_what_exists(server: Server) -> None:
 
 @pytest.mark.since("3.6.0")
 def test_a_locked_parent_denies_the_delete_of_what_is_missing(server: Server) -> None:
-    """Without the right to delete, not even NoNode is told."""
+    """Without the right to delete, deleting a missing znode gets NoAuth."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
     assert refusal(session.delete, "/group/none") == "NoAuth"
@@ -39,7 +39,7 @@ def test_a_locked_parent_denies_the_delete_of_what_is_missing(server: Server) ->
 
 @pytest.mark.until("3.6.0")
 def test_a_delete_of_what_is_missing_finds_no_node_whatever_the_right(server: Server) -> None:
-    """Before 3.6 the node is looked for first: NoNode, also below a read-only parent."""
+    """Before 3.6 deleting a missing znode gets NoNode, even without the right."""
     session = server.session()
     session.create("/group", acl=READ_ONLY)
     assert refusal(session.delete, "/group/none") == "NoNode"
@@ -47,7 +47,7 @@ def test_a_delete_of_what_is_missing_finds_no_node_whatever_the_right(server: Se
 
 
 def test_reading_needs_no_right_to_write(server: Server) -> None:
-    """A read-only node answers every read, and takes watches."""
+    """Every read and watch of a read-only znode succeeds."""
     session, other = server.session(), server.session()
     session.create("/a", b"1", acl=READ_ONLY)
     watch = Watch()
@@ -59,7 +59,7 @@ def test_reading_needs_no_right_to_write(server: Server) -> None:
 
 
 def test_a_right_is_looked_at_before_the_version(server: Server) -> None:
-    """A set without the right says NoAuth whatever version it names."""
+    """A set without the right gets NoAuth, whatever its version."""
     session = server.session()
     session.create("/a", b"1", acl=READ_ONLY)
     for version in (-1, 0, 7):
@@ -67,7 +67,7 @@ def test_a_right_is_looked_at_before_the_version(server: Server) -> None:
 
 
 def test_a_check_needs_the_right_to_read(server: Server) -> None:
-    """A transaction that checks a node closed to us is refused."""
+    """A transaction that checks an unreadable znode is refused."""
     session = server.session()
     session.create("/closed", acl=CLOSED)
     codes = session.multi(create("/a"), Op("check", "/closed"))
@@ -76,7 +76,7 @@ def test_a_check_needs_the_right_to_read(server: Server) -> None:
 
 
 def test_changing_rights_needs_a_right(server: Server) -> None:
-    """Who may not administer a node cannot open it."""
+    """A client that may not administer a znode cannot change its ACL."""
     session = server.session()
     session.create("/closed", acl=CLOSED)
     assert refusal(session.set_acl, "/closed", OPEN) == "NoAuth"
@@ -85,7 +85,7 @@ def test_changing_rights_needs_a_right(server: Server) -> None:
 
 
 def test_a_change_of_rights_is_no_change_of_the_node(server: Server) -> None:
-    """Version and zxid stay, and no watch fires."""
+    """A change of the ACL leaves version and zxid, and fires no watch."""
     session = server.session()
     session.create("/a", b"1")
     data, children = Watch(), Watch()
@@ -98,7 +98,7 @@ def test_a_change_of_rights_is_no_change_of_the_node(server: Server) -> None:
 
 
 def test_rights_end_with_their_node(server: Server) -> None:
-    """A node of the same path that is created later has the rights that it is created with."""
+    """A re-created znode has the ACL with which it is created."""
     session = server.session()
     session.create("/a", acl=CLOSED)
     session.delete("/a")
@@ -107,7 +107,7 @@ def test_rights_end_with_their_node(server: Server) -> None:
 
 
 def test_a_rolled_back_delete_leaves_the_rights(server: Server) -> None:
-    """A refused transaction opens nothing."""
+    """A refused transaction leaves the ACL."""
     session = server.session()
     session.create("/a", acl=READ_ONLY)
     codes = session.multi(Op("delete", "/a"), create("/a"), Op("check", "/nowhere"))
@@ -116,7 +116,7 @@ def test_a_rolled_back_delete_leaves_the_rights(server: Server) -> None:
 
 
 def test_a_refused_read_leaves_no_watch_behind(server: Server) -> None:
-    """A client that may not read a node gets no event of it either."""
+    """A client that may not read a znode gets no event for it."""
     session, other = server.session(), server.session()
     session.create("/closed", acl=CLOSED)
     watches = [Watch(), Watch()]
@@ -129,7 +129,7 @@ def test_a_refused_read_leaves_no_watch_behind(server: Server) -> None:
 
 @pytest.mark.since("3.8.3")
 def test_a_refused_exists_leaves_no_watch_behind(server: Server) -> None:
-    """From 3.8.3 on (ZOOKEEPER-2590) `exists` needs READ, and leaves no watch when refused."""
+    """From 3.8.3 on (ZOOKEEPER-2590) `exists` needs READ; if refused, it sets no watch."""
     session, other = server.session(), server.session()
     session.create("/closed", acl=CLOSED)
     watch = Watch()
@@ -141,7 +141,7 @@ def test_a_refused_exists_leaves_no_watch_behind(server: Server) -> None:
 
 @pytest.mark.until("3.8.3")
 def test_exists_watches_what_may_not_be_read(server: Server) -> None:
-    """Before 3.8.3 `exists` needs no right: its stat is returned, and its watch fires."""
+    """Before 3.8.3 `exists` needs no right: it returns the stat and sets a watch."""
     session, other = server.session(), server.session()
     session.create("/closed", acl=CLOSED)
     watch = Watch()
@@ -152,7 +152,7 @@ def test_exists_watches_what_may_not_be_read(server: Server) -> None:
 
 @pytest.mark.since("3.8.4")
 def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
-    """A watch set before the node was closed is over with the change, and says nothing (3.8.4)."""
+    """From 3.8.4 on, a watch does not fire if the client may no longer read the znode."""
     session, other = server.session(), server.session()
     session.multi(create("/a"), create("/a/b"))
     watches = [Watch(), Watch(), Watch()]
@@ -173,7 +173,7 @@ def test_who_may_not_read_is_told_of_no_change(server: Server) -> None:
 
 @pytest.mark.until("3.8.4")
 def test_who_may_not_read_is_told_of_a_change_all_the_same(server: Server) -> None:
-    """Before 3.8.4 a watch set before the node was closed fires."""
+    """Before 3.8.4 a watch fires even if the client may no longer read the znode."""
     session, other = server.session(), server.session()
     session.multi(create("/a"), create("/a/b"))
     watches = [Watch(), Watch()]
@@ -187,7 +187,7 @@ def test_who_may_not_read_is_told_of_a_change_all_the_same(server: Server) -> No
 
 
 def test_a_session_ends_whatever_the_rights(server: Server) -> None:
-    """Ephemerals go with their session also below a parent that lets nobody delete."""
+    """Ephemeral znodes end with their session, even if the parent allows no delete."""
     leaver, stayer = server.session(), server.session()
     stayer.create("/ids")
     leaver.create_ephemeral("/ids/member")

@@ -1,4 +1,4 @@
-"""When sessions end, what ends with them, and what a lost reply leaves."""
+"""When sessions end, what ends with them, and the effects of a lost reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.zk_contract import LIMIT_S, Server, ZkError, claim, is_back, refusa
 
 
 def test_a_session_that_pings_lives(server: Server) -> None:
-    """No request is needed to keep a session: its client's pings do."""
+    """The client's pings keep a session alive without requests."""
     session, other = server.session(timeout_s=2.0), server.session()
     session.create_ephemeral("/id")
     number, until = session.id, server.clock() + 5.0
@@ -18,7 +18,7 @@ def test_a_session_that_pings_lives(server: Server) -> None:
 
 
 def test_the_end_of_a_session_leaves_the_nodes_of_others(server: Server) -> None:
-    """Persistent nodes of the session, and everything of other sessions, stay."""
+    """Persistent znodes, and all znodes of other sessions, stay."""
     leaver, stayer = server.session(), server.session()
     leaver.create("/persistent")
     leaver.create_ephemeral("/leaver")
@@ -28,7 +28,7 @@ def test_the_end_of_a_session_leaves_the_nodes_of_others(server: Server) -> None
 
 
 def test_who_takes_over_after_an_expiry_is_not_disturbed(server: Server) -> None:
-    """A node created anew by another session stays when the expired one's client is back."""
+    """A znode re-created by another session stays when the expired client returns."""
     former, present = server.session(), server.session()
     former.create_ephemeral("/p0")
     former.expire()
@@ -39,7 +39,7 @@ def test_who_takes_over_after_an_expiry_is_not_disturbed(server: Server) -> None
 
 
 def test_numbers_of_sessions_are_not_used_again(server: Server) -> None:
-    """`ephemeralOwner` names one session for ever."""
+    """No two sessions have the same number."""
     numbers = []
     for _ in range(3):
         session = server.session()
@@ -50,7 +50,7 @@ def test_numbers_of_sessions_are_not_used_again(server: Server) -> None:
 
 
 def test_a_delete_and_create_by_others_is_seen_by_owner_and_czxid(server: Server) -> None:
-    """An owner node replaced by another session differs in `ephemeralOwner` and czxid."""
+    """An owner znode re-created by another session has another owner and czxid."""
     owner, intruder = server.session(), server.session()
     owner.create_ephemeral("/p0", b"same")
     before = owner.get("/p0")[1]
@@ -64,7 +64,7 @@ def test_a_delete_and_create_by_others_is_seen_by_owner_and_czxid(server: Server
 
 
 def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server) -> None:
-    """A release that is repeated says NoNode: it was done, by us or by whomever."""
+    """A repeated release gets NoNode: this or another client has deleted the znode."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create_ephemeral("/p0")
@@ -80,7 +80,7 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
 
 
 def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> None:
-    """Nodes whose creation was never answered go like all others when the session expires."""
+    """Znodes whose creation was not acknowledged end with their session, too."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy, timeout_s=3.0), server.session()
     other.create("/owners")
@@ -95,7 +95,7 @@ def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> 
 
 
 def test_a_silent_client_comes_back_with_another_session(server: Server) -> None:
-    """When its wire is mended after the timeout, the client learns that its session is over."""
+    """A client that reconnects after the timeout learns that its session has expired."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy, timeout_s=2.0), server.session()
     session.create_ephemeral("/id")

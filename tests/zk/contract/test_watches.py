@@ -6,7 +6,7 @@ from support.zk_contract import CLOSED, OK, Op, Server, Watch, claim, create, is
 
 
 def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
-    """Who writes what it watches itself hears of it like anybody else."""
+    """A client's own write fires its watch."""
     session = server.session()
     session.create("/a")
     watch = Watch()
@@ -16,7 +16,7 @@ def test_a_watch_fires_for_ones_own_write(server: Server) -> None:
 
 
 def test_get_and_exists_set_the_same_watch(server: Server) -> None:
-    """One node watched by both is one event for each callback; the next change is none."""
+    """With both watches on one znode, one event reaches both callbacks; the next change none."""
     session, other = server.session(), server.session()
     session.create("/a")
     by_get, by_exists = Watch(), Watch()
@@ -29,7 +29,7 @@ def test_get_and_exists_set_the_same_watch(server: Server) -> None:
 
 
 def test_a_data_watch_hears_of_the_deletion(server: Server) -> None:
-    """`get` and `exists` alike; the re-creation is not told any more."""
+    """Watches of `get` and `exists` fire for the deletion, and not for the re-creation."""
     session, other = server.session(), server.session()
     session.create("/a")
     by_get, by_exists = Watch(), Watch()
@@ -42,7 +42,7 @@ def test_a_data_watch_hears_of_the_deletion(server: Server) -> None:
 
 
 def test_a_data_watch_hears_nothing_of_children(server: Server) -> None:
-    """A child that comes, changes or goes is no change of its parent's data."""
+    """A child's creation, change or deletion fires no data watch of its parent."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -55,7 +55,7 @@ def test_a_data_watch_hears_nothing_of_children(server: Server) -> None:
 
 
 def test_a_children_watch_hears_nothing_of_data(server: Server) -> None:
-    """A write of the node itself is no change of its children."""
+    """A write to a znode fires no watch of its children."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -66,7 +66,7 @@ def test_a_children_watch_hears_nothing_of_data(server: Server) -> None:
 
 
 def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server) -> None:
-    """An owner node that moves in one transaction is told as DELETED, once."""
+    """An owner znode replaced in one transaction fires DELETED once."""
     session, other = server.session(), server.session()
     other.create_ephemeral("/p0")
     watch = Watch()
@@ -77,7 +77,7 @@ def test_replacing_a_node_in_one_multi_is_a_deletion_to_watchers(server: Server)
 
 
 def test_a_node_that_came_and_went_in_one_multi_was_created(server: Server) -> None:
-    """Who waits for a node is told of its creation even if it is gone again."""
+    """A watch fires for a creation, even if the same transaction deletes the znode."""
     session, other = server.session(), server.session()
     watch, parent = Watch(), Watch()
     session.exists("/a", watch)
@@ -88,7 +88,7 @@ def test_a_node_that_came_and_went_in_one_multi_was_created(server: Server) -> N
 
 
 def test_a_multi_of_many_children_is_one_event(server: Server) -> None:
-    """A claim of ten partitions wakes a watcher of their parent once."""
+    """A claim of ten partitions fires the watch of their parent once."""
     session, other = server.session(), server.session()
     session.create("/owners")
     watch = Watch()
@@ -99,7 +99,7 @@ def test_a_multi_of_many_children_is_one_event(server: Server) -> None:
 
 
 def test_events_come_in_the_order_of_the_changes(server: Server) -> None:
-    """Watches on several nodes fire in the order in which those were written."""
+    """Watches on several znodes fire in the order of the writes."""
     session, other = server.session(), server.session()
     watch = Watch()
     for name in "abc":
@@ -112,7 +112,7 @@ def test_events_come_in_the_order_of_the_changes(server: Server) -> None:
 
 
 def test_a_watch_ends_with_its_connection(server: Server) -> None:
-    """What happens after a reconnection is not told to watches from before it."""
+    """Watches set before a reconnect do not fire for changes after it."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/a")
@@ -129,7 +129,7 @@ def test_a_watch_ends_with_its_connection(server: Server) -> None:
 
 
 def test_a_deletion_is_sent_once_to_who_watches_both_ways(server: Server) -> None:
-    """Data and children of one node watched over one connection: one event, for both callbacks."""
+    """Watches of data and children get one event for both callbacks."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/a")
@@ -143,7 +143,7 @@ def test_a_deletion_is_sent_once_to_who_watches_both_ways(server: Server) -> Non
 
 
 def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
-    """Nothing is sent for a node that was missing, or closed, when it was asked for."""
+    """The server sends no event for a znode whose read it refused."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     other.create("/closed", acl=CLOSED)
@@ -158,7 +158,7 @@ def test_a_refused_read_is_not_watched_by_the_server(server: Server) -> None:
 
 
 def test_ephemerals_that_go_together_are_one_event_to_their_parent(server: Server) -> None:
-    """The end of a session with three nodes wakes a watcher of their parent once."""
+    """The end of a session with three znodes fires a watch of their parent once."""
     leaver, stayer = server.session(), server.session()
     stayer.create("/owners")
     leaver.multi(*(claim(f"/owners/{number}") for number in range(3)))

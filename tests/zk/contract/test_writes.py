@@ -1,4 +1,4 @@
-"""What a write does, and in which order its refusals come: for one node and for a transaction."""
+"""The effects of a write, and the order of its checks, for one znode and for a transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HALF = b"x" * 600_000
 
 
 def test_data_is_kept_byte_by_byte(server: Server) -> None:
-    """Every byte value, none at all, and a million of them come back as they were written."""
+    """Payloads with every byte value, with none and with a million bytes are read back."""
     session = server.session()
     for number, data in enumerate((bytes(range(256)), b"", b"x" * 1_000_000)):
         session.create(f"/{number}", data)
@@ -18,7 +18,7 @@ def test_data_is_kept_byte_by_byte(server: Server) -> None:
 
 
 def test_a_new_node_has_version_0_and_equal_zxids(server: Server) -> None:
-    """A node that was never written since its creation shows its czxid as its mzxid."""
+    """A znode never written since its creation has equal czxid and mzxid."""
     session = server.session()
     session.create("/a", b"1")
     stat = session.get("/a")[1]
@@ -28,7 +28,7 @@ def test_a_new_node_has_version_0_and_equal_zxids(server: Server) -> None:
 
 
 def test_zxids_order_the_writes_of_all_sessions(server: Server) -> None:
-    """Of two writes, whoever made them, the later one has the greater zxid."""
+    """The later of two writes by any clients has the greater zxid."""
     one, two = server.session(), server.session()
     order = []
     for number in range(3):
@@ -40,14 +40,14 @@ def test_zxids_order_the_writes_of_all_sessions(server: Server) -> None:
 
 
 def test_a_set_of_a_missing_node_creates_nothing(server: Server) -> None:
-    """An offset is never born of a set."""
+    """A set never creates a znode."""
     session = server.session()
     assert refusal(session.set, "/offset", b"1") == "NoNode"
     assert session.exists("/offset") is None
 
 
 def test_a_refused_write_leaves_version_and_zxid(server: Server) -> None:
-    """Who is refused leaves no trace by which others would think that something was written."""
+    """A refused write changes neither version nor zxid."""
     session = server.session()
     session.create("/a", b"1")
     before = session.get("/a")
@@ -67,7 +67,7 @@ def test_a_foreign_set_leaves_the_owner(server: Server) -> None:
 
 
 def test_a_version_is_looked_at_before_the_children(server: Server) -> None:
-    """A delete of another version of a node with children says BadVersion, not NotEmpty."""
+    """A delete with a wrong version gets BadVersion, not NotEmpty."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"))
     assert refusal(session.delete, "/a", 7) == "BadVersion"
@@ -75,13 +75,13 @@ def test_a_version_is_looked_at_before_the_children(server: Server) -> None:
 
 
 def test_a_delete_below_a_missing_parent_finds_no_node(server: Server) -> None:
-    """Nothing is there to delete, at whatever depth it is missing."""
+    """A delete below a missing parent gets NoNode."""
     session = server.session()
     assert refusal(session.delete, "/a/b/c") == "NoNode"
 
 
 def test_reads_of_a_missing_node(server: Server) -> None:
-    """`get` and `children` are refused, `exists` answers."""
+    """For a missing znode `get` and `children` fail, and `exists` returns None."""
     session = server.session()
     assert refusal(session.get, "/a") == "NoNode"
     assert refusal(session.children, "/a") == "NoNode"
@@ -89,7 +89,7 @@ def test_reads_of_a_missing_node(server: Server) -> None:
 
 
 def test_children_are_names_of_one_level(server: Server) -> None:
-    """A listing has each child once, no path and no grandchild; a leaf's is empty."""
+    """A listing contains the name of each direct child once."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"), create("/a/b/c"), create("/a/d"), create("/ab"))
     assert session.children("/a") == ["b", "d"]
@@ -100,7 +100,7 @@ def test_children_are_names_of_one_level(server: Server) -> None:
 
 
 def test_a_check_changes_nothing(server: Server) -> None:
-    """A node that was only checked keeps version and zxid, and no watch on it fires."""
+    """A check changes neither version nor zxid, and fires no watch."""
     session = server.session()
     session.create("/a", b"1")
     watch = Watch()
@@ -112,7 +112,7 @@ def test_a_check_changes_nothing(server: Server) -> None:
 
 
 def test_a_check_of_another_version_refuses_the_multi(server: Server) -> None:
-    """What is bound to a version that has passed is not written."""
+    """A transaction with a check of an old version is refused."""
     session = server.session()
     session.create("/a")
     session.set("/a", b"1")
@@ -122,7 +122,7 @@ def test_a_check_of_another_version_refuses_the_multi(server: Server) -> None:
 
 
 def test_a_check_sees_what_stands_before_it_in_the_multi(server: Server) -> None:
-    """The version that an earlier element made is the one that counts."""
+    """A check sees the versions made by earlier elements of its transaction."""
     session = server.session()
     session.create("/a")
     assert session.multi(Op("set", "/a", b"1"), Op("check", "/a", version=1)) == [OK, OK]
@@ -132,7 +132,7 @@ def test_a_check_sees_what_stands_before_it_in_the_multi(server: Server) -> None
 
 
 def test_two_sets_in_one_multi_are_two_versions(server: Server) -> None:
-    """Each set counts, though both have one zxid."""
+    """Two sets in one transaction raise the version twice, with one zxid."""
     session = server.session()
     session.create("/a")
     assert session.multi(Op("set", "/a", b"1"), Op("set", "/a", b"2", version=1)) == [OK, OK]
@@ -141,7 +141,7 @@ def test_two_sets_in_one_multi_are_two_versions(server: Server) -> None:
 
 
 def test_a_rolled_back_delete_was_never_made(server: Server) -> None:
-    """A node that a refused multi deleted and made anew is the old one, with its children."""
+    """After a refused transaction, a deleted and re-created znode is unchanged."""
     session = server.session()
     session.multi(create("/a", b"1"), create("/a/b"))
     before = session.get("/a"), session.get("/a/b")
@@ -154,7 +154,7 @@ def test_a_rolled_back_delete_was_never_made(server: Server) -> None:
 
 
 def test_a_multi_deletes_a_subtree_from_below(server: Server) -> None:
-    """Children first: then one transaction takes a whole group away."""
+    """One transaction deletes a whole group, children first."""
     session = server.session()
     session.multi(create("/g"), create("/g/a"), create("/g/b"))
     top_first = [Op("delete", path) for path in ("/g", "/g/a", "/g/b")]
@@ -164,7 +164,7 @@ def test_a_multi_deletes_a_subtree_from_below(server: Server) -> None:
 
 
 def test_a_claim_of_one_node_twice_is_refused(server: Server) -> None:
-    """The second create of a path within one multi meets the first."""
+    """The second create of a path in one transaction gets NodeExists."""
     session = server.session()
     assert session.multi(claim("/p0"), claim("/p0")) == ["RolledBack", "NodeExists"]
     assert session.exists("/p0") is None
@@ -183,7 +183,7 @@ def test_an_empty_multi_succeeds(server: Server) -> None:
 
 
 def test_a_multi_of_more_than_a_mebibyte_loses_the_connection(server: Server) -> None:
-    """The limit is one for the whole request, and none of it takes effect."""
+    """The size limit applies to the whole request, and a larger one has no effect."""
     session, other = server.session(), server.session()
     with pytest.raises(ZkError, match="ConnectionLoss"):
         session.multi(create("/a", HALF), create("/b", HALF))

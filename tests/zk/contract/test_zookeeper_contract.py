@@ -35,7 +35,7 @@ LARGE = b"x" * 1_000_000
 
 
 def test_a_multi_is_all_or_nothing(server: Server) -> None:
-    """One node that exists already fails a whole claim, and none of it remains."""
+    """If one znode exists, the whole claim fails and no znode of it remains."""
     session = server.session()
     session.create("/p1")
     codes = session.multi(claim("/p0"), claim("/p1"), claim("/p2"))
@@ -59,7 +59,7 @@ def test_a_multi_sees_its_own_earlier_elements(server: Server) -> None:
 
 
 def test_delete_and_create_in_one_multi_replace_a_node(server: Server) -> None:
-    """A claim moves within a member in one step: the same path, another czxid."""
+    """One transaction moves a claim within a member: same path, other czxid."""
     session = server.session()
     session.create_ephemeral("/p0", b"thread-0")
     before = session.get("/p0")[1]
@@ -70,7 +70,7 @@ def test_delete_and_create_in_one_multi_replace_a_node(server: Server) -> None:
 
 
 def test_all_of_a_multi_has_one_zxid(server: Server) -> None:
-    """A mark created beside a write has the czxid that is the write's mzxid: so edits are known."""
+    """The czxid of a mark equals the mzxid of the offset written with it."""
     session = server.session()
     session.create("/offset", b"1")
     assert session.multi(Op("set", "/offset", b"7"), create("/mark")) == [OK, OK]
@@ -78,7 +78,7 @@ def test_all_of_a_multi_has_one_zxid(server: Server) -> None:
 
 
 def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
-    """A claim that begins with a check of the own id node does nothing once that node is gone."""
+    """A claim that checks the member's id znode fails if that is gone."""
     session = server.session()
     codes = session.multi(Op("check", "/id"), claim("/p0"))
     assert codes == ["NoNode", "RuntimeInconsistency"]
@@ -86,7 +86,7 @@ def test_a_check_of_an_absent_node_refuses_the_multi(server: Server) -> None:
 
 
 def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) -> None:
-    """An operator's multi over an empty ids node is refused whole when a member is registered."""
+    """An operator's transaction over an empty ids znode fails if a member registers."""
     session = server.session()
     session.create("/ids")
     edit = (Op("delete", "/ids"), create("/ids"), create("/edited"))
@@ -100,7 +100,7 @@ def test_delete_and_create_of_a_parent_prove_that_it_is_empty(server: Server) ->
 
 
 def test_a_check_of_a_version_is_no_check_of_identity(server: Server) -> None:
-    """A re-created node is version 0 again: its former owner's check of version 0 passes."""
+    """A re-created znode has version 0 again, so a check of version 0 passes."""
     former, present = server.session(), server.session()
     present.create("/offset", b"100")
     former.create_ephemeral("/owner")
@@ -111,7 +111,7 @@ def test_a_check_of_a_version_is_no_check_of_identity(server: Server) -> None:
 
 
 def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server) -> None:
-    """A late commit of a former owner fails on the version of the offset node itself."""
+    """A former owner's late commit fails on the version of the offset znode."""
     former, present = server.session(), server.session()
     former.create("/offset", b"1")
     seen = former.get("/offset")[1].version
@@ -122,7 +122,7 @@ def test_compare_and_set_refuses_who_has_not_seen_the_last_write(server: Server)
 
 
 def test_a_set_raises_the_version_by_one(server: Server) -> None:
-    """Each write adds one to the version and leaves the czxid, so one's own write is recognised."""
+    """Each write raises the version by one and leaves the czxid."""
     session = server.session()
     session.create("/offset", b"1")
     before = session.get("/offset")[1]
@@ -144,7 +144,7 @@ def test_a_re_created_node_has_a_greater_czxid(server: Server) -> None:
 
 
 def test_a_delete_of_another_version_is_refused(server: Server) -> None:
-    """A delete bound to a version does not remove a node that was written since."""
+    """A delete with a version does not delete a znode written since."""
     session = server.session()
     session.create("/a")
     session.set("/a", b"x")
@@ -157,12 +157,12 @@ def test_a_delete_of_another_version_is_refused(server: Server) -> None:
 
 
 def test_creating_below_a_missing_parent_is_refused(server: Server) -> None:
-    """No parent is made on the way."""
+    """A create does not create parents."""
     assert refusal(server.session().create, "/a/b") == "NoNode"
 
 
 def test_a_node_with_children_stays(server: Server) -> None:
-    """A delete never takes a subtree with it."""
+    """A delete never deletes a znode with children."""
     session = server.session()
     session.multi(create("/a"), create("/a/b"))
     assert refusal(session.delete, "/a") == "NotEmpty"
@@ -170,20 +170,20 @@ def test_a_node_with_children_stays(server: Server) -> None:
 
 @pytest.mark.filterwarnings("ignore:No chroot path exists")
 def test_a_missing_chroot_shows_as_a_missing_node(server: Server) -> None:
-    """A session in a chroot that does not exist works, finds nothing, and can create nothing."""
+    """In a missing chroot a session works, finds nothing, and cannot create anything."""
     session = server.session(directory="/nowhere")
     assert session.exists("/") is None
     assert refusal(session.create, "/consumers") == "NoNode"
 
 
 def test_requests_of_a_session_are_answered_in_order(server: Server) -> None:
-    """Pipelined requests take effect in the order in which they were sent."""
+    """Pipelined requests are executed in the order in which they were sent."""
     session = server.session()
     assert session.pipeline("/a", "/a/b", "/c/d", "/a") == [OK, OK, "NoNode", "NodeExists"]
 
 
 def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
-    """Too large a write is no error of its own but a lost connection; the session goes on."""
+    """A write that is too large loses the connection; the session survives."""
     session = server.session()
     session.create("/a", LARGE)
     number = session.id
@@ -194,14 +194,14 @@ def test_a_request_of_a_mebibyte_loses_the_connection(server: Server) -> None:
 
 
 def test_sync_is_answered_whether_or_not_the_path_exists(server: Server) -> None:
-    """A sync asks the leader about the session, so a lease may be renewed by it at any path."""
+    """A sync asks the leader about the session, so any path renews the lease."""
     session = server.session()
     session.sync("/")
     session.sync("/nowhere")
 
 
 def test_after_a_sync_everything_written_before_is_read(server: Server) -> None:
-    """What another session wrote before our sync is in the next read."""
+    """A read after a sync shows what another session wrote before the sync."""
     writer, reader = server.session(), server.session()
     writer.create("/a")
     for number in range(20):
@@ -225,14 +225,14 @@ def test_an_ephemeral_node_names_its_session(server: Server) -> None:
 
 
 def test_an_ephemeral_node_has_no_children(server: Server) -> None:
-    """Nothing can be created below a member's id node."""
+    """No znode can be created below a member's id znode."""
     session = server.session()
     session.create_ephemeral("/id")
     assert refusal(session.create, "/id/a") == "NoChildrenForEphemerals"
 
 
 def test_a_clean_close_removes_the_ephemerals(server: Server) -> None:
-    """When close returns, others see no node of that session any more."""
+    """When close returns, other clients see no znode of that session."""
     leaver, stayer = server.session(), server.session()
     leaver.create_ephemeral("/id")
     watch = Watch()
@@ -243,7 +243,7 @@ def test_a_clean_close_removes_the_ephemerals(server: Server) -> None:
 
 
 def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
-    """An owner node is no lock: anybody can remove it, and its session hears of it by a watch."""
+    """Any client can delete an owner znode; a watch tells the owner."""
     owner, intruder = server.session(), server.session()
     owner.create_ephemeral("/p0")
     watch = Watch()
@@ -253,7 +253,7 @@ def test_another_session_may_delete_an_ephemeral_node(server: Server) -> None:
 
 
 def test_ephemerals_survive_a_reconnection(server: Server) -> None:
-    """A cut connection ends no session: the same number, and the node is still there."""
+    """After a reconnect, the session has the same number and its znodes."""
     proxy = server.proxy()
     session = server.session_behind(proxy)
     session.create_ephemeral("/id")
@@ -265,7 +265,7 @@ def test_ephemerals_survive_a_reconnection(server: Server) -> None:
 
 
 def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None:
-    """Its ephemerals are gone, and the client, alive all along, has a session of a new number."""
+    """Its ephemeral znodes vanish, and its client gets a new session."""
     session, other = server.session(timeout_s=20.0), server.session()
     session.create_ephemeral("/id")
     before = session.id
@@ -277,7 +277,7 @@ def test_a_take_over_and_close_expires_a_session_at_once(server: Server) -> None
 
 
 def test_a_silent_session_expires_after_its_timeout(server: Server) -> None:
-    """Without a word from the client its ephemerals go, not before the timeout and soon after."""
+    """A silent client's ephemeral znodes vanish after the session timeout, not before it."""
     proxy = server.proxy()
     session = server.session_behind(proxy, timeout_s=4.0)
     other = server.session()
@@ -302,7 +302,7 @@ def _lose_reply(
     call: Callable[[Session], object],
     done: Callable[[], bool],
 ) -> None:
-    """Lets `call` take effect, loses its reply, and brings the same session back."""
+    """Let `call` take effect, lose its reply, and reconnect in the same session."""
     number = session.id
     proxy.wire = Wire.LOSE_REPLIES
     reply = session.later(call)
@@ -316,7 +316,7 @@ def _lose_reply(
 
 
 def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server) -> None:
-    """Tried again it says NodeExists, though the node is ours: the session's number tells."""
+    """A retried create gets NodeExists, and the session's number shows whose it is."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     _lose_reply(
@@ -331,7 +331,7 @@ def test_a_create_whose_reply_is_lost_is_recognised_by_its_owner(server: Server)
 
 
 def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Server) -> None:
-    """Tried again it says BadVersion, though nobody else wrote: value and version + 1 tell."""
+    """A retried set gets BadVersion; value and version + 1 show whose it was."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/offset", b"1")
@@ -349,7 +349,7 @@ def test_a_set_whose_reply_is_lost_is_recognised_by_value_and_version(server: Se
 
 
 def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
-    """After a lost reply either every node of a claim is there and ours, or none is."""
+    """After a lost reply either every znode of a claim exists, or none."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.create("/owners")
@@ -368,7 +368,7 @@ def test_a_multi_whose_reply_is_lost_took_effect_whole(server: Server) -> None:
 
 
 def test_a_watch_of_a_missing_node_fires_on_its_creation(server: Server) -> None:
-    """`exists` watches what is not there yet."""
+    """`exists` sets a watch on a missing znode."""
     session, other = server.session(), server.session()
     watch = Watch()
     assert session.exists("/a", watch) is None
@@ -377,7 +377,7 @@ def test_a_watch_of_a_missing_node_fires_on_its_creation(server: Server) -> None
 
 
 def test_a_watch_fires_once(server: Server) -> None:
-    """Two writes, one event: whoever wants the second reads again."""
+    """Of two writes, a watch fires only for the first."""
     session, other = server.session(), server.session()
     session.create("/a")
     watch = Watch()
@@ -389,7 +389,7 @@ def test_a_watch_fires_once(server: Server) -> None:
 
 
 def test_a_children_watch_fires_for_names_only(server: Server) -> None:
-    """A child that comes or goes fires it; a child's data and a grandchild do not."""
+    """It fires for a child's creation or deletion, not for its data or children."""
     session, other = server.session(), server.session()
     session.multi(create("/ids"), create("/ids/a"))
     quiet, joined, left = Watch(), Watch(), Watch()
@@ -407,7 +407,7 @@ def test_a_children_watch_fires_for_names_only(server: Server) -> None:
 
 
 def test_a_children_watch_hears_of_the_end_of_its_node(server: Server) -> None:
-    """The deleted node itself is an event, after which nothing is watched any more."""
+    """The deletion of the znode itself fires it, and ends it."""
     session, other = server.session(), server.session()
     session.create("/ids")
     watch = Watch()
@@ -421,7 +421,7 @@ def test_a_children_watch_hears_of_the_end_of_its_node(server: Server) -> None:
 
 
 def test_a_refused_read_leaves_no_watch(server: Server) -> None:
-    """The children of a missing node cannot be watched: only `exists` can wait for it."""
+    """Only `exists` can watch a missing znode."""
     session, other = server.session(), server.session()
     watch = Watch()
     assert refusal(session.children, "/ids", watch) == "NoNode"
@@ -432,7 +432,7 @@ def test_a_refused_read_leaves_no_watch(server: Server) -> None:
 
 
 def test_a_refused_multi_fires_no_watch(server: Server) -> None:
-    """What was rolled back was never seen by anybody."""
+    """A transaction that is rolled back fires no watch."""
     session, other = server.session(), server.session()
     session.create("/taken")
     watch = Watch()
@@ -443,7 +443,7 @@ def test_a_refused_multi_fires_no_watch(server: Server) -> None:
 
 
 def test_an_event_comes_before_the_reply_that_shows_the_change(server: Server) -> None:
-    """On the wire, a session is told of a change before it can read anything that came after it."""
+    """A session gets the event of a change before any reply that shows the change."""
     proxy = server.proxy()
     session, other = server.session_behind(proxy), server.session()
     session.multi(create("/a"), create("/b"))
@@ -460,7 +460,7 @@ def test_an_event_comes_before_the_reply_that_shows_the_change(server: Server) -
 
 
 def test_a_denied_element_refuses_the_multi(server: Server) -> None:
-    """NoAuth on one node leaves the others as they were, and names the element."""
+    """NoAuth for one znode leaves the others unchanged, and names the element."""
     session = server.session()
     session.create("/denied", b"1", acl=READ_ONLY)
     session.create("/offset", b"1")
@@ -471,7 +471,7 @@ def test_a_denied_element_refuses_the_multi(server: Server) -> None:
 
 @pytest.mark.since("3.8.3")
 def test_existence_is_hidden_where_reading_is_denied(server: Server) -> None:
-    """From 3.8.3 on not even `exists` works without the right to read."""
+    """From 3.8.3 on `exists` needs the right to read."""
     session = server.session()
     session.create("/closed", acl=CLOSED)
     for look in (session.exists, session.get, session.children):
@@ -480,7 +480,7 @@ def test_existence_is_hidden_where_reading_is_denied(server: Server) -> None:
 
 
 def test_a_delete_is_governed_by_the_parent(server: Server) -> None:
-    """A node closed to us can be deleted below an open parent, an open one below a closed not."""
+    """The right to delete is that of the parent, not of the znode."""
     session = server.session()
     session.create("/open")
     session.create("/open/closed", acl=CLOSED)
