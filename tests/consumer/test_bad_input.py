@@ -399,7 +399,7 @@ def test_a_decoder_that_always_fails_keeps_the_lease(
 ) -> None:
     """200,000 failures are counted, cause few log lines, and delay neither lease nor commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
-    one = group.member(zookeeper_session_timeout_s=2.0)
+    one = group.member(zookeeper_session_timeout_s=2.0, consumer_timeout_s=30.0)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[
         group.topic
     ]

@@ -34,8 +34,8 @@ and six attempts of 10 s each with their pauses when Kafka stores the offsets.
 """
 
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
-"""Partition -> the next offset to read. A plain offset keeps metadata that are stored beside the
-same offset.
+"""Partition -> the next offset to read. A plain offset keeps the metadata stored with the same
+offset.
 """
 
 

@@ -194,8 +194,8 @@ class ConsumerConnector:
         """Register in the group for every topic that the filter matches, now and later.
 
         Each of the `streams` streams delivers its consumer thread's partitions of all these topics.
-        A connector creates streams once, either by this method or by `create_message_streams`.
-        Decoders as there.
+        A connector creates streams once, either by this method or by `create_message_streams`,
+        which also describes the decoders.
 
         Raises:
             MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as

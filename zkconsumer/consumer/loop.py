@@ -79,7 +79,9 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
-    """Posts that the user has finished all messages of `partitions`; any thread may call it."""
+    """Posts the event that the user has finished all messages of `partitions`; any thread may call
+    it.
+    """
 
     partitions: frozenset[TopicPartition]
     host: Host
@@ -200,8 +202,8 @@ class MemberLoop:
         """Tell whether this item must be handled before all others; any thread may call it.
 
         Only the reply to the `sync` that renews the lease overtakes. It proves that ZooKeeper's
-        leader knew the session when the `sync` was sent, whatever happened since. The lease ends
-        two thirds of a session timeout after that.
+        leader knew the session when the `sync` was sent, whatever happened since. The renewed lease
+        ends two thirds of a session timeout after the `sync` was sent.
         """
         if not isinstance(item, Resume):
             return False

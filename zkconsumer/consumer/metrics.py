@@ -38,8 +38,8 @@ RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
 
 RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
-"""While partitions are being reset, messages are counted again after resets of a 16th of the
-partitions, or after 1 s.
+"""While partitions are being reset, messages are counted each time a 16th of the partitions has
+been reset, and at least once a second.
 """
 
 
@@ -206,8 +206,9 @@ class Tally:
         """Start counting at the new position: skipped messages were not handed out.
 
         Counting reads the positions of all partitions. When thousands of partitions are reset at
-        once, only every `RESETS_SHARE`th reset counts, so that the work stays linear. Up to
-        `COUNT_AGAIN_S` of a partition's messages are then missing in the metrics.
+        once, messages are counted only each time a 16th of the partitions (`RESETS_SHARE`) has been
+        reset, so the work stays linear. Up to `COUNT_AGAIN_S` seconds of a partition's messages are
+        then missing in the metrics.
         """
         if tp in self._seen:  # otherwise none of its messages was handed out
             self._resets += 1
