@@ -199,8 +199,8 @@ class Stream(Generic[K, V]):
             )
         try:
             # Use `with`: a signal handler can run between a call of `acquire` and the next line,
-            # but not between taking the lock and the `with` block. The lock is only held meanwhile
-            # by `close`, which closes the fetcher.
+            # but not between taking the lock and the `with` block. Only `close`, which closes the
+            # fetcher, makes this thread wait for the lock.
             with self._in_use:
                 return self._wait_for_messages(timeout_s, max_messages)
         except ZkConsumerError:

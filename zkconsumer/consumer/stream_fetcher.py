@@ -32,8 +32,8 @@ T = TypeVar("T")
 # changes within this time. The price is about 0.1 % of a CPU for the wake-ups.
 TURN_S: Final = 0.05
 
-# Longest sleep of a stream without partitions, in seconds: so often the broker client delivers its
-# events. A change by the coordinator ends the sleep.
+# Longest sleep of a stream without partitions, in seconds: at least this often the broker client
+# delivers its events. A change by the coordinator ends the sleep.
 IDLE_S: Final = 10.0
 
 

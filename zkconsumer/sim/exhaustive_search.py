@@ -1,8 +1,9 @@
 """Exhaustive search of a small world: breadth-first, each state once.
 
-The world is small, and fixes some of what the random search varies (docs/verification.md lists it):
-an action takes no time; time advances only when nothing but the users' asking can happen; a member
-handles what it received before anything else happens, except a fault.
+The world is small. Some things that the random search varies are constant here
+(docs/verification.md lists them): an action takes no time; time advances only when nothing can
+happen except that users ask for messages; a member handles what it received before anything else
+happens, except a fault.
 
 `Canon` gives worlds a key: two worlds that behave alike from now on have one key, whatever happened
 before. Numbers that only have to differ or to be ordered (ZooKeeper's transactions, a member's
@@ -32,8 +33,9 @@ from zkconsumer.sim.world import WALL_MS, World, mends, possible
 
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
-"""Distances in seconds; longer ones count as equal: a distant automatic commit, or a lease that
-ended long ago. The longest time that anything looks back is the patience with a blocker, 8 s.
+"""Distances from now, in seconds, beyond which all moments count as equal: a distant automatic
+commit, or a lease that ended long ago. The longest time that anything looks back is the patience
+with a blocker, 8 s.
 """
 
 MOMENTS = frozenset(

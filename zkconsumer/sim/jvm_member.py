@@ -1,13 +1,21 @@
 """A JVM member in a simulated world, and groups in which JVM members and zkconsumer's mix.
 
 `Connector` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. Its steps are
-generators that yield one request at a time. The model follows, and tests compare with captured
-runs: the order of the real member's requests; claims one by one with a rollback; a rebalance that
-releases everything; deletes and commits that do not check the owner; offsets that are read before
-the claim; `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then no attempt
-until the next trigger; a new session that forgets what was consumed. The model omits wildcards,
-offsets in Kafka, the queues between fetchers and streams (a message is delivered as soon as the
-user asks), and the order of Scala's hash maps (partitions are sorted by number).
+generators that yield one request at a time. Tests compare the model with captured runs of the real
+connector. It models:
+
+- the order of reads and writes;
+- claims one by one, with a rollback;
+- a rebalance that releases all partitions;
+- deletes and commits that do not check the owner;
+- offsets that are read before the claim;
+- `rebalance.max.retries` attempts with `rebalance.backoff.ms` after each, then no attempt until the
+  next trigger;
+- a new session that forgets what was consumed.
+
+It does not model wildcards, offsets in Kafka, the queues between fetchers and streams (a message is
+delivered as soon as the user asks), and the order of Scala's hash maps (partitions are sorted by
+number).
 
 `JvmMember` adds the member's threads, its zkclient and its user. zkclient hides ZooKeeper's
 failures: it repeats a request until it is answered, even in a new session. While ZooKeeper is
@@ -22,12 +30,12 @@ checked of it:
 - I12: after four attempts it stays idle until the next change, although partitions are assigned to
   it.
 
-Checked of JVM members: claims are ephemeral and their own (I1), no message is skipped (I5), only
-delivered messages are committed (I6), and delivery stops before a release (I9). zkconsumer's
-members are checked for every promise, with two exceptions: partitions whose owner znode a JVM
-member has deleted (they stop when they learn of it), and redeliveries, because a JVM member reads
-offsets before it claims. When the JVM members have ended, zkconsumer's members must serve every
-partition again.
+These promises are checked of JVM members: claims are ephemeral and their own (I1), no message is
+skipped (I5), only delivered messages are committed (I6), and delivery stops before a release (I9).
+zkconsumer's members are checked for every promise, with two exceptions: partitions whose owner
+znode a JVM member has deleted (they stop when they learn of it), and redeliveries, because a JVM
+member reads offsets before it claims. When the JVM members have ended, zkconsumer's members must
+serve every partition again.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.SLOW: (who for who in alive if not links[who].slow),
         Do.COMMIT: (who for who in awake if world.members[who].feeds),
         Do.CUT: heard,
-        # Only a member that can take the news at once may lose its session this way: it is not
+        # Another client ends a session only if the member can handle the news at once: it is not
         # frozen, and no earlier change of its connection is in its inbox.
         Do.EXPIRE: (
             who for who in heard if not links[who].frozen and not world.members[who].changes
