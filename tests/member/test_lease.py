@@ -11,27 +11,27 @@ TIMES = st.floats(0.0, 1e6)
 
 
 def test_no_lease_before_the_first_answer() -> None:
-    """A member that has asked and not been answered has no lease."""
+    """A member whose `sync` has no reply yet has no lease."""
     lease = Lease(6.0).asked(1, 100.0)
     assert not lease.holds(100.0)
     assert lease.deadline == NEVER
 
 
 def test_the_lease_counts_from_the_question() -> None:
-    """Two thirds of the timeout from when the `sync` was sent, not from its answer."""
+    """The lease lasts two thirds of the timeout from when the `sync` was sent."""
     lease = Lease(6.0).asked(1, 100.0).granted(100.0)
     assert lease.holds(103.99)
     assert not lease.holds(104.0)
 
 
 def test_an_old_answer_does_not_shorten_the_lease() -> None:
-    """An answer to an earlier question leaves the later deadline."""
+    """A late reply to an earlier `sync` does not shorten the lease."""
     lease = Lease(6.0).asked(2, 102.0).granted(102.0).granted(100.0)
     assert lease.deadline == 106.0
 
 
 def test_one_question_at_a_time() -> None:
-    """No `sync` is due while one is under way, and then a sixth of the timeout later."""
+    """No `sync` is due while one has no reply; the next is due a sixth of the timeout later."""
     lease = Lease(6.0).asked(1, 100.0)
     assert lease.due_at() == float("inf")
     assert lease.granted(100.0).due_at() == 101.0
@@ -41,7 +41,7 @@ def test_one_question_at_a_time() -> None:
 def test_the_lease_ends_within_the_session(
     timeout_s: float, answers: list[tuple[float, float]]
 ) -> None:
-    """However questions and answers fall, the lease ends before the session could."""
+    """Whenever replies arrive, the lease ends before the session can expire."""
     lease, last_word = Lease(timeout_s), 0.0
     for sent_at, _ in answers:
         lease = lease.asked(1, sent_at).granted(sent_at)

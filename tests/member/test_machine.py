@@ -39,13 +39,13 @@ OUTCOMES_BY_TYPE: dict[type[ev.Outcome], ev.Outcome] = {
 
 @pytest.mark.parametrize("phase", ALL, ids=lambda p: p.value)
 def test_every_phase_can_be_reached(phase: Phase) -> None:
-    """A member gets into each phase by events that really happen."""
+    """Possible events lead a member into each phase."""
     assert member_in(phase).state.phase is phase
 
 
 @pytest.mark.parametrize("phase", [p for p in ALL if p is not Phase.CLOSED], ids=lambda p: p.value)
 def test_an_event_without_a_row_is_illegal(phase: Phase) -> None:
-    """What the table does not name raises, and the state is what it was."""
+    """An event without a handler raises, and the state is unchanged."""
     member = member_in(phase)
     before = member.state
     with pytest.raises(IllegalTransitionError, match=phase.value):
@@ -58,7 +58,7 @@ def test_an_event_without_a_row_is_illegal(phase: Phase) -> None:
 def test_an_outcome_that_does_not_fit_the_phase_is_illegal(
     phase: Phase, kind: type[ev.Outcome]
 ) -> None:
-    """The operation under way ends as its phase expects, or `step` raises and changes nothing."""
+    """An outcome that the phase does not expect raises, and the state is unchanged."""
     member = member_in(phase)
     state = member.state
     legal = {phase, None} & {where for where, outcome in OUTCOMES if outcome is kind}
@@ -73,7 +73,7 @@ def test_an_outcome_that_does_not_fit_the_phase_is_illegal(
 @pytest.mark.parametrize("kind", OUTCOMES_BY_TYPE, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("phase", ALL, ids=lambda p: p.value)
 def test_a_stale_result_is_ignored(phase: Phase, kind: type[ev.Outcome]) -> None:
-    """The result of an operation that nobody waits for changes nothing and commands nothing."""
+    """The outcome of an obsolete operation changes nothing and causes no command."""
     member = member_in(phase)
     event = ev.Finished(now=member.now, op=-1, outcome=OUTCOMES_BY_TYPE[kind])
     state, commands = step(member.state, event)
@@ -81,7 +81,7 @@ def test_a_stale_result_is_ignored(phase: Phase, kind: type[ev.Outcome]) -> None
 
 
 def test_the_tables_name_existing_handlers_once() -> None:
-    """Each row of both tables has a phase or None, and something to call."""
+    """Each row of both tables has a phase or None, and a handler."""
     assert all(callable(handler) for handler in (*TABLE.values(), *OUTCOMES.values()))
     assert {phase for phase, _ in (*TABLE, *OUTCOMES)} <= {None, *Phase}
 
@@ -90,7 +90,7 @@ def test_the_tables_name_existing_handlers_once() -> None:
 
 
 def test_the_way_from_nothing_to_settled() -> None:
-    """Register, read, claim, read offsets, fetch: in this order, and each once."""
+    """A member registers, reads, claims, reads offsets and fetches: in this order, each once."""
     member = Member()
     member.settle()
     steps = (cmd.Register, cmd.ReadView, cmd.Claim, cmd.LoadOffsets, cmd.StartFetching)
@@ -101,21 +101,21 @@ def test_the_way_from_nothing_to_settled() -> None:
 
 
 def test_the_gate_opens_when_registered_and_under_the_lease() -> None:
-    """Nothing may be delivered before our id node exists and the leader has answered."""
+    """Nothing is delivered before the id znode exists and the leader has confirmed the session."""
     member = Member()
     assert not of(member.connect(), cmd.OpenGate)
     assert one(member.answer(ev.Registered(1)), cmd.OpenGate).deadline == member.now + 4.0
 
 
 def test_suspension_pauses_at_once() -> None:
-    """The first word of a broken connection shuts the gate; nothing is given up yet."""
+    """A lost connection shuts the gate at once; the member drops no ownership yet."""
     member = member_in(Phase.SETTLED)
     assert member.send(ev.Suspended) == (cmd.ShutGate(),)
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
 
 
 def test_the_same_session_reads_back_before_it_delivers() -> None:
-    """After a reconnect in the same session the gate opens only when the claims were read back."""
+    """After a reconnect the gate opens only when the owner znodes were read back."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     assert not of(member.connect(), cmd.OpenGate)
@@ -127,7 +127,7 @@ def test_the_same_session_reads_back_before_it_delivers() -> None:
 
 
 def test_a_dead_client_is_recreated_after_a_back_off() -> None:
-    """Each death without a connection in between doubles the back-off; a connection resets it."""
+    """Each death of the client doubles the back-off; a connection resets it."""
     member = member_in(Phase.SETTLED)
     for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         done = member.send(ev.ClientDied, reason="no ticket", refused=False)
@@ -146,7 +146,7 @@ def test_a_dead_client_is_recreated_after_a_back_off() -> None:
 
 
 def test_a_credential_that_is_refused_again_and_again_closes_the_member() -> None:
-    """The fifth refusal in a row ends the member; whoever waits is told before anything else."""
+    """The fifth refused login in a row ends the member; waiting calls fail first."""
     member = member_in(Phase.SETTLED)
     member.delivered[TopicPartition("t", 0)] = 20
     member.send(ev.Suspended)
@@ -164,7 +164,7 @@ def test_a_credential_that_is_refused_again_and_again_closes_the_member() -> Non
 
 
 def test_a_leaver_does_not_wait_for_another_client() -> None:
-    """The client dies while the last commit is under way: the member closes and says so."""
+    """If the client dies during the last commit, the member closes and reports it."""
     member = member_in(Phase.LEAVING)
     done = member.send(ev.ClientDied, reason="a bug", refused=False)
     assert one(done, cmd.GiveUp).reason == "a bug"
@@ -172,7 +172,7 @@ def test_a_leaver_does_not_wait_for_another_client() -> None:
 
 
 def test_a_new_session_owns_nothing() -> None:
-    """Expiry: delivery of everything ends, then register and claim afresh, whatever was known."""
+    """After an expiry the member stops all delivery, registers and claims again."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
@@ -186,7 +186,7 @@ def test_a_new_session_owns_nothing() -> None:
 
 
 def test_the_identity_of_the_session_tells_not_its_state() -> None:
-    """An expiry seen only as a new session id, with no suspension before it, counts as one."""
+    """A new session id counts as an expiry even without a `Suspended` before it."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
@@ -196,7 +196,7 @@ def test_the_identity_of_the_session_tells_not_its_state() -> None:
 @pytest.mark.parametrize("session", [SESSION, LATER], ids=["same", "new"])
 @pytest.mark.parametrize("phase", RUNNING, ids=lambda p: p.value)
 def test_a_reconnect_in_any_phase_ends_settled(phase: Phase, session: Session) -> None:
-    """Cut off in any phase of a rebalance, with any session, a member settles again."""
+    """A member settles again after a lost connection in any phase, in the old or a new session."""
     member = member_in(phase)
     member.send(ev.Suspended)
     member.send(ev.Connected, session=session, wall_ms=2)
@@ -206,7 +206,7 @@ def test_a_reconnect_in_any_phase_ends_settled(phase: Phase, session: Session) -
 
 
 def test_a_claim_without_a_reply_is_read_back() -> None:
-    """What a claim may have created before the connection broke is verified, and then served."""
+    """Owner znodes of a claim without a reply are read back and then delivered."""
     member = member_in(Phase.CLAIMING)
     member.answer(ev.Interrupted())
     member.send(ev.Suspended)
@@ -218,7 +218,7 @@ def test_a_claim_without_a_reply_is_read_back() -> None:
 
 
 def test_a_taken_consumer_id_is_waited_for() -> None:
-    """Another session under our id: reported, and tried again when its node goes or in time."""
+    """Another session under this consumer id is reported; the member tries again later."""
     member = member_in(Phase.REGISTERING)
     assert one(member.answer(ev.IdTaken(0xC3)), cmd.Notice).kind is cmd.NoticeKind.ID_TAKEN
     gone = member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
@@ -228,7 +228,7 @@ def test_a_taken_consumer_id_is_waited_for() -> None:
 
 
 def test_an_id_taken_after_the_join_releases_everything() -> None:
-    """The member withdraws and releases all it owns, says so, and claims again when it can."""
+    """The member releases everything it owns, reports it, and claims again later."""
     member = member_in(Phase.SETTLED)
     member.commit(request=7)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
@@ -252,7 +252,7 @@ def test_an_id_taken_after_the_join_releases_everything() -> None:
 
 
 def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
-    """What cannot be released is asked for again, and is claimed anew when the id is free."""
+    """A refused release is tried again; the partition is claimed again when the id is free."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     member.answer(ev.IdTaken(0xC3))
@@ -274,7 +274,7 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
 
 
 def test_a_persistent_id_node_is_named_as_such() -> None:
-    """An id node without a session will never go by itself: the remedy says so."""
+    """No session's end deletes a persistent id znode: the remedy says so."""
     member = member_in(Phase.REGISTERING)
     assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
     member = member_in(Phase.REGISTERING)
@@ -282,7 +282,7 @@ def test_a_persistent_id_node_is_named_as_such() -> None:
 
 
 def test_an_id_node_that_vanishes_stops_everything() -> None:
-    """Own id node gone: nothing is delivered until registered and read back; nothing is lost."""
+    """Without its id znode the member registers and reads back before it delivers again."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
     assert of(done, cmd.ShutGate)
@@ -295,7 +295,7 @@ def test_an_id_node_that_vanishes_stops_everything() -> None:
 
 @pytest.mark.parametrize("phase", RUNNING[1:], ids=lambda p: p.value)
 def test_the_check_of_our_id_node_registers_again(phase: Phase) -> None:
-    """A transaction that fails on the check of our own id node leads to a registration."""
+    """A transaction that finds the id znode missing leads to a registration."""
     member = member_in(phase)
     if member.state.op is not None:
         done = member.answer(ev.MemberNodeGone())
@@ -307,7 +307,7 @@ def test_the_check_of_our_id_node_registers_again(phase: Phase) -> None:
 
 
 def test_the_lease_is_renewed_every_sixth_of_the_timeout() -> None:
-    """Syncs go out a sixth of the session timeout apart, each extending the gate's deadline."""
+    """A `sync` is sent every sixth of the session timeout, and each reply extends the lease."""
     member = member_in(Phase.SETTLED)
     done = member.wait(6.0)
     assert len(of(done, cmd.Sync)) == 6
@@ -317,7 +317,7 @@ def test_the_lease_is_renewed_every_sixth_of_the_timeout() -> None:
 
 
 def test_without_an_answer_there_is_no_second_sync() -> None:
-    """While a sync has no answer no other is sent, and the deadline stays as it is."""
+    """While a `sync` has no reply, no other is sent, and the lease is not extended."""
     member = member_in(Phase.SETTLED)
     member.now += 1.0
     assert one(member.send(ev.Tick), cmd.Sync)
@@ -327,7 +327,7 @@ def test_without_an_answer_there_is_no_second_sync() -> None:
 
 
 def test_nothing_is_committed_after_the_lease() -> None:
-    """A commit asked for when the lease is over waits for the next answer of the leader."""
+    """A commit requested after the lease's end waits for the next renewal."""
     member = member_in(Phase.SETTLED)
     member.now += 1.0
     member.send(ev.Tick)
@@ -341,7 +341,7 @@ def test_nothing_is_committed_after_the_lease() -> None:
 
 
 def test_a_clean_leave_commits_the_last_message() -> None:
-    """Leaving stops delivery, stores everything handed out, and then ends the session."""
+    """A leaving member stops delivery, commits everything delivered, and ends the session."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
     member.delivered |= dict.fromkeys(tps(0), 16)
@@ -354,7 +354,7 @@ def test_a_clean_leave_commits_the_last_message() -> None:
 
 
 def test_a_leave_after_an_error_does_not_commit_the_message_in_hand() -> None:
-    """Leaving with the purpose of a release stores finished messages only."""
+    """A member that leaves with purpose RELEASE commits finished messages only."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0), 15)
     member.delivered |= dict.fromkeys(tps(0), 16)
@@ -363,7 +363,7 @@ def test_a_leave_after_an_error_does_not_commit_the_message_in_hand() -> None:
 
 
 def test_without_auto_commit_a_leave_commits_nothing() -> None:
-    """`auto.commit.enable=false`: nothing at the end, nor at a release, nor in time."""
+    """With `auto.commit.enable=false` nothing is committed, not even at a release or at the end."""
     member = member_in(Phase.SETTLED, auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 2), 16)
     member.finished |= dict.fromkeys(tps(0, 2), 16)
@@ -376,14 +376,14 @@ def test_without_auto_commit_a_leave_commits_nothing() -> None:
 
 
 def test_a_leave_waits_no_longer_than_a_session() -> None:
-    """A last commit that is never answered ends with the session's timeout."""
+    """A leaving member waits for its last commit no longer than the session timeout."""
     member = member_in(Phase.LEAVING)
     assert not of(member.wait(5.9), cmd.CloseSession)
     assert of(member.wait(0.2), cmd.CloseSession)
 
 
 def test_a_leaver_without_its_id_node_does_not_wait() -> None:
-    """When the last commit finds our id node gone, or the session is new, the member just ends."""
+    """The member closes if the last commit finds the id znode missing or the session is new."""
     member = member_in(Phase.LEAVING)
     assert of(member.answer_commit(ev.MemberNodeGone()), cmd.CloseSession)
     member = member_in(Phase.LEAVING)
@@ -393,7 +393,7 @@ def test_a_leaver_without_its_id_node_does_not_wait() -> None:
 
 
 def test_a_leaver_commits_after_a_reconnect() -> None:
-    """A last commit that a broken connection cut off is sent again in the same session."""
+    """A last commit without a reply is sent again in the same session."""
     member = member_in(Phase.LEAVING)
     member.send(ev.Suspended)
     assert of(member.connect(), cmd.CommitOffsets)
@@ -402,7 +402,7 @@ def test_a_leaver_commits_after_a_reconnect() -> None:
 
 @pytest.mark.parametrize("phase", RUNNING, ids=lambda p: p.value)
 def test_one_can_leave_in_any_phase(phase: Phase) -> None:
-    """Asked to leave in any phase, a member is closed as soon as its commits have ended."""
+    """A member can leave in any phase; it closes as soon as its commits have ended."""
     member = member_in(phase)
     member.send(ev.CloseRequested)
     member.drive()
@@ -411,7 +411,7 @@ def test_one_can_leave_in_any_phase(phase: Phase) -> None:
 
 
 def test_closed_is_for_ever() -> None:
-    """A closed member answers nothing and does nothing."""
+    """A closed member ignores all events."""
     member = member_in(Phase.CLOSED)
     before = member.state
     for event in (ev.Tick(now=9e9), ev.Connected(now=9e9, session=LATER, wall_ms=1)):
@@ -439,7 +439,7 @@ HAPPENINGS = st.one_of(
 
 
 def _answer(member: Member, kind: type[ev.Outcome]) -> None:
-    """The operation under way ends in one of the ways that its phase knows."""
+    """End the running operation with one of the outcomes that its phase expects."""
     legal = {(member.state.phase, kind), (None, kind)} & OUTCOMES.keys()
     if member.state.op is not None and (legal or kind is ev.Interrupted):
         member.answer(OUTCOMES_BY_TYPE[kind])
@@ -480,7 +480,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
 def test_whatever_happens_a_member_can_settle(
     happenings: list[tuple[str, object]], mode: str
 ) -> None:
-    """After any events, in any order, the rules hold, and a quiet world lets the member settle."""
+    """The invariants hold after any events in any order, and afterwards the member settles."""
     member = Member(mode=RebalanceMode(mode))
     member.settle()
     for what, how in happenings:
@@ -501,7 +501,7 @@ def test_whatever_happens_a_member_can_settle(
 
 
 def test_positions_of_streams_are_asked_for_what_is_served_only() -> None:
-    """The automatic commit asks for the partitions that are served, and no others."""
+    """The automatic commit collects the positions of exactly the delivered partitions."""
     member = member_in(Phase.SETTLED)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 20)
     done = member.wait(60.0)

@@ -22,14 +22,14 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def found(*partitions: TopicPartition, **stored: int) -> ev.Committed:
-    """A commit that wrote nothing because somebody else had written these."""
+    """Return the outcome of a commit that found other clients' offsets and wrote nothing."""
     node = StoredOffset(stored.get("value"), stored.get("version"), stored.get("mzxid", 0))
     marked = frozenset(partitions) if "mzxid" in stored else frozenset()
     return ev.Committed({}, dict.fromkeys(partitions, node), marked, {})
 
 
 def asking(**settings: object) -> Member:
-    """A settled member whose user has been handed messages up to 20 of every partition."""
+    """Return a settled member whose user has received messages up to 20 of every partition."""
     member = member_in(Phase.SETTLED, **settings)
     member.finished |= dict.fromkeys(member.state.owned, 19)
     member.delivered |= dict.fromkeys(member.state.owned, 20)
@@ -37,20 +37,20 @@ def asking(**settings: object) -> Member:
 
 
 def test_an_explicit_commit_covers_everything_handed_out() -> None:
-    """The user's commit stores what was handed out, and is answered when it is stored."""
+    """An explicit commit stores the delivered positions, and is answered afterwards."""
     member = asking()
     assert one(member.commit(7), cmd.CommitOffsets).plan.writes[T0] == (20, 3)
     assert one(member.answer_commit(), cmd.AnswerCommit) == cmd.AnswerCommit(7, {})
 
 
 def test_the_automatic_commit_covers_finished_messages() -> None:
-    """The timer's commit leaves the message in hand out."""
+    """The automatic commit does not cover the message in hand."""
     member = asking()
     assert one(member.wait(60.0), cmd.CommitOffsets).plan.writes[T0] == (19, 3)
 
 
 def test_the_automatic_commit_does_not_go_back() -> None:
-    """After an explicit commit of the message in hand, the timer writes nothing lower."""
+    """An automatic commit after an explicit one writes no lower offset."""
     member = asking()
     member.commit()
     member.answer_commit()
@@ -59,7 +59,7 @@ def test_the_automatic_commit_does_not_go_back() -> None:
 
 
 def test_one_commit_at_a_time_in_order() -> None:
-    """Explicit commits that come while one is under way wait, and are then stored as one."""
+    """Explicit commits during a running one wait, and are then stored as one."""
     member = asking()
     member.commit(1)
     assert not of(member.commit(2), cmd.CommitOffsets)
@@ -73,7 +73,7 @@ def test_one_commit_at_a_time_in_order() -> None:
 
 
 def test_explicit_commits_in_an_outage_are_one() -> None:
-    """60 commits keep one map of positions, store it once, and all get their answers."""
+    """60 queued commits keep one map of positions, store it once, and are all answered."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request in range(1, 61):
@@ -91,7 +91,7 @@ def test_explicit_commits_in_an_outage_are_one() -> None:
 
 
 def test_a_commit_that_timed_out_is_dropped() -> None:
-    """Nothing is stored for callers that gave up; a caller that still waits keeps the commit."""
+    """A queued commit is dropped when all its callers have timed out, not before."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     member.delivered[T0] = 101
@@ -106,7 +106,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
 
 @pytest.mark.parametrize("late", [1, 2, 3])
 def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
-    """The later of two given offsets is stored, and a commit of another kind keeps its place."""
+    """Of two given offsets the later is stored; a commit of another kind keeps its place."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     for request, offset in ((1, 50), (2, 40)):
@@ -124,7 +124,7 @@ def test_given_offsets_wait_as_one_and_in_their_order(late: int) -> None:
 
 
 def test_the_number_of_waiting_commits_is_bounded() -> None:
-    """A program that alternates two kinds of commits in an outage is refused beyond the limit."""
+    """Commits beyond the limit of the queue fail at once."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Suspended)
     at = Position(member.state.owned[T0].epoch, 50)
@@ -141,7 +141,7 @@ def test_the_number_of_waiting_commits_is_bounded() -> None:
 
 
 def test_a_hand_over_goes_first() -> None:
-    """A release's commit overtakes the waiting ones, since other members wait for it."""
+    """A rebalance's commit comes before the waiting ones, since other members wait for it."""
     member = asking()
     member.commit(1)
     member.delivered |= dict.fromkeys(tps(0), 30)
@@ -154,7 +154,7 @@ def test_a_hand_over_goes_first() -> None:
 
 
 def test_automatic_commits_do_not_pile_up() -> None:
-    """While ZooKeeper is away one automatic commit waits, not one for each interval."""
+    """During an outage of ZooKeeper one automatic commit waits, not one for each interval."""
     member = asking(auto_commit_s=1.0)
     member.send(ev.Suspended)
     for _ in range(5):
@@ -164,7 +164,7 @@ def test_automatic_commits_do_not_pile_up() -> None:
 
 
 def test_a_commit_waits_for_zookeeper() -> None:
-    """Asked for while the connection is gone, a commit runs after the read-back."""
+    """A commit that is requested without a connection runs after the read-back."""
     member = asking()
     member.send(ev.Suspended)
     assert not member.commit(1)
@@ -174,7 +174,7 @@ def test_a_commit_waits_for_zookeeper() -> None:
 
 
 def test_a_commit_without_a_reply_is_resolved_by_reading_back() -> None:
-    """A lost reply: the same commit again, and the value found is recognised as our own."""
+    """A commit without a reply is sent again, and recognises the member's own value."""
     member = asking()
     member.commit(1)
     member.answer_commit(ev.Interrupted())
@@ -188,7 +188,7 @@ def test_a_commit_without_a_reply_is_resolved_by_reading_back() -> None:
 
 
 def test_a_commit_that_an_expiry_overtakes_fails_by_name() -> None:
-    """What was to be committed is no longer ours: the user's commit names every partition."""
+    """An explicit commit of lost partitions fails and names each of them."""
     member = asking()
     member.commit(1)
     done = member.send(ev.Connected, session=LATER, wall_ms=2)
@@ -197,7 +197,7 @@ def test_a_commit_that_an_expiry_overtakes_fails_by_name() -> None:
 
 
 def test_a_commit_names_what_was_lost_meanwhile() -> None:
-    """An owner node lost while the commit waited: that partition fails by name, no other."""
+    """If one partition is lost while its commit waits, only that partition fails."""
     member = asking()
     member.send(ev.Suspended)
     member.commit(1)
@@ -207,7 +207,7 @@ def test_a_commit_names_what_was_lost_meanwhile() -> None:
 
 
 def test_a_commit_that_was_stored_before_the_loss_has_not_failed() -> None:
-    """Stored in ZooKeeper, then lost before the answer came: the user is told of no failure."""
+    """A partition that was stored and then lost before the reply counts as committed."""
     member = asking()
     member.commit(1)
     member.send(ev.OwnerNodeChanged, partition=T1)
@@ -215,7 +215,7 @@ def test_a_commit_that_was_stored_before_the_loss_has_not_failed() -> None:
 
 
 def test_a_lower_foreign_offset_is_overwritten_and_reported() -> None:
-    """A zombie's commit below ours: reported, and written over by the next try."""
+    """A lower offset of a former owner is reported, and overwritten by the next attempt."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=5, version=9))
@@ -224,7 +224,7 @@ def test_a_lower_foreign_offset_is_overwritten_and_reported() -> None:
 
 
 def test_a_higher_foreign_offset_is_left_and_reported() -> None:
-    """A value above ours: reported once, left, and our commit counts as done."""
+    """A higher offset of another client is reported once and stays; the commit succeeds."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=50, version=9))
@@ -236,7 +236,7 @@ def test_a_higher_foreign_offset_is_left_and_reported() -> None:
 
 
 def test_a_marked_edit_moves_the_reading() -> None:
-    """An operator's edit: delivery starts afresh from there, and nothing is written over it."""
+    """Delivery continues from an operator's edit, which is not overwritten."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(found(T0, value=5, version=9, mzxid=77))
@@ -247,7 +247,7 @@ def test_a_marked_edit_moves_the_reading() -> None:
 
 
 def test_positions_from_before_an_edit_are_forgotten() -> None:
-    """A commit that waits with a position from before the edit does not write over it."""
+    """A waiting commit with a position from before the edit does not overwrite the edit."""
     member = asking()
     member.commit(1)
     member.delivered |= dict.fromkeys(tps(0), 30)
@@ -260,7 +260,7 @@ def test_positions_from_before_an_edit_are_forgotten() -> None:
 
 
 def test_a_reset_during_a_commit_is_not_forgotten() -> None:
-    """Positions from before `auto.offset.reset` count for nothing, in flight or waiting."""
+    """Positions from before `auto.offset.reset` are discarded, in a running or a waiting commit."""
     member = asking()
     member.commit(1)
     member.commit(2)
@@ -272,7 +272,7 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
 
 
 def test_a_reset_during_a_commit_moves_nobody_else_back() -> None:
-    """Somebody's offset ahead of ours, told to be left standing, is not written over after all."""
+    """A higher offset of another client that was reported as left stays."""
     member = asking()
     member.commit(1)
     member.send(ev.PositionReset, partition=T0, offset=0)
@@ -285,7 +285,7 @@ def test_a_reset_during_a_commit_moves_nobody_else_back() -> None:
 
 
 def test_edits_are_noticed_without_new_positions() -> None:
-    """The timer's commit, and the user's, check the versions even when no position has changed."""
+    """Automatic and explicit commits check the versions of unchanged offsets."""
     member = asking()
     member.commit(1)
     member.answer_commit()
@@ -296,7 +296,7 @@ def test_edits_are_noticed_without_new_positions() -> None:
 
 
 def test_a_commit_against_a_persistent_writer_ends() -> None:
-    """Somebody writes faster than we do: the commit fails by name after a number of tries."""
+    """If another client keeps writing, the commit fails after `MAX_TRIES` attempts."""
     member = asking()
     done = member.commit(1)
     for n in range(MAX_TRIES):
@@ -305,7 +305,7 @@ def test_a_commit_against_a_persistent_writer_ends() -> None:
 
 
 def test_a_refused_offset_does_not_hold_up_the_others() -> None:
-    """No rights for one: it is named; the others are stored."""
+    """A commit without rights on one znode names it, and stores the others."""
     member = asking()
     member.commit(1)
     outcome = ev.Committed(dict.fromkeys(tps(1, 2, 3), 4), {}, frozenset(), {T0: "no rights"})
@@ -315,7 +315,7 @@ def test_a_refused_offset_does_not_hold_up_the_others() -> None:
 
 
 def test_what_a_refusal_keeps_from_being_written_is_named() -> None:
-    """One refused and another written by somebody else meanwhile: neither is passed over."""
+    """A commit handles one refused offset and one that another client wrote."""
     member = asking()
     member.commit(1)
     foreign = {T1: StoredOffset(5, 9)}
@@ -325,7 +325,7 @@ def test_what_a_refusal_keeps_from_being_written_is_named() -> None:
 
 
 def test_a_commit_that_is_refused_as_a_whole_is_answered() -> None:
-    """Denied altogether: every partition fails with the reason, and the member goes on."""
+    """If ZooKeeper refuses the whole commit, each partition fails with the reason."""
     member = asking()
     member.commit(1)
     done = member.answer_commit(ev.Denied("somewhere", "no rights"))
@@ -334,7 +334,7 @@ def test_a_commit_that_is_refused_as_a_whole_is_answered() -> None:
 
 
 def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
-    """An offset node that somebody broke is named by each commit until it is mended."""
+    """Each commit names an unreadable offset znode until it is corrected."""
     member = asking()
     member.commit(1)
     broken = {T0: StoredOffset(None, 9, error="'x' is no offset")}
@@ -350,7 +350,7 @@ def test_an_unreadable_offset_fails_every_explicit_commit() -> None:
 
 
 def test_a_commit_without_positions_is_done() -> None:
-    """Nothing was handed out: the commit is answered at once, without ZooKeeper."""
+    """A commit without delivered messages is answered at once, without a request."""
     member = member_in(Phase.WAITING)
     member.finished.clear()
     member.delivered.clear()
@@ -365,7 +365,7 @@ KAFKA = frozenset(tps(0, 1, 2, 3))
 
 
 def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Committed:
-    """Kafka has stored what is under way, but for what it could not take now."""
+    """Return the outcome of a commit that Kafka has stored, except `unavailable`."""
     assert member.state.commits.running is not None
     plan = member.state.commits.running.plan
     versions = {tp: 0 if v is None else v + 1 for tp, (_, v) in plan.writes.items()}
@@ -376,7 +376,7 @@ def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Com
 
 
 def test_a_commit_to_kafka_sends_all_that_is_owned() -> None:
-    """Everything handed out, changed or not, each time; nothing is written to ZooKeeper."""
+    """With Kafka's storage each commit sends all positions, and writes nothing to ZooKeeper."""
     member = asking(storage=Storage.KAFKA)
     for _ in range(2):
         plan = one(member.commit(1), cmd.CommitOffsets).plan
@@ -386,7 +386,7 @@ def test_a_commit_to_kafka_sends_all_that_is_owned() -> None:
 
 
 def test_dual_commit_is_one_commit_to_both() -> None:
-    """Both are written by one command, and one answer says it all."""
+    """With dual commit one command writes to both storages."""
     member = asking(storage=Storage.DUAL)
     plan = one(member.commit(1), cmd.CommitOffsets).plan
     assert plan.writes.keys() == plan.kafka.keys() == KAFKA
@@ -395,7 +395,7 @@ def test_dual_commit_is_one_commit_to_both() -> None:
 
 
 def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
-    """A foreign write cuts a commit short before Kafka was asked: the next try asks it."""
+    """After another client's write has stopped a commit, the next attempt asks Kafka."""
     member = asking(storage=Storage.DUAL)
     member.commit(1)
     done = member.answer_commit(found(*KAFKA, value=50, version=9))
@@ -405,7 +405,7 @@ def test_kafka_is_asked_once_others_are_through_with_zookeeper() -> None:
 
 
 def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
-    """After the back-off, as often as configured, with a notice each time; then it has failed."""
+    """A commit that Kafka cannot store is retried as often as configured, then fails."""
     member = asking(storage=Storage.KAFKA, commit_retries=2, channel_backoff_s=1.0)
     member.commit(1)
     for _ in range(2):
@@ -420,7 +420,7 @@ def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
 
 
 def test_the_user_says_how_often_to_try() -> None:
-    """The call's own number counts instead of the configured one."""
+    """The number of retries given to the call replaces the configured one."""
     member = asking(storage=Storage.KAFKA, commit_retries=2)
     positions = {T0: Position(member.state.owned[T0].epoch, 20)}
     member.send(
@@ -431,7 +431,7 @@ def test_the_user_says_how_often_to_try() -> None:
 
 
 def test_what_kafka_refuses_for_good_is_not_tried_again() -> None:
-    """A refusal is answered at once, with the reason."""
+    """A commit that Kafka refuses for good fails at once, with the reason."""
     member = asking(storage=Storage.KAFKA)
     member.commit(1)
     refused = ev.Committed({}, {}, frozenset(), {T0: "another kind"}, KAFKA - {T0})
@@ -441,7 +441,7 @@ def test_what_kafka_refuses_for_good_is_not_tried_again() -> None:
 
 
 def test_a_hand_over_does_not_wait_for_a_retry() -> None:
-    """Others wait for it: it goes before what is tried again, has one try, and releases then."""
+    """A rebalance's commit comes before a waiting retry, has one attempt, and then releases."""
     member = asking(storage=Storage.KAFKA)
     member.commit(1)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -459,7 +459,7 @@ def test_a_hand_over_does_not_wait_for_a_retry() -> None:
 
 
 def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
-    """The back-off ends, nothing can be sent, no tick is due any more; it follows on reconnect."""
+    """A commit whose back-off ends without a connection is sent after the reconnect."""
     member = asking(storage=Storage.KAFKA, auto_commit_s=None)
     member.commit(1)
     member.answer_commit(stored(member, T0))
@@ -472,7 +472,7 @@ def test_a_retry_is_due_also_while_zookeeper_is_away() -> None:
 
 @pytest.mark.parametrize("storage", list(Storage))
 def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> None:
-    """Lower or higher than before, those partitions alone; and an automatic commit goes on."""
+    """Offsets that the user names are stored exactly; automatic commits continue."""
     member = asking(storage=storage)
     member.commit(1)
     member.answer_commit(stored(member))
@@ -494,7 +494,7 @@ def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> 
 
 
 def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
-    """Before its stored offset is known, nothing is written over it."""
+    """A commit writes nothing for a partition whose stored offset is not known yet."""
     member = member_in(Phase.LOADING)
     positions = {T0: Position(member.state.owned[T0].epoch, 5)}
     done = member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1)
@@ -502,7 +502,7 @@ def test_offsets_of_what_was_just_claimed_fail_by_name() -> None:
 
 
 def test_where_kafka_does_not_tell_the_offsets_the_group_is_still_heeded() -> None:
-    """What was claimed waits for the back-off; what must go meanwhile goes."""
+    """Claimed partitions wait for the back-off; revocations do not."""
     member = member_in(Phase.LOADING, storage=Storage.KAFKA, channel_backoff_s=1.0)
     done = member.answer(ev.StoreUnavailable("no coordinator"))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSETS_UNAVAILABLE
@@ -524,7 +524,7 @@ def test_where_kafka_does_not_tell_the_offsets_the_group_is_still_heeded() -> No
 
 
 def test_a_release_waits_for_a_commit_that_touches_it() -> None:
-    """A commit is refused while what it writes is to be released: it ends before that goes."""
+    """The release waits for a running commit that touches the revoked partitions."""
     member = asking(auto_commit_s=None)
     member.commit(1)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)

@@ -51,7 +51,7 @@ def calls(member: Member, since: int = 0) -> list[tuple[cmd.Callback, dict[Topic
 
 
 def test_without_a_listener_nothing_is_called() -> None:
-    """No listener: neither phase is entered and the assignment of the others is not kept."""
+    """Without a listener its phases are skipped, and other members' assignments are not kept."""
     member = member_in(Phase.SETTLED)
     joined(member)
     member.drive(TWO)
@@ -60,7 +60,7 @@ def test_without_a_listener_nothing_is_called() -> None:
 
 
 def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
-    """Both calls in their order: nothing before the claim, all parts before fetching."""
+    """The listener is called before the claim and before fetching."""
     member = listening()
     member.register()
     assert one(member.read(TWO), cmd.CallListener).partitions == {}
@@ -76,7 +76,7 @@ def test_a_first_rebalance_releases_nothing_and_says_so() -> None:
 
 
 def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
-    """Stopped and committed, then told, then released; only what is released (`incremental`)."""
+    """The listener gets the released partitions, after the commit and before the release."""
     member = settled()
     before = len(member.log)
     joined(member)
@@ -105,7 +105,7 @@ def test_what_moves_is_told_between_the_commit_and_the_release() -> None:
 
 
 def test_eager_tells_of_everything() -> None:
-    """`rebalance.mode=eager`: all that is owned is released and told, as in the JVM."""
+    """With `rebalance.mode=eager` the listener gets all owned partitions, as in the JVM."""
     member = settled(mode=RebalanceMode.EAGER)
     before = len(member.log)
     joined(member)
@@ -114,7 +114,7 @@ def test_eager_tells_of_everything() -> None:
 
 
 def test_a_change_among_others_is_told() -> None:
-    """Our share stays, another's moves: nothing goes, and the new assignment is told."""
+    """The listener learns of an assignment that changes other members only."""
     member = settled()
     joined(member, view([ME, PEER], {"t": 1}))
     member.drive(view([ME, PEER], {"t": 1}))
@@ -127,7 +127,7 @@ def test_a_change_among_others_is_told() -> None:
 
 
 def test_a_reading_without_news_calls_nothing() -> None:
-    """The group is read and nothing has changed: no call; nor while a blocker is waited for."""
+    """The listener is not called if nothing has changed, nor while a partition is blocked."""
     member = settled()
     before = len(member.log)
     joined(member, view())
@@ -138,7 +138,7 @@ def test_a_reading_without_news_calls_nothing() -> None:
 
 
 def test_a_lost_owner_node_is_told_of_before_it_is_fetched_again() -> None:
-    """Somebody deletes our owner node: claimed anew, and told before fetching starts."""
+    """After the loss of an owner znode the listener is called before fetching starts."""
     member = settled()
     before = len(member.log)
     member.send(ev.OwnerNodeChanged, partition=TopicPartition("t", 0))
@@ -147,7 +147,7 @@ def test_a_lost_owner_node_is_told_of_before_it_is_fetched_again() -> None:
 
 
 def test_an_expired_session_is_told_from_the_beginning() -> None:
-    """Nothing is owned, so nothing is released; then the assignment, though the same."""
+    """After an expiry the listener gets no released partition, then the assignment."""
     member = settled()
     before = len(member.log)
     member.send(ev.Suspended)
@@ -162,7 +162,7 @@ def test_an_expired_session_is_told_from_the_beginning() -> None:
 
 @pytest.mark.parametrize("auto_commit_s", [60.0, None])
 def test_a_commit_inside_covers_what_moves(auto_commit_s: float | None) -> None:
-    """`commit_offsets()` before the release stores what was handed out of what moves."""
+    """A commit in the listener stores the delivered positions of revoked partitions."""
     member = settled(auto_commit_s=auto_commit_s)
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
@@ -178,7 +178,7 @@ def test_a_commit_inside_covers_what_moves(auto_commit_s: float | None) -> None:
 
 
 def test_an_edit_found_inside_moves_nothing_back_to_us() -> None:
-    """An operator's edit of what moves is found by such a commit: the next owner begins there."""
+    """If a commit in the listener finds an operator's edit, the next owner starts there."""
     member = settled(auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
     joined(member)
@@ -195,7 +195,7 @@ def test_an_edit_found_inside_moves_nothing_back_to_us() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
 def test_a_listener_that_hangs_is_waited_for_no_longer_than_the_grace(phase: Phase) -> None:
-    """After `release.grace.ms` the rebalance goes on and says so; the end does nothing more."""
+    """After `release.grace.ms` the rebalance continues without the listener and reports it."""
     member = member_in(phase)
     op = member.last(cmd.CallListener).op
     assert not member.wait(0.9)
@@ -209,7 +209,7 @@ def test_a_listener_that_hangs_is_waited_for_no_longer_than_the_grace(phase: Pha
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
 def test_a_listener_that_raises_is_reported_and_the_rebalance_goes_on(phase: Phase) -> None:
-    """An exception is named once; what moves is released and what comes is served all the same."""
+    """An exception of the listener is reported once, and the rebalance continues."""
     member = member_in(phase)
     done = member.listened("ValueError: no")
     notice = one(done, cmd.Notice)
@@ -219,7 +219,7 @@ def test_a_listener_that_raises_is_reported_and_the_rebalance_goes_on(phase: Pha
 
 
 def test_an_exception_that_comes_too_late_is_reported_too() -> None:
-    """The rebalance has gone on by then: it is named all the same."""
+    """An exception is reported even after the rebalance has continued."""
     member = member_in(Phase.BEFORE_START)
     op = member.last(cmd.CallListener).op
     member.wait(1.1)
@@ -230,7 +230,7 @@ def test_an_exception_that_comes_too_late_is_reported_too() -> None:
 
 @pytest.mark.parametrize("session", [SESSION, LATER])
 def test_a_connection_that_breaks_meanwhile_begins_anew(session: Any) -> None:
-    """Cut off during the call: what moves is withdrawn, read back, told again and released."""
+    """After a lost connection during the call the listener is called again before the release."""
     member = member_in(Phase.BEFORE_RELEASE)
     before = len(member.log)
     member.send(ev.Suspended)
@@ -245,7 +245,7 @@ def test_a_connection_that_breaks_meanwhile_begins_anew(session: Any) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE_RELEASE, Phase.BEFORE_START])
 def test_leaving_does_not_wait_for_the_listener(phase: Phase) -> None:
-    """A shutdown during the call goes on at once, and calls nothing, as the JVM's does not."""
+    """A shutdown during the call does not wait, and calls no listener, as in the JVM."""
     member = member_in(phase)
     before = len(member.log)
     member.send(ev.CloseRequested)

@@ -13,7 +13,7 @@ from zkconsumer.protocol.model import Blocker
 
 
 def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
-    """The watch that a claim has armed fires before the claim's end is known: claim again."""
+    """If the watch of a claim fires before the claim ends, the member claims again."""
     member = member_in(Phase.CLAIMING)
     member.send(ev.OwnersChanged, topic="t")
     wanted = frozenset(member.state.assigned)
@@ -25,7 +25,7 @@ def test_a_blocker_that_goes_while_we_claim_is_not_overlooked() -> None:
 
 
 def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
-    """Our id znode goes while we claim: the claim's next request would escape the read-back."""
+    """After the loss of the id znode a claim sends nothing more: it would escape the read-back."""
     member = member_in(Phase.CLAIMING)
     claim = member.state.op
     assert claim is not None
@@ -36,7 +36,7 @@ def test_an_operation_that_was_given_up_sends_nothing_more() -> None:
 
 
 def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> None:
-    """The commit waits for the lease, and then finds nothing to write: release all the same."""
+    """The release follows a commit that waits for the lease and then has nothing to write."""
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # the lease is over
     member.send(ev.ReleaseReady, partitions=member.state.revoking)
@@ -51,7 +51,7 @@ def test_a_hand_over_with_nothing_to_commit_goes_on_when_the_lease_is_back() -> 
 
 
 def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
-    """The reading still has the topic, and no brokers: what we keep of it is not read anew."""
+    """A topic that is deleted during the reading is not fetched again by that view."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.TopicDeleted, topic="t")
@@ -64,7 +64,7 @@ def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again()
 
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
 def test_what_was_to_be_given_up_comes_back_under_a_new_token(phase: Phase) -> None:
-    """Cut off while it moves, and ours again by the next view: the message in hand is repeated."""
+    """A partition whose revocation was cut off and that is assigned again gets a new token."""
     member = member_in(phase)
     old = dict(member.state.owned)
     member.send(ev.Suspended)

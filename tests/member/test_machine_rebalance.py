@@ -34,7 +34,7 @@ BUSY = tuple(
 
 
 def joined(member: Member, group: object = TWO) -> tuple[cmd.Command, ...]:
-    """The group changes to `group`, and the member reads it."""
+    """Change the group to `group`, and let the member read it."""
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     return member.read(group)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ def joined(member: Member, group: object = TWO) -> tuple[cmd.Command, ...]:
 
 
 def test_only_what_moves_is_given_up() -> None:
-    """A peer takes two of four partitions: the other two are served without a break."""
+    """While another member takes two of four partitions, the other two are delivered."""
     member = member_in(Phase.SETTLED)
     assert one(joined(member), cmd.AskRelease).partitions == tps(2, 3)
     assert member.state.serving >= tps(0, 1)
@@ -53,7 +53,7 @@ def test_only_what_moves_is_given_up() -> None:
 
 
 def test_stop_commit_release_claim_start_in_this_order() -> None:
-    """What goes is stopped, committed and released before anything that comes is claimed."""
+    """Revoked partitions are stopped, committed and released before new ones are claimed."""
     member = Member()
     member.settle(view([FIRST, ME]))
     member.finished |= dict.fromkeys(tps(2, 3), 15)
@@ -79,7 +79,7 @@ def test_stop_commit_release_claim_start_in_this_order() -> None:
 
 
 def test_the_hand_over_commits_finished_messages() -> None:
-    """The positions of what moves are stored before it is released, the one in hand left out."""
+    """The revoked partitions' finished positions are committed before the release."""
     member = member_in(Phase.COMMITTING)
     assert {v[0] for v in member.last(cmd.CommitOffsets).plan.writes.values()} == {15}
     assert not of(member.log, cmd.Release)
@@ -87,13 +87,13 @@ def test_the_hand_over_commits_finished_messages() -> None:
 
 
 def test_a_failed_commit_does_not_hold_up_a_release() -> None:
-    """Whatever becomes of the hand-over's commit, the partitions are released."""
+    """The partitions are released whether their commit succeeds or not."""
     member = member_in(Phase.COMMITTING)
     assert of(member.answer_commit(ev.Denied("somewhere", "no rights")), cmd.Release)
 
 
 def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
-    """Nobody asks for the next message: after `release.grace` the partition goes without it."""
+    """After `release.grace.ms` a partition is released although a message is unfinished."""
     member = member_in(Phase.STOPPING, grace_s=1.0)
     assert not of(member.wait(0.9), cmd.CollectPositions)
     done = member.wait(0.2)
@@ -102,7 +102,7 @@ def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
 
 
 def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
-    """Both are due in one tick: the partitions are released only after the hand-over's commit."""
+    """If grace and automatic commit are due together, the release waits for its own commit."""
     member = member_in(Phase.STOPPING, grace_s=1.0)
     member.state = replace(member.state, auto_commit_at=member.state.grace_at)
     done = member.wait(1.1)
@@ -114,14 +114,14 @@ def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> 
 
 
 def test_a_release_goes_on_when_the_last_message_is_finished() -> None:
-    """Ready before the grace is over: on at once, but not before all of it is ready."""
+    """The rebalance continues as soon as all revoked partitions are finished, not before."""
     member = member_in(Phase.STOPPING)
     assert not member.send(ev.ReleaseReady, partitions=tps(2))
     assert of(member.send(ev.ReleaseReady, partitions=tps(3)), cmd.CollectPositions)
 
 
 def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
-    """No rights to delete one owner node: it is named; everything else moves."""
+    """A release that ZooKeeper refuses is reported; the other partitions are released."""
     member = member_in(Phase.RELEASING)
     done = member.answer(ev.Released({T3: "no rights"}))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.DENIED
@@ -133,7 +133,7 @@ def test_what_cannot_be_released_does_not_hold_up_the_rest() -> None:
 
 
 def alone_again(member: Member) -> tuple[cmd.Command, ...]:
-    """ZooKeeper refuses to let anything go; then the peer leaves, and all of it is ours again."""
+    """Partitions whose release was refused are delivered again when they are assigned again."""
     before = len(member.log)
     member.answer(ev.Released(dict.fromkeys(member.state.revoking, "no rights")))
     member.drive(TWO)
@@ -143,7 +143,7 @@ def alone_again(member: Member) -> tuple[cmd.Command, ...]:
 
 
 def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> None:
-    """It comes back to the same thread: read on from the stored offset, which repeats nothing."""
+    """A finished partition whose release was refused continues from its stored offset."""
     member = member_in(Phase.RELEASING)
     done = alone_again(member)
     assert one(done, cmd.LoadOffsets).partitions == tps(2, 3)
@@ -153,7 +153,7 @@ def test_what_was_finished_and_stored_goes_on_when_its_release_is_refused() -> N
 
 @pytest.mark.parametrize("why", ["in hand", "finished too late", "not stored", "not committed"])
 def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str) -> None:
-    """A refused release of what comes back: it is released until it goes, and then claimed anew."""
+    """An unfinished partition whose release was refused is released later and claimed again."""
     no_commit = {"auto_commit_s": None} if why == "not committed" else {}
     member = member_in(Phase.STOPPING, **no_commit)
     tokens = {tp: member.state.owned[tp].epoch for tp in tps(2, 3)}
@@ -181,7 +181,7 @@ def test_what_would_come_again_under_one_token_is_given_up_all_the_same(why: str
 @pytest.mark.parametrize("trigger", [t for t in ev.Trigger if t is not ev.Trigger.OWN_MEMBER_NODE])
 @pytest.mark.parametrize("phase", BUSY, ids=lambda p: p.value)
 def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trigger) -> None:
-    """Whatever phase a trigger comes in, the group is read again before the member rests."""
+    """After a trigger in any phase the group is read again before the member settles."""
     member = member_in(phase)
     before = len(of(member.log, cmd.ReadView))
     member.send(ev.Triggered, trigger=trigger)
@@ -193,7 +193,7 @@ def test_a_trigger_during_a_rebalance_is_not_lost(phase: Phase, trigger: ev.Trig
 
 
 def test_triggers_during_a_reading_are_one() -> None:
-    """Many triggers while the group is read lead to one more reading, not to many."""
+    """Many triggers during a reading cause one more reading."""
     member = member_in(Phase.READING)
     for _ in range(5):
         member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -203,7 +203,7 @@ def test_triggers_during_a_reading_are_one() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.WAITING])
 def test_a_trigger_at_rest_is_acted_on_at_once(phase: Phase) -> None:
-    """At rest, or waiting for a blocker, the group is read at once."""
+    """A trigger in SETTLED or WAITING causes a reading at once."""
     member = member_in(phase)
     assert one(member.send(ev.Triggered, trigger=ev.Trigger.TOPIC), cmd.ReadView)
 
@@ -212,7 +212,7 @@ def test_a_trigger_at_rest_is_acted_on_at_once(phase: Phase) -> None:
 
 
 def test_a_vanished_owner_node_stops_that_partition() -> None:
-    """Own owner node gone: that partition's delivery stops at once, and it is claimed again."""
+    """A partition whose owner znode is gone is withdrawn at once and claimed again."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.OwnerNodeChanged, partition=T0)
     assert one(done, cmd.Withdraw).partitions == {T0}
@@ -225,7 +225,7 @@ def test_a_vanished_owner_node_stops_that_partition() -> None:
 
 
 def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> None:
-    """The watch of a node that a claim has just made fires before the claim's end is known."""
+    """The watch on a new owner znode may fire before the claim ends."""
     member = member_in(Phase.CLAIMING)
     member.send(ev.OwnerNodeChanged, partition=T0)
     member.claim()
@@ -238,7 +238,7 @@ def test_an_owner_node_that_vanishes_while_it_is_claimed_is_claimed_again() -> N
 
 
 def test_what_was_lost_while_it_was_read_back_stays_lost() -> None:
-    """A read-back that began before the node vanished does not bring the partition back."""
+    """A read-back that started before the owner znode vanished does not restore the partition."""
     member = member_in(Phase.VERIFYING)
     mine = dict(member.state.owned)
     member.send(ev.OwnerNodeChanged, partition=T0)
@@ -249,7 +249,7 @@ def test_what_was_lost_while_it_was_read_back_stays_lost() -> None:
 
 
 def test_our_own_release_is_no_loss() -> None:
-    """The deletion of an owner node that we are giving up ourselves is no news."""
+    """The watch on an owner znode that this member releases causes nothing."""
     member = member_in(Phase.RELEASING)
     assert not member.send(ev.OwnerNodeChanged, partition=T3)
     member.drive(TWO)
@@ -257,7 +257,7 @@ def test_our_own_release_is_no_loss() -> None:
 
 
 def test_every_rebalance_reads_back_what_it_keeps() -> None:
-    """What was kept is verified, and a node that is somebody else's by now stops its partition."""
+    """Kept owner znodes are read back; one that another member holds stops its partition."""
     member = member_in(Phase.SETTLED)
     joined(member, view())
     member.wait(RECHECK_S)
@@ -271,7 +271,7 @@ def test_every_rebalance_reads_back_what_it_keeps() -> None:
 
 
 def test_a_recreated_owner_node_of_ours_is_served_afresh() -> None:
-    """Our own node with another czxid: fetching starts again, under the new fencing token."""
+    """An owner znode with another czxid restarts fetching under the new fencing token."""
     member = member_in(Phase.VERIFYING)
     held = dict(member.state.owned) | {T0: Ownership(THREAD, 999)}
     done = member.answer(ev.Verified(held, {}))
@@ -284,14 +284,14 @@ def test_a_recreated_owner_node_of_ours_is_served_afresh() -> None:
 
 
 def test_what_is_free_is_served_while_the_rest_is_blocked() -> None:
-    """One partition in another session's hands does not keep the others from being served."""
+    """A blocked partition does not delay the delivery of the others."""
     member = member_in(Phase.WAITING)
     assert member.state.serving == tps(0, 1, 2)
     assert member.state.blocked.partitions.keys() == tps(3)
 
 
 def test_a_vanished_blocker_is_replaced_at_once() -> None:
-    """The watch on the owners brings the next claim, of what is missing, without a reading."""
+    """The watch on the owners causes a claim of the missing partitions, without a reading."""
     member = member_in(Phase.WAITING)
     done = member.send(ev.OwnersChanged, topic="t")
     assert one(done, cmd.Claim).partitions == {T3: THREAD}
@@ -303,13 +303,13 @@ def test_a_vanished_blocker_is_replaced_at_once() -> None:
 
 
 def test_changes_among_owners_of_no_concern_are_ignored() -> None:
-    """A change of another topic's owners, or when nothing is blocked, does nothing."""
+    """A change of other owners, or one when nothing is blocked, causes nothing."""
     assert not member_in(Phase.WAITING).send(ev.OwnersChanged, topic="other")
     assert not member_in(Phase.SETTLED).send(ev.OwnersChanged, topic="t")
 
 
 def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> list[cmd.Notice]:
-    """Time passes; each back-off the member looks again and finds the same blocked."""
+    """Let time pass: after each back-off the member claims again and is blocked again."""
     notices: list[cmd.Notice] = []
     end = member.now + seconds
     while member.now < end:
@@ -323,7 +323,7 @@ def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> li
 
 
 def test_a_blocker_is_reported_once_after_retries_times_back_off() -> None:
-    """Where the JVM gives up for good, the blocker is named, once, and the tries go on."""
+    """The blocker is reported once when a JVM member would give up; the claims continue."""
     member = member_in(Phase.WAITING, retries=4, backoff_s=0.5)
     assert not wait_blocked(member, 1.5, T3)
     claims = len(of(member.log, cmd.Claim))
@@ -334,7 +334,7 @@ def test_a_blocker_is_reported_once_after_retries_times_back_off() -> None:
 
 
 def test_many_blocked_partitions_make_one_report() -> None:
-    """However many partitions are held, it is one report that names them."""
+    """One report names all blocked partitions."""
     member = Member(retries=1, backoff_s=0.5)
     member.register()
     member.read()
@@ -344,7 +344,7 @@ def test_many_blocked_partitions_make_one_report() -> None:
 
 
 def test_the_end_of_a_blockade_is_reported() -> None:
-    """Reported as blocked, then free: said once, and a new blockade is reported anew."""
+    """The end of a reported blockade is reported once; a new one is reported again."""
     member = member_in(Phase.WAITING, retries=1, backoff_s=0.5)
     wait_blocked(member, 2.0, T3)
     member.send(ev.OwnersChanged, topic="t")
@@ -356,7 +356,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
 
 
 def test_a_persistent_owner_node_is_named_as_such() -> None:
-    """An owner node without a session will never go by itself: the remedy says so."""
+    """No session's end deletes a persistent owner znode: the remedy says so."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
     held = {T3: Blocker("by hand", 0)}
@@ -369,7 +369,7 @@ def test_a_persistent_owner_node_is_named_as_such() -> None:
 
 
 def test_what_is_denied_is_taken_out_and_tried_again() -> None:
-    """No right to claim one: named; the others are served; tried again after the back-off."""
+    """A claim that ZooKeeper refuses is reported and tried again; the others are delivered."""
     member = member_in(Phase.CLAIMING)
     got = {tp: Ownership(THREAD, 9) for tp in tps(0, 1, 2)}
     done = member.answer(ev.Claimed(got, {}, {T3: "no rights"}))
@@ -384,7 +384,7 @@ def test_what_is_denied_is_taken_out_and_tried_again() -> None:
 
 @pytest.mark.parametrize("mode", RebalanceMode)
 def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) -> None:
-    """A lost watch costs that time at most: news are acted on, and without any nothing moves."""
+    """A settled member reads the group again in time; an unchanged group revokes nothing."""
     member = member_in(Phase.SETTLED, mode=mode, refresh_s=100.0)
     assert not of(member.wait(99), cmd.ReadView)
     assert of(member.wait(21), cmd.ReadView)
@@ -399,7 +399,7 @@ def test_at_rest_the_group_is_read_again_from_time_to_time(mode: RebalanceMode) 
 
 
 def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
-    """Five session timeouts, and a second for each member of the group; each a little later."""
+    """The refresh time is five session timeouts, or a second for each member, plus the spread."""
     pauses = []
     for name in (ME, "g_x"):
         member = Member(consumer=name, refresh_s=0.0)
@@ -419,7 +419,7 @@ def test_readings_at_rest_are_rare_and_not_all_at_once() -> None:
 
 
 def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
-    """The old stop-the-world: everything goes before the new share is claimed, as a whole."""
+    """An eager member releases everything before it claims its new partitions as a whole."""
     member = member_in(Phase.SETTLED, mode=RebalanceMode.EAGER)
     assert one(joined(member), cmd.AskRelease).partitions == tps(0, 1, 2, 3)
     member.drive(TWO)
@@ -430,7 +430,7 @@ def test_eager_releases_everything_and_claims_all_or_nothing() -> None:
 
 
 def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
-    """What a failed claim could not delete is owned, told, and released when it goes elsewhere."""
+    """A claim that could not be undone is owned, reported, and released when it moves."""
     member = member_in(Phase.CLAIMING, mode=RebalanceMode.EAGER)
     got, held = {T0: Ownership(THREAD, 9)}, dict.fromkeys(tps(1, 2, 3), UNKNOWN_BLOCKER)
     done = member.answer(ev.Claimed(got, held, {T0: "no rights"}))
@@ -444,7 +444,7 @@ def test_eager_gives_back_later_what_it_could_not_at_once() -> None:
 
 
 def test_eager_does_not_stop_the_world_for_a_retry() -> None:
-    """Waiting for a topic, an eager member looks again after each back-off, and goes on serving."""
+    """An eager member that waits for a topic keeps delivering while it reads again."""
     member = Member(subscription={"t": 1, "u": 1}, mode=RebalanceMode.EAGER)
     member.register()
     member.drive()
@@ -455,7 +455,7 @@ def test_eager_does_not_stop_the_world_for_a_retry() -> None:
 
 
 def test_eager_keeps_everything_without_brokers() -> None:
-    """Eager, too, releases nothing for want of brokers."""
+    """An eager member releases nothing while there are no brokers."""
     member = member_in(Phase.SETTLED, mode=RebalanceMode.EAGER)
     assert not of(joined(member, view(brokers=())), cmd.AskRelease)
     assert member.state.serving == tps(0, 1, 2, 3)
@@ -465,7 +465,7 @@ def test_eager_keeps_everything_without_brokers() -> None:
 
 
 def test_no_brokers_is_a_waiting_state() -> None:
-    """Without brokers nothing is released, nothing is claimed, and the status says why."""
+    """Without brokers nothing is released or claimed, and the status says why."""
     member = member_in(Phase.SETTLED)
     joined(member, view([ME, PEER], brokers=()))
     member.drive(view([ME, PEER], brokers=()))
@@ -475,7 +475,7 @@ def test_no_brokers_is_a_waiting_state() -> None:
 
 
 def test_an_unknown_topic_is_a_waiting_state() -> None:
-    """A topic that does not exist is waited for, by name; the other topics are served."""
+    """A member waits for a missing topic, names it, and delivers the other topics."""
     member = Member(subscription={"t": 1, "u": 1})
     member.register()
     member.read()
@@ -488,7 +488,7 @@ def test_an_unknown_topic_is_a_waiting_state() -> None:
 
 
 def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
-    """A pattern over its limits: we keep what we own, claim nothing new, and name its member."""
+    """If another member's pattern cannot be evaluated, this one keeps its partitions."""
     member = member_in(Phase.SETTLED)
     group = view([ME], {"t": 6}, wildcards={"g_w": "over 1 s"})
     notice = one(joined(member, group), cmd.Notice)
@@ -502,7 +502,7 @@ def test_a_peer_that_cannot_be_evaluated_is_named() -> None:
 
 
 def test_a_pattern_of_ours_follows_what_it_matches() -> None:
-    """A wildcard member claims topics as they appear, and gives them up when they match no more."""
+    """A pattern claims new matching topics, and releases those that no longer match."""
     member = Member(subscription={"t.*": 1}, pattern=Pattern.WHITE_LIST)
     member.register()
     member.drive(view([], {}, wildcards={ME: {}}))
@@ -516,7 +516,7 @@ def test_a_pattern_of_ours_follows_what_it_matches() -> None:
 
 
 def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
-    """Round-robin of 0.9 with unequal subscriptions: we keep what we own, and say why."""
+    """If 0.9's round-robin finds unequal subscriptions, the member keeps its partitions."""
     member = Member(strategy=Strategy.ROUND_ROBIN, profile=profile("0.9.0.1"))
     member.register()
     member.drive(view())
@@ -529,7 +529,7 @@ def test_subscriptions_that_the_release_has_no_assignment_for() -> None:
 
 
 def test_a_malformed_topic_is_named_as_malformed() -> None:
-    """A topic node that would fail the JVM: we keep what we own, and name the node, not a peer."""
+    """For a topic znode that fails the JVM, the member keeps its partitions and names the znode."""
     member = member_in(Phase.SETTLED)
     group = view(topics={}, malformed_topics={"t": "no payload"})
     notice = one(joined(member, group), cmd.Notice)
@@ -538,7 +538,7 @@ def test_a_malformed_topic_is_named_as_malformed() -> None:
 
 
 def test_a_malformed_peer_is_skipped_and_named_once() -> None:
-    """A registration that fails the JVM does not count in the assignment, and is named once."""
+    """A registration that fails the JVM is left out of the assignment and reported once."""
     member = member_in(Phase.SETTLED)
     group = view(malformed={"g_bad": "not JSON"})
     assert one(joined(member, group), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
@@ -548,7 +548,7 @@ def test_a_malformed_peer_is_skipped_and_named_once() -> None:
 
 
 def test_a_deleted_topic_is_no_longer_fetched() -> None:
-    """Fetching stops at once; the owner nodes stay until the next rebalance."""
+    """A deleted topic is not fetched any more; its owner znodes stay until the next rebalance."""
     member = member_in(Phase.SETTLED)
     done = member.send(ev.TopicDeleted, topic="t")
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
@@ -562,7 +562,7 @@ def test_a_deleted_topic_is_no_longer_fetched() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.READING, Phase.CLAIMING, Phase.LOADING, Phase.VERIFYING])
 def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
-    """A deletion that comes while the rebalance is under way is not passed over."""
+    """A topic's deletion during a rebalance takes effect."""
     member = member_in(phase)
     member.send(ev.TopicDeleted, topic="t")
     for _ in range(20):
@@ -577,7 +577,7 @@ def test_a_topic_deleted_during_a_rebalance_is_read_again(phase: Phase) -> None:
 
 @pytest.mark.parametrize("between", ["seen absent", "not seen"])
 def test_a_recreated_topic_is_claimed_anew_with_a_warning(between: str) -> None:
-    """Another czxid: its partitions start afresh, and the old offsets are warned of."""
+    """A topic that was created again is claimed again, with a warning about the old offsets."""
     member = member_in(Phase.SETTLED)
     old = dict(member.state.owned)
     member.send(ev.TopicDeleted, topic="t")
@@ -592,7 +592,7 @@ def test_a_recreated_topic_is_claimed_anew_with_a_warning(between: str) -> None:
 
 
 def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
-    """Claimed, reported by name, never fetched, never written."""
+    """A partition with an unreadable offset is claimed and reported, never fetched or written."""
     member = member_in(Phase.LOADING)
     offsets = {tp: StoredOffset(5, 1) for tp in tps(0, 1, 2)}
     done = member.answer(
@@ -604,7 +604,7 @@ def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
 
 
 def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
-    """Each rebalance looks at an unreadable offset again: silent while it is, served when not."""
+    """Each rebalance reads an unreadable offset again, and delivers once it is readable."""
     member = member_in(Phase.LOADING)
     bad = StoredOffset(None, 1, error="'x' is no offset")
     member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
@@ -618,7 +618,7 @@ def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
 
 
 def test_a_session_that_was_settled_stays_so() -> None:
-    """A reading that changes nothing moves nothing: no release, no claim, no new grant."""
+    """A reading of an unchanged group causes no release, no claim and no new grant."""
     member = member_in(Phase.SETTLED)
     before = len(member.log)
     joined(member, view())
@@ -629,7 +629,7 @@ def test_a_session_that_was_settled_stays_so() -> None:
 
 
 def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
-    """Cut off while a re-created topic's old claims are released: they are given up afterwards."""
+    """After a lost connection the old claims of a re-created topic are still released."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
     member.read(view(czxid=2))
@@ -647,7 +647,7 @@ def test_a_new_topic_is_claimed_anew_though_the_connection_breaks() -> None:
 
 
 def test_news_are_read_before_anything_is_claimed() -> None:
-    """The group changes again while it is read: the next view is read first."""
+    """If the group changes during the reading, the next view is read before claiming."""
     member = member_in(Phase.READING)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     assert one(member.read(), cmd.ReadView)
@@ -655,7 +655,7 @@ def test_news_are_read_before_anything_is_claimed() -> None:
 
 
 def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
-    """News with every reading: after a bounded number what is missing is claimed and served."""
+    """If the group changes in every reading, the member claims after `MAX_POSTPONED_READS`."""
     member = member_in(Phase.READING)
     for _ in range(MAX_POSTPONED_READS):
         member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
@@ -671,7 +671,7 @@ def test_a_group_that_never_rests_does_not_keep_us_from_claiming() -> None:
 
 
 def test_a_revocation_is_never_postponed() -> None:
-    """However often the group changes, each reading's releases are made at once."""
+    """However often the group changes, revocations are not postponed."""
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)

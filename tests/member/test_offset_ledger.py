@@ -42,7 +42,7 @@ def at(offset: int, epoch: int = EPOCH) -> dict[TopicPartition, Position]:
 def met(
     before: Ledger, offset: int, theirs: StoredOffset, *marked: TopicPartition
 ) -> tuple[Ledger, object]:
-    """A commit to `offset` that meets what somebody else wrote."""
+    """Apply a commit of `offset` that finds another client's offset."""
     return apply_commit_result(
         before,
         plan(before, at(offset)),
@@ -53,26 +53,26 @@ def met(
 
 
 def test_a_new_position_is_written_over_the_version_that_was_read() -> None:
-    """A commit replaces exactly the version that was read, and creates where there was no node."""
+    """A commit replaces exactly the version that was read, or creates a missing znode."""
     assert plan(ledger(10, 3), at(12)).writes == {TP: (12, 3)}
     assert plan(ledger(None, None), at(0)).writes == {TP: (0, None)}
 
 
 def test_an_unchanged_position_is_checked() -> None:
-    """A position that is stored already is not written, but its version is checked."""
+    """An unchanged position is not written, but its version is checked."""
     unchanged = plan(ledger(10, 3), at(10))
     assert (unchanged.writes, unchanged.checks) == ({}, {TP: 3})
 
 
 def test_positions_of_another_ownership_count_for_nothing() -> None:
-    """A position collected under another epoch, or of a partition that is not ours, is left out."""
+    """Positions of another epoch or of a partition that is not owned are left out."""
     for positions in (at(12, EPOCH - 1), {TopicPartition("t", 1): Position(EPOCH, 5)}):
         asked = plan(ledger(10, 3), positions)
         assert (asked.writes, asked.checks) == ({}, {})
 
 
 def test_our_own_commits_never_go_back() -> None:
-    """After an explicit commit of the message in hand, a commit of finished ones writes nothing."""
+    """A commit of finished messages after one of the message in hand writes nothing."""
     before = ledger(10, 3)
     after, _ = apply_commit_result(
         before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
@@ -82,27 +82,27 @@ def test_our_own_commits_never_go_back() -> None:
 
 
 def test_a_reset_may_go_back() -> None:
-    """After `auto.offset.reset` moved the position back, the next commit follows it."""
+    """After `auto.offset.reset` has moved the position back, the next commit lowers the offset."""
     assert plan(reset(ledger(1000, 3), TP), at(0)).writes == {TP: (0, 3)}
     assert reset({}, TP) == {}
 
 
 def test_a_lower_foreign_value_is_written_over() -> None:
-    """A zombie's lower value is reported, and the next try replaces exactly that version."""
+    """A lower offset of a former owner is reported, and the next attempt replaces that version."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(5, 4))
     assert findings.overwritten == {TP: (12, 5)}
     assert plan(after, at(12)).writes == {TP: (12, 4)}
 
 
 def test_a_deleted_offset_node_is_written_again() -> None:
-    """An offset node that somebody deleted is created anew."""
+    """A deleted offset znode is created again."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(None, None))
     assert findings.overwritten == {TP: (12, None)}
     assert plan(after, at(12)).writes == {TP: (12, None)}
 
 
 def test_a_higher_foreign_value_stands_until_it_is_passed() -> None:
-    """A higher value is reported once and left, until our own position is higher."""
+    """A higher offset is reported once and stays until the member's position is higher."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(20, 4))
     assert findings.left == {TP: (12, 20)}
     assert plan(after, at(15)).writes == plan(after, at(20)).writes == {}
@@ -111,14 +111,14 @@ def test_a_higher_foreign_value_stands_until_it_is_passed() -> None:
 
 
 def test_a_higher_foreign_value_that_is_lowered_again_no_longer_stands() -> None:
-    """When a higher foreign value gives way to one below our position, ours is written."""
+    """If another client lowers its higher offset below the position, the member writes its own."""
     left, _ = met(ledger(10, 3), 12, StoredOffset(100, 4))
     lowered, _ = met(left, 90, StoredOffset(70, 5))
     assert plan(lowered, at(90)).writes == {TP: (90, 5)}
 
 
 def test_a_marked_edit_is_honoured_whichever_way_it_goes() -> None:
-    """An operator's marked edit is taken over, lower or higher, and commits go on from there."""
+    """An operator's marked edit is adopted, lower or higher, and commits continue from there."""
     for to in (2, 50):
         after, findings = met(ledger(10, 3), 12, StoredOffset(to, 4), TP)
         assert findings.edited == {TP: to}
@@ -127,7 +127,7 @@ def test_a_marked_edit_is_honoured_whichever_way_it_goes() -> None:
 
 
 def test_a_write_of_ours_without_a_reply_is_adopted() -> None:
-    """A commit whose reply was lost is recognised by its value and the very next version."""
+    """A commit without a reply is recognised by its value and the next version."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
     after, findings = met(unsure, 15, StoredOffset(12, 4))
@@ -136,7 +136,7 @@ def test_a_write_of_ours_without_a_reply_is_adopted() -> None:
 
 
 def test_a_foreign_write_is_not_taken_for_our_own() -> None:
-    """The same value two versions on is somebody else's, and is reported."""
+    """The same value two versions later is another client's, and is reported."""
     before = ledger(10, 3)
     unsure = doubt(before, plan(before, at(12)))
     _, findings = met(unsure, 15, StoredOffset(12, 5))
@@ -144,7 +144,7 @@ def test_a_foreign_write_is_not_taken_for_our_own() -> None:
 
 
 def test_a_malformed_offset_is_never_written_over() -> None:
-    """What cannot be read is reported and only checked from then on, until it is mended."""
+    """An unreadable offset is reported, and only checked until it is corrected."""
     after, findings = met(ledger(10, 3), 12, StoredOffset(None, 4, error="no offset"))
     assert findings.malformed == {TP: "no offset"}
     asked = plan(after, at(13))
@@ -175,7 +175,7 @@ def test_without_takes_positions_away() -> None:
 
 @dataclass
 class Znode:
-    """One offset znode as ZooKeeper keeps it, and the marks of the operators' tool.
+    """One offset znode as ZooKeeper stores it, and the marks of an operator's tool.
 
     But for this: a node that is made anew goes on counting its versions. A real one begins at 0,
     and when it comes to the very version that the owner knows, it looks untouched to everybody.
@@ -204,7 +204,7 @@ class Znode:
 
 @dataclass
 class Owner:
-    """The live owner of the partition: its ledger, its position, and what its writes did."""
+    """The partition's owner: its ledger, its position, and the effect of its writes."""
 
     znode: Znode
     ledger: Ledger = field(default_factory=dict)
@@ -273,7 +273,7 @@ STEPS = st.lists(
 @settings(max_examples=300)
 @given(STEPS)
 def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]) -> None:
-    """Whatever others write: no own write goes back, edits are honoured, commits are stored."""
+    """Whatever other clients write: no commit goes back, edits are adopted, commits are stored."""
     znode = Znode()
     owner = Owner(znode)
     owner.load()
@@ -314,7 +314,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
 
 @given(OFFSETS, OFFSETS)
 def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
-    """A foreign value stays if, and only if, it is not below ours."""
+    """Another client's offset stays if, and only if, it is not lower than the member's."""
     znode = Znode()
     znode.write(0)
     owner = Owner(znode)
@@ -330,7 +330,7 @@ def test_what_was_left_standing_was_higher(ours: int, theirs: int) -> None:
 
 
 def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Ledger:
-    """What Kafka has, and what ZooKeeper has beside it."""
+    """Build what Kafka and ZooKeeper store."""
     kafka = OffsetAndMetadata(offset, metadata)
     tracked, _ = starting_offset(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
     return {TP: tracked}
@@ -353,14 +353,14 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """Of both stores the larger; where Kafka alone is written its own, or else ZooKeeper's."""
+    """The higher offset of both storages counts; if Kafka alone is written, Kafka's first."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start
 
 
 def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
-    """Kafka's own offset is enough where it alone is written; the larger of both needs both."""
+    """Kafka's offset is enough if it alone is written; dual commit needs both."""
     broken, noted = StoredOffset(None, 3, error="no offset"), OffsetAndMetadata(5)
     assert not starting_offset(Storage.KAFKA, broken, noted, EPOCH)[0].error
     assert starting_offset(Storage.KAFKA, broken, None, EPOCH)[0].error
@@ -368,7 +368,7 @@ def test_a_broken_znode_matters_only_where_it_is_needed() -> None:
 
 
 def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
-    """An unchanged position is sent again, a lower one as what was sent before it."""
+    """An unchanged position is sent again to Kafka; instead of a lower one the last one is."""
     before = in_kafka(10)
     for position, sent in ((12, 12), (10, 10), (8, 10), (0, 10)):
         asked = plan(before, at(position), Storage.KAFKA)
@@ -379,7 +379,7 @@ def test_kafka_is_sent_everything_and_never_an_earlier_offset() -> None:
 
 
 def test_both_stores_are_written_each_by_its_own_rule() -> None:
-    """Where ZooKeeper is behind Kafka it is raised, and the other way round."""
+    """The storage that is behind the other is raised."""
     asked = plan(in_kafka(10, value=4), at(10), Storage.DUAL)
     assert (asked.writes, asked.kafka) == ({TP: (10, 3)}, {TP: OffsetAndMetadata(10)})
     asked = plan(in_kafka(4, value=10), at(10), Storage.DUAL)
@@ -387,7 +387,7 @@ def test_both_stores_are_written_each_by_its_own_rule() -> None:
 
 
 def test_metadata_stay_with_their_offset() -> None:
-    """They are sent again with it, replaced when others are given, and gone with the next one."""
+    """Metadata is kept with an unchanged offset, and dropped with a new one."""
     before = in_kafka(10, "note")
     assert plan(before, at(10), Storage.KAFKA).kafka == {TP: (10, "note")}
     assert plan(before, at(8), Storage.KAFKA).kafka == {TP: (10, "note")}
@@ -397,7 +397,7 @@ def test_metadata_stay_with_their_offset() -> None:
 
 
 def test_what_kafka_has_stored_is_known_from_then_on() -> None:
-    """An acknowledged commit is what the next one may not go behind; another is not."""
+    """Only an acknowledged commit keeps the next one from going back."""
     before = in_kafka(10)
     asked = plan(before, at(12), Storage.KAFKA)
     none, _ = apply_commit_result(before, asked, versions={}, foreign={}, marked=frozenset())
@@ -409,7 +409,7 @@ def test_what_kafka_has_stored_is_known_from_then_on() -> None:
 
 
 def test_what_may_go_back_in_kafka() -> None:
-    """After a reset, an operator's marked edit, or when the user names a lower offset."""
+    """An offset may go back after a reset, a marked edit, or when the user names a lower one."""
     before = in_kafka(10, value=10)
     edited, _ = apply_commit_result(
         before,

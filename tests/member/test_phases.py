@@ -56,7 +56,7 @@ def test_every_cause_is_an_event_that_the_machine_handles() -> None:
 
 
 def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
-    """These deadlines renew something beside the phase."""
+    """Every deadline causes a change of phase, except those for work beside the phase."""
     causes = {cause for _, cause in CHANGES if isinstance(cause, Deadline)}
     beside = {Deadline.RECREATE, Deadline.LEASE, Deadline.AUTO_COMMIT, Deadline.PEERS}
     assert causes == set(Deadline) - beside

@@ -32,7 +32,7 @@ class Trigger(Enum):
     TOPIC = "data of a topic changed"
     TOPICS = "the list of topics changed"
     BROKERS = "the list of brokers changed"
-    OWN_MEMBER_NODE = "our id znode vanished or was replaced"
+    OWN_MEMBER_NODE = "own id znode was deleted or replaced"
 
 
 # ---- outcomes: how an operation on ZooKeeper ended ----------------------------------------------
@@ -276,9 +276,9 @@ class PositionReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed(Event):
-    """Members whose owner znodes show other rules: `quarrels` maps each to its rules."""
+    """Members whose owner znodes show other rules: `disagreements` maps each to its rules."""
 
-    quarrels: Mapping[ConsumerId, str]
+    disagreements: Mapping[ConsumerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

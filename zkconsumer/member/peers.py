@@ -132,6 +132,6 @@ def diagnosed(state: State, event: Diagnosed) -> Step:
             "give all members one partition.assignment.strategy and exclude.internal.topics;"
             " set peers.release to the release of the JVM members; see zkconsumer assign",
         )
-        for consumer, reason in sorted(event.quarrels.items())
+        for consumer, reason in sorted(event.disagreements.items())
     )
     return state, notices

@@ -244,8 +244,8 @@ def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
     group, owners = yield from read_raw_group(
         member.group, member.strategy, exclude_internal=bool(member.internal)
     )
-    quarrels = detect(group, owners, own=member.profile).disagreements
-    return (lambda now: Diagnosed(now=now, quarrels=quarrels)) if quarrels else None
+    found = detect(group, owners, own=member.profile).disagreements
+    return (lambda now: Diagnosed(now=now, disagreements=found)) if found else None
 
 
 def read_raw_group(
