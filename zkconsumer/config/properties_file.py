@@ -62,13 +62,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         line = first.lstrip(_BLANKS)
         if not line or line[0] in "#!":
             continue
-        while _goes_on(line):
+        while _continues(line):
             _, more = next(lines, (0, ""))
             line = line[:-1] + more.lstrip(_BLANKS)
         yield number, line
 
 
-def _goes_on(line: str) -> bool:
+def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

@@ -223,7 +223,7 @@ class ConnectionConfig:
                 if row.attribute not in own:
                     continue
                 values[row.attribute] = _parsed(row, text, place)
-                _tell(row, text)
+                _log_override(row, text)
                 places[name] = place
         values.update(overrides)
         places |= {row.name: row.name for row in table if row.attribute in overrides}
@@ -532,7 +532,7 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
     )
 
 
-def _tell(row: Setting, text: str) -> None:
+def _log_override(row: Setting, text: str) -> None:
     shown = "(not shown)" if row.kind in (TOKEN, SECRET) else text
     note = f"; {row.effect}" if row.effect.startswith(_NONE) else ""
     _log.info("Property %s is overridden to %s%s", row.name, shown, note)

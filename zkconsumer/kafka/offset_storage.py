@@ -41,14 +41,14 @@ TURN_S: Final = 0.01
 # time limit of the request.
 STOP_S: Final = 1.0
 
-_STRANGER = (
+_NEW_CONSUMER = (
     "a new consumer (Kafka 0.9 or later) is a member of the group with this name, so the brokers"
     " accept offsets only from members; stop it, or give it another group.id"
 )
-_FOR_GOOD: Final[Mapping[int, str]] = {
-    KafkaError.UNKNOWN_MEMBER_ID: _STRANGER,
-    KafkaError.ILLEGAL_GENERATION: _STRANGER,
-    KafkaError.REBALANCE_IN_PROGRESS: _STRANGER,
+_PERMANENT: Final[Mapping[int, str]] = {
+    KafkaError.UNKNOWN_MEMBER_ID: _NEW_CONSUMER,
+    KafkaError.ILLEGAL_GENERATION: _NEW_CONSUMER,
+    KafkaError.REBALANCE_IN_PROGRESS: _NEW_CONSUMER,
     KafkaError.OFFSET_METADATA_TOO_LARGE: "shorten it; see offset.metadata.max.bytes of the broker",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or the partition no longer exists",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
@@ -147,7 +147,7 @@ class KafkaOffsetStore(threading.Thread):
         if self._consumer is None:
             settings = self._connect()
             if settings is not None:
-                callbacks = {"on_commit": self._committed, "error_cb": _passing}
+                callbacks = {"on_commit": self._committed, "error_cb": _log_error}
                 self._consumer = Consumer({**settings, **callbacks})
         return self._consumer
 
@@ -201,7 +201,7 @@ class KafkaOffsetStore(threading.Thread):
         found = self._fetch(consumer, sorted(failed))
         result = NotStored({}, {})
         for tp, why in failed.items():
-            remedy = _FOR_GOOD.get(why.code(), "")
+            remedy = _PERMANENT.get(why.code(), "")
             if found.get(tp) != offsets[tp]:
                 into = result.denied if remedy else result.unavailable
                 into[tp] = f"Kafka: {why.str()}" + (remedy and f": {remedy}")
@@ -220,6 +220,6 @@ def _unavailable(request: OffsetRequest, reason: str) -> Reply:
     return Reply(Code.OTHER, reason)
 
 
-def _passing(error: Any) -> None:
+def _log_error(error: Any) -> None:
     """Log a connection error at DEBUG: a request that fails returns the error itself."""
     logger.debug("%s", error)

@@ -387,7 +387,7 @@ class _FetchThread:
             except Exception as error:  # the thread's boundary: all streams of the client raise it
                 logger.debug("%s: starts over", self.name, exc_info=error)
                 what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
-                self._tell_all(Fault(FaultKind.PERMANENT, None, str(what)))
+                self._fail_all(Fault(FaultKind.PERMANENT, None, str(what)))
                 questions, self._questions = self._questions, []
                 for one in questions:
                     one.answer.set_result(dict.fromkeys(one.tps, str(what)))
@@ -421,7 +421,7 @@ class _FetchThread:
         self._hand_over(messages)
         self._take_faults(client)
         if self._client is client:
-            self._look_after(client, bool(messages))
+            self._check_progress(client, bool(messages))
 
     def _pause(self, pause_s: float) -> None:
         if not self._ended:
@@ -442,11 +442,11 @@ class _FetchThread:
                 self._routes[command.tp] = command
                 changed.add(command.tp)
             elif self._routes.get(command.tp) is command:
-                self._uncover(command)
+                self._end_route(command)
                 changed.add(command.tp)
         return changed
 
-    def _uncover(self, route: _Route) -> None:
+    def _end_route(self, route: _Route) -> None:
         """End a route, and resume the route of another stream that it replaced.
 
         A partition moves from stream A to stream B:
@@ -517,14 +517,14 @@ class _FetchThread:
                 if route is not None:
                     route.fetcher.fail(route, fault)
             elif fault.kind is FaultKind.PERMANENT:
-                self._tell_all(fault)
+                self._fail_all(fault)
             else:
                 self._pool.trouble(fault.text)
                 if self._pool.moved():
                     self._start_over()
                     return
 
-    def _tell_all(self, fault: Fault) -> None:
+    def _fail_all(self, fault: Fault) -> None:
         for fetcher in {route.fetcher for route in self._routes.values()}:
             fetcher.fail(None, fault)
 
@@ -536,7 +536,7 @@ class _FetchThread:
             # On its own thread: `close` may wait for silent brokers.
             threading.Thread(target=client.close, name=f"{self.name}-close", daemon=True).start()
 
-    def _look_after(self, client: Fetcher, has_messages: bool) -> None:
+    def _check_progress(self, client: Fetcher, has_messages: bool) -> None:
         """Store the ends of the logs; start over if messages are available but none arrive."""
         now = time.monotonic()
         if now >= self._ends_due:

@@ -171,7 +171,7 @@ class Lanes:
                 self._reading.setdefault(entry["member"], []).append(entry)
             return
         hidden, self._hidden = self._hidden, "note" not in entry and self._hidden
-        lines = list(self._told(entry))
+        lines = list(self._lines(entry))
         if lines and not (hidden and self._hidden):
             yield from self.end()
             yield from lines
@@ -183,7 +183,7 @@ class Lanes:
         for entries in gathered.values():
             yield self._act(entries[0], "", f"delivers {_messages(entries)}")
 
-    def _told(self, entry: Entry) -> Iterator[str]:
+    def _lines(self, entry: Entry) -> Iterator[str]:
         match entry:
             case {"scene": text} | {"note": text}:
                 yield ""
