@@ -229,7 +229,7 @@ def _failure(error: ZkConsumerError) -> Failure:
             return Failure(type(error).__name__, str(error))
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- requested topics ---------------------------------------------------------------------------
 
 
 Members = Mapping[ConsumerId, Registration | MalformedZnodeError]

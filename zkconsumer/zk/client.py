@@ -170,7 +170,7 @@ class ZooKeeperClient:
         return reply
 
     def sync(self, path: str) -> None:
-        """Make later reads show every write that any client had acknowledged before."""
+        """Make later reads show every write acknowledged to any client before this call."""
         for _ in self._present([SyncLeader(path)]):
             pass
 

@@ -275,7 +275,7 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: Any) -> Value:
         return error.what
 
 
-# ---- observer ------------------------------------------------------------------------------------
+# ---- the observer --------------------------------------------------------------------------------
 
 
 __all__ = ["Observer", "GroupSnapshot", "GroupPart", "ALL", "Change", "ChangeKind"]

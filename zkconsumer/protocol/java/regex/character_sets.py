@@ -118,7 +118,7 @@ def written(one: CharSet) -> str:
     return f"[{_bracketed(one)}--[\\uDFFF]]"
 
 
-# ---- case ---------------------------------------------------------------------------------------
+# ---- upper and lower case -----------------------------------------------------------------------
 
 
 def upper(code: int) -> int:
@@ -202,7 +202,7 @@ def between(first: int, last: int, mode: Mode) -> CharSet:
     return Text(body + "".join(map(escaped, sorted(others))))
 
 
-# ---- names ---------------------------------------------------------------------------------------
+# ---- Unicode blocks and scripts ------------------------------------------------------------------
 
 
 # first-last code point:name:other names
@@ -337,7 +337,7 @@ BLOCKS = {
 SCRIPTS = {name: names[0] for names in _entries(_SCRIPTS) for name in names}
 
 
-# ---- families ------------------------------------------------------------------------------------
+# ---- predefined sets and properties --------------------------------------------------------------
 
 
 LINE_ENDS = r"\n\r\u0085\u2028\u2029"

@@ -242,7 +242,7 @@ class ClassParser(Scanner):
             self.refuse(f"no character is named {shown(name)}")
         raise UnsupportedFilterError("\\N{...} is an error in Java 8, and valid in Java 9")
 
-    # ---- families and classes -------------------------------------------------------------------
+    # ---- properties and classes -----------------------------------------------------------------
 
     def family(self) -> CharSet:
         r"""Read `\p{name}` or `\pL`; the cursor is on the p."""
