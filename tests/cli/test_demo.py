@@ -93,7 +93,7 @@ def test_a_terminal(home: Path) -> None:
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
         shown = b""
-        while b"a fourth joins" not in shown:
+        while b"a fourth member joins" not in shown:
             shown += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
         try:
