@@ -1,4 +1,4 @@
-"""Archives of the classes that a JVM has loaded."""
+"""Class-data archives of JVMs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAIN = "org.apache.zookeeper.Version"
 
 
 def test_complaints_are_not_for_standard_output(tmp_path: Path) -> None:
-    """A JVM goes without an archive of a jar that has changed, and says so on standard error."""
+    """A JVM ignores the archive of a jar that has changed, and warns on standard error."""
     jar, known = tmp_path / "some.jar", tmp_path / "known.jsa"
     found = jars.resolve("kafka-1.1.1")
     shutil.copy(next(one for one in found if "zookeeper.zookeeper" in one.name), jar)

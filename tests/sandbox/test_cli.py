@@ -1,4 +1,4 @@
-"""`zkconsumer sandbox`: servers that stay up between commands."""
+"""`zkconsumer sandbox`: servers that keep running between commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _zkconsumer(*words: str, typed: str = "") -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of a sandbox that is down at first and at the end."""
+    """The directory of a sandbox that is stopped at first and at the end."""
     path = tmp_path_factory.mktemp("sandbox")
     yield path
     sandbox = Sandbox(path)
@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def command(home: Path) -> Command:
-    """Runs `zkconsumer sandbox WORDS... --directory HOME`, with `typed` as standard input."""
+    """Run `zkconsumer sandbox WORDS... --directory HOME` with `typed` as standard input."""
 
     def run(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         return _zkconsumer(*words, "--directory", str(home), typed=typed)
@@ -53,7 +53,7 @@ def _ok(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_down_at_first(command: Command) -> None:
-    """Before `up`: status says down with exit code 1, down is harmless, topics name the remedy."""
+    """Before `up`, status exits with code 1, down does nothing, and topics names the remedy."""
     status = command("status")
     assert (status.returncode, "down" in status.stdout) == (1, True)
     assert "nothing was up" in _ok(command("down"))
@@ -65,7 +65,7 @@ def test_down_at_first(command: Command) -> None:
 
 
 def test_life(command: Command) -> None:
-    """up, up again, topics, messages, down, up: same addresses, same data, nobody left behind."""
+    """up, up again, topics, messages, down, up: addresses and data remain, no process does."""
     first = json.loads(_ok(command("up", "--output", "json")))
     births = {server["pid"]: born(server["pid"]) for server in first["servers"]}
     assert None not in births.values()
@@ -104,7 +104,7 @@ def test_life(command: Command) -> None:
 
 
 def test_half_a_sandbox(command: Command, home: Path) -> None:
-    """With one server gone, status fails and `up` starts that one only."""
+    """If one server is missing, status fails and `up` starts only that server."""
     whole = json.loads(_ok(command("up", "--output", "json")))["servers"]
     sandbox = Sandbox(home)
     assert sandbox.attach()
@@ -133,7 +133,7 @@ def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
 
 
 def test_port_in_use(command: Command, zookeeper_port: int) -> None:
-    """A port in use is one line and exit code 1, and nothing is left up."""
+    """A port in use is reported in one line with exit code 1, and no server is left running."""
     done = command("up", "--zookeeper-port", str(zookeeper_port))
     assert done.returncode == 1
     assert f"port {zookeeper_port} for ZooKeeper is in use" in done.stderr
@@ -143,7 +143,7 @@ def test_port_in_use(command: Command, zookeeper_port: int) -> None:
 
 @pytest.fixture
 def zookeeper_port(sandbox: Sandbox) -> int:
-    """A port that is in use: another sandbox's."""
+    """A port that is in use by another sandbox."""
     return sandbox.zookeeper.port
 
 

@@ -1,4 +1,4 @@
-"""The jar cache: pinned, checked, filled once, used offline."""
+"""The jar cache: pinned, verified, filled once, and used offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_NETWORK = {"HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "http://127.0.
 
 
 def _silent(line: str) -> None:
-    """A progress that nobody reads."""
+    """A progress function that ignores its lines."""
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -36,7 +36,7 @@ def test_locks_are_whole(name: str) -> None:
 
 
 def test_one_version_one_hash() -> None:
-    """Locks that name the same jar agree on its hash: they share the cache."""
+    """Locks that name the same jar agree on its hash, because they share the cache."""
     found: dict[str, str] = {}
     for name in LOCKS:
         for jar in jars.read_lock(name):
@@ -52,7 +52,7 @@ def test_unknown_lock() -> None:
 
 
 def test_download_and_reuse(tmp_path: Path) -> None:
-    """A jar is brought with progress, then taken from the cache without a word."""
+    """A jar is downloaded with progress, and then taken from the cache silently."""
     said: list[str] = []
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=said.append)
     assert said == [f"x: downloading 1 jars to {tmp_path}", "x: 1 of 1 jars"]
@@ -62,7 +62,7 @@ def test_download_and_reuse(tmp_path: Path) -> None:
 
 
 def test_damaged_jar_is_brought_again(tmp_path: Path) -> None:
-    """A jar that was altered in the cache is noticed and replaced."""
+    """A jar that was altered in the cache is detected and replaced."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     good = path.read_bytes()
     path.write_bytes(good[:-1])
@@ -71,7 +71,7 @@ def test_damaged_jar_is_brought_again(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """Two that fill one cache at the same time both get whole jars, and leave nothing else."""
+    """Two processes that fill one cache at once both get complete jars and leave nothing else."""
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(
             lambda title: jars.resolve_jars(
@@ -84,7 +84,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_what_another_process_brought_stays(tmp_path: Path) -> None:
-    """The second of two processes that bring a jar leaves the first one's in its place."""
+    """If two processes download a jar, the second one keeps the first one's file."""
     [path] = jars.resolve_jars([SMALL], title="x", directory=tmp_path, progress=_silent)
     before = path.stat()
     scratch = tmp_path / "scratch"
@@ -94,7 +94,7 @@ def test_what_another_process_brought_stays(tmp_path: Path) -> None:
 
 
 def test_bad_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jar with another hash than the lock's is refused, and does not reach the cache."""
+    """A jar whose hash differs from the lock's is refused and does not reach the cache."""
     monkeypatch.setattr(jars, "_TRIES", 1)
     wrong = replace(SMALL, sha256="0" * 64)
     with pytest.raises(
@@ -116,7 +116,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that the repository does not have is one line too."""
+    """A version that the repository does not have is a one-line error."""
     monkeypatch.setattr(jars, "_TRIES", 1)
     absent = replace(SMALL, version="0.0.0")
     with pytest.raises(SandboxError, match=r"slf4j-reload4j:0\.0\.0 could not be downloaded"):
@@ -124,14 +124,14 @@ def test_jar_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    """A cache directory that cannot be made is an error that names it and the setting."""
+    """A cache directory that cannot be created is an error that names it and the setting."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxError, match=r"jar cache cannot be used: .*ZKCONSUMER_CACHE"):
         jars.resolve_jars([SMALL], title="x", directory=tmp_path / "file" / "jars")
 
 
 def test_disk_full_while_downloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up during a download is told from a network that fails."""
+    """A disk that fills up during a download is reported as such, not as a network failure."""
 
     def full(jar: jars.Jar, private: Path) -> Path:
         with Path("/dev/full").open("wb", buffering=0) as disk:
@@ -174,7 +174,7 @@ def test_warm_cache_works_offline(tmp_path: Path) -> None:
 
 
 def test_old_leftovers_are_swept(tmp_path: Path) -> None:
-    """What a killed download left is removed by a later one after a day, and not before."""
+    """A later download removes the leftovers of a killed one after a day, and not before."""
     old, young = tmp_path / ".part-old", tmp_path / ".part-young"
     for path in (old, young):
         path.mkdir()

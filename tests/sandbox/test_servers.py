@@ -1,4 +1,4 @@
-"""Real servers: they start, die, come back on the same port, and leave nothing behind."""
+"""Real servers: they start, die, restart on the same port, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
 def test_a_server_starts_with_the_classes_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded archive is mapped by the next start; some runtimes can make none."""
+    """The next start maps a recorded archive; some runtimes cannot write one."""
     known = tmp_path / "classes" / "known.jsa"
     monkeypatch.setattr(server_module, "archive", lambda *_: known)
     server = ZooKeeperServer(tmp_path / "server")
@@ -93,7 +93,7 @@ def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_port_in_use(tmp_path: Path) -> None:
-    """A given port that somebody else listens on is an error that names it, and nothing starts."""
+    """A given port on which another process listens is an error that names it; nothing starts."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = ZooKeeperServer(tmp_path, port=port)
@@ -103,7 +103,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other sandbox gets it, though nothing listens there yet; whoever got it may, and again."""
+    """No other sandbox gets a port before its server listens; its holder may bind it again."""
     port = free_port()
     monkeypatch.setattr(ports, "_RANGE", range(port, port + 1))
     with pytest.raises(SandboxError, match="no free port"):
@@ -116,7 +116,7 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chosen port that is taken before the server binds it is exchanged for another."""
+    """A chosen port that is taken before the server binds it is replaced by another."""
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         (tmp_path / "server.json").write_text(f'{{"pid": 0, "born": "", "port": {port}}}')
@@ -127,7 +127,7 @@ def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_directory_in_use(tmp_path: Path) -> None:
-    """A directory whose server runs is refused to a second server, which leaves the first alone."""
+    """A second server refuses the directory of a running server and leaves that server alone."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as first:
         with pytest.raises(SandboxError, match=f"already, pid {first.pid}"):
             ZooKeeperServer(tmp_path).start()
@@ -135,7 +135,7 @@ def test_directory_in_use(tmp_path: Path) -> None:
 
 
 def test_foreign_process_is_left_alone(tmp_path: Path) -> None:
-    """A pid in a state file that now belongs to another process is neither attached nor ended."""
+    """If the pid in a state file now belongs to another process, that process is not touched."""
     import os  # noqa: PLC0415
 
     (tmp_path / "server.json").write_text(
@@ -153,7 +153,7 @@ def test_unreadable_state_file(tmp_path: Path) -> None:
 
 
 def test_death_at_start_shows_last_words(tmp_path: Path) -> None:
-    """A server that ends at its start is an error with the reason from its log."""
+    """If a server ends at its start, the error contains the reason from its log."""
     server = ZooKeeperServer(tmp_path, settings={"tickTime": "nonsense"})
     with pytest.raises(SandboxError, match=r"ended at its start.*nonsense.*see ") as caught:
         server.start()
@@ -162,13 +162,13 @@ def test_death_at_start_shows_last_words(tmp_path: Path) -> None:
 
 
 def test_unwritable_directory() -> None:
-    """A directory that cannot be made is an error with the reason and the remedy."""
+    """A directory that cannot be created is an error with the reason and the remedy."""
     with pytest.raises(SandboxError, match=r"cannot be started.*use another directory"):
         ZooKeeperServer("/proc/no-such-place").start()
 
 
 def test_full_disk(tmp_path: Path) -> None:
-    """A disk that is full when the server starts is an error that says so."""
+    """A disk that is full when the server starts is reported as such."""
     (tmp_path / "server.log").symlink_to("/dev/full")
     (tmp_path / "log4j.properties").symlink_to("/dev/full")
     with pytest.raises(SandboxError, match=r"No space left on device.*free some space"):
@@ -176,7 +176,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
-    """With the leader killed, another leads, and the killed one comes back as a follower."""
+    """After the leader is killed, another leads, and the killed one returns as a follower."""
     old = ensemble.leader()
     assert len(ensemble.followers()) == 2
     client = _session(ensemble.connect)
@@ -195,13 +195,13 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
 
 
 def test_unknown_release(tmp_path: Path) -> None:
-    """A release that the sandbox does not have is an error that lists those it has."""
+    """An unknown broker release is an error that lists the known ones."""
     with pytest.raises(SandboxError, match=r"0\.7\.2: choose one of 0\.8\.2\.2, .*3\.9\.1"):
         BrokerServer(tmp_path, zookeeper_connect="127.0.0.1:1", release="0.7.2")
 
 
 def test_unknown_zookeeper_release(tmp_path: Path) -> None:
-    """A ZooKeeper release that the sandbox does not have is an error that lists those it has."""
+    """An unknown ZooKeeper release is an error that lists the known ones."""
     with pytest.raises(SandboxError, match=r"3\.3\.6: choose one of 3\.4\.6, .*3\.8\.4"):
         ZooKeeperServer(tmp_path, release="3.3.6")
 
@@ -213,7 +213,7 @@ def test_zookeeper_3_4_has_no_tls(tmp_path: Path) -> None:
 
 
 def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """A 0.8.2.2 broker below a chroot takes topics, partitions and messages as a new one does."""
+    """A 0.8.2.2 broker below a chroot handles topics, partitions and messages as a new one does."""
     client = _session(zookeeper.connect)
     client.ensure_path("/old")
     client.stop()
@@ -229,7 +229,7 @@ def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
 
 
 def test_sandbox_leaves_nothing() -> None:
-    """After a sandbox no process and no temporary directory is left; two brokers share replicas."""
+    """A sandbox leaves no process and no temporary directory; two brokers share replicas."""
     # Not shorter: on a busy machine the other's session expires too, and no replica is in sync.
     fast = {"zookeeper.session.timeout.ms": 5000}
     with Sandbox(brokers=2, tick_time_s=0.3, overrides=fast) as sandbox:

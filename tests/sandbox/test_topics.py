@@ -11,7 +11,7 @@ from zkconsumer.sandbox import Sandbox, SandboxError, topics
 
 
 def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Messages of one key go, in order, to the partition that the Java producer chooses."""
+    """Messages with one key go, in order, to the partition that the Java producer chooses."""
     name = unique("keys")
     sandbox.create_topic(name, partitions=12)
     placed = sandbox.produce(name, ["a", b"b", None], key="foobar")
@@ -21,7 +21,7 @@ def test_key_decides_partition(sandbox: Sandbox, unique: Callable[[str], str]) -
 
 
 def test_count_stands_for_numbers(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A count produces that many messages, each with its place."""
+    """A count produces that many messages, each with its partition and offset."""
     name = unique("count")
     sandbox.create_topic(name, partitions=3)
     placed = sandbox.produce(name, 1000)
@@ -40,7 +40,7 @@ def test_topic_exists(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 def test_ctrl_c_within_the_connecting(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is what the caller gets, and not what kazoo cannot stop before it has started."""
+    """Ctrl-C while connecting reaches the caller, and not an error of kazoo."""
 
     def interrupted(_: ConnectionHandler) -> None:
         raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def test_ctrl_c_within_the_connecting(
 
 
 def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Partitions can be added, not taken away, and the new ones have leaders at once."""
+    """Partitions can be added but not removed, and new ones have leaders at once."""
     name = unique("grows")
     sandbox.create_topic(name, partitions=2, config={"retention.ms": 3_600_000})
     assert [p.leader for p in sandbox.add_partitions(name, partitions=4)] == [0, 0, 0, 0]
@@ -61,7 +61,7 @@ def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 
 
 def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A deleted topic is gone when the call returns."""
+    """A deleted topic no longer exists when the call returns."""
     name = unique("gone")
     sandbox.create_topic(name)
     assert name in topics.list_topics(sandbox.zookeeper_connect)
@@ -80,7 +80,7 @@ def test_more_replicas_than_brokers(sandbox: Sandbox, unique: Callable[[str], st
 
 
 def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """Producing to an unknown topic, or partition, is an error at once."""
+    """Producing to an unknown topic or partition is an error at once."""
     with pytest.raises(SandboxError, match=r"does not exist .*: create it first"):
         sandbox.produce(unique("unknown"), ["x"])
     name = unique("one")

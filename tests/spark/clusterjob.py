@@ -1,11 +1,12 @@
-"""A job as users submit it: a batch read and a short stream of the source; prints what came of it.
+"""A job as users submit it: a batch read and a short stream; prints the results.
 
     clusterjob.py '{"zookeeper": ..., "topic": ..., "checkpoint": ..., "way": ...}'
 
-Its last line is one JSON object: `batch` and `stream`, the messages of each; `retried`, those of a
-batch read whose tasks each failed once, with the number of the try; `executors`, the directories in
-which executors worked; `package`, from where they and the driver took the package. Where it was not
-sent to the executors there is `error` alone: what the user is told.
+The last line is one JSON object. `batch` and `stream` contain the messages of each. `retried`
+contains those of a batch read whose tasks each failed once, with the number of the attempt.
+`executors` contains the executors' directories, and `package` the paths of the package on driver
+and executors. If the package was not sent to the executors, the object contains only `error`, the
+text that the user sees.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql import Row, SparkSession
 
 
 def where(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
-    """Each row's value, the executor's directory, and the package that it has."""
+    """Return each row's value, the executor's directory, and its package."""
     import zkconsumer  # noqa: PLC0415 - on the executor
 
     for row in rows:
@@ -30,7 +31,7 @@ def where(rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def fail_midway(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
-    """Each row's value and the number of the try, of which the first fails in its middle."""
+    """Return each row's value and the number of the attempt; the first attempt fails halfway."""
     tried = TaskContext.get().attemptNumber()
     for number, row in enumerate(rows):
         if tried == 0 and number == 7:

@@ -1,4 +1,4 @@
-"""A real Spark for the tests of this room: one session for each process that runs tests."""
+"""A real Spark for these tests: one session for each process that runs tests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from zkconsumer.sandbox import spark as sparks
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Another Spark is tested where it is asked for."""
+    """Skip the tests of another Spark unless they are requested."""
     is_other = collection_path.name == "test_kafka_source.py"
     return True if is_other and not config.getoption("--kafka-source") else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a test of this room once more if Spark waited ten seconds for a Python worker in vain.
+    """Repeat a test once if Spark waited ten seconds for a Python worker in vain.
 
-    Spark has no setting for this time. On a machine with other work it can be too short, which says
-    nothing about zkconsumer.
+    Spark has no setting for this limit. On a busy machine it can be too short, which is not a
+    defect of zkconsumer.
     """
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
@@ -40,7 +40,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_jvms() -> Iterator[None]:
-    """Spark's launcher and drivers, ours and those of subprocesses, end before C2 pays."""
+    """Let Spark's launcher and drivers, also those of subprocesses, run without the second
+    compiler.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
             patch.setenv(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -49,7 +51,7 @@ def quick_jvms() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`; queries of one test have names, topics and checkpoints of their own."""
+    """`local[2]`. Queries of one test have their own names, topics and checkpoints."""
     made = sparks.session(tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()

@@ -1,4 +1,4 @@
-"""Batch reads on real Spark: what lies between two offsets, once and unchanged."""
+"""Batch reads on real Spark: the messages between two offsets, once and unchanged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def own(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Spark offers filters to sources in Python."""
+    """Let Spark offer filters to Python sources."""
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
@@ -75,18 +75,18 @@ def load(
 
 
 def places(frame: DataFrame) -> list[Place]:
-    """Partition and offset of each row, sorted."""
+    """Return partition and offset of each row, sorted."""
     rows = frame.select("partition", "offset").collect()
     return sorted((row.partition, row.offset) for row in rows)
 
 
 def span(start: int, end: int) -> list[Place]:
-    """These offsets of each of the three partitions."""
+    """Return these offsets of each of the three partitions."""
     return [(partition, offset) for partition in range(3) for offset in range(start, end)]
 
 
 def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """With no registration call: every row as it was produced, by several tasks."""
+    """Without registering the format, every row is as it was produced, read by several tasks."""
     frame = load(spark, sandbox, {"subscribe": topic, "minPartitions": 7})
     assert 6 <= frame.rdd.getNumPartitions() <= 8
     rows = sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
@@ -143,12 +143,12 @@ def test_where_it_begins_and_ends(
     options: dict[str, object],
     expected: list[Place],
 ) -> None:
-    """From here to there of each partition; nothing at all is a DataFrame without rows."""
+    """A read returns the given range of each partition; an empty range returns no rows."""
     assert places(load(spark, sandbox, options)) == expected
 
 
 def test_where_a_group_stands(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """`zookeeper` is the group's stored offset; the group is neither joined nor written."""
+    """`zookeeper` means the group's stored offset; the group is neither joined nor written."""
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(60)
     try:
@@ -164,7 +164,7 @@ def test_where_a_group_stands(spark: SparkSession, sandbox: Sandbox, own: str) -
 
 
 def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """The user's schema chooses and orders columns."""
+    """The user's schema selects and orders columns."""
     frame = load(spark, sandbox, {"subscribe": own}, "offset long, value binary")
     assert frame.columns == ["offset", "value"]
     assert [tuple(row) for row in frame.collect()] == [
@@ -173,7 +173,7 @@ def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: 
 
 
 def test_a_frame_does_not_change(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
-    """What is produced after its first use is not in it, however often it is used."""
+    """Messages produced after the first use of a DataFrame never appear in it."""
     frame = load(spark, sandbox, {"subscribe": own})
     assert frame.count() == 100
     sandbox.produce(own, 100)
@@ -184,7 +184,7 @@ def test_a_frame_does_not_change(spark: SparkSession, sandbox: Sandbox, own: str
 def test_what_is_lost_before_and_after_the_plan(
     spark: SparkSession, sandbox: Sandbox, own: str
 ) -> None:
-    """One sentence at the user's terminal; with failOnDataLoss=false what there is."""
+    """Lost messages are a one-sentence error, or with failOnDataLoss=false they are skipped."""
     offsets = {"subscribe": own, "startingOffsets": f'{{"{own}":{{"0":20}}}}'}
     strict = load(spark, sandbox, offsets)
     lossy = load(spark, sandbox, {**offsets, "failOnDataLoss": "false"})
@@ -209,7 +209,7 @@ def test_what_is_lost_before_and_after_the_plan(
 
 
 def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
-    """One sentence that names it, at the user's terminal."""
+    """The error is one sentence that names the topic."""
     with pytest.raises(
         PySparkException, match=r"a topic or partition to read does not exist \(no-such-topic\)"
     ):
@@ -220,7 +220,7 @@ def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
 
 
 def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, int, int]]:
-    """The ranges that are planned under these filters, as partition, start and end."""
+    """Return the ranges planned under these filters, as partition, start and end."""
     options = {"zookeeper": sandbox.zookeeper_connect, "subscribe": topic, "pushFilters": "true"}
     reader = PushingBatchReader(SourceOptions.parse(options).for_batch(), ["value"])
     reader.pushFilters(list(filters))
@@ -230,7 +230,7 @@ def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, i
 
 
 def test_filters_narrow_what_is_planned(sandbox: Sandbox, topic: str) -> None:
-    """Partition and offset exactly; timestamps as far as the brokers' index of times goes."""
+    """Partition and offset filters narrow the plan exactly, timestamps by the brokers' index."""
     bounds = (GreaterThanOrEqual(("offset",), 5), LessThan(("offset",), 9))
     assert planned(sandbox, topic, EqualTo(("partition",), 1), *bounds) == [(1, 5, 9)]
     since = datetime.fromtimestamp(BEGIN_MS / 1000 + 57, UTC)
@@ -266,6 +266,6 @@ def test_filters_change_no_result(
 def test_filters_that_spark_does_not_offer(
     spark: SparkSession, sandbox: Sandbox, topic: str
 ) -> None:
-    """While Spark's own setting is off, the option is an error that names the setting."""
+    """While Spark's setting is off, the option is an error that names the setting."""
     with pytest.raises(PySparkException, match=PUSHDOWN):
         load(spark, sandbox, {"subscribe": topic, "pushFilters": "true"}).count()

@@ -1,4 +1,4 @@
-"""The package on a standalone cluster: a master and two workers, each a JVM of its own."""
+"""The package on a standalone cluster: a master and two workers, each in its own JVM."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it is installed, not a checkout: built from a copy, free of older builds."""
+    """Build the package from a copy without older builds, as it is installed."""
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
-    """A topic of four partitions that holds CONTENTS, as the job is told of it."""
+    """A topic of four partitions that contains CONTENTS."""
     topic = unique("cluster")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
@@ -65,10 +65,10 @@ def pip(*arguments: str) -> None:
 
 
 def python_without_package(directory: Path) -> Path:
-    """An interpreter with all that the package needs, but without it.
+    """An interpreter that has the dependencies of the package, but not the package.
 
-    A directory that a .pth file names is searched, and its own .pth files are not read: so an
-    editable installation is not seen.
+    Python searches a directory that a .pth file names, but does not read that directory's own .pth
+    files: so an editable installation is not visible.
     """
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
@@ -80,9 +80,9 @@ def python_without_package(directory: Path) -> Path:
 def run(
     cluster: SparkCluster, directory: Path, request: dict[str, Any], *, python: Path, ship: str
 ) -> dict[str, Any]:
-    """What the job tells, submitted to the cluster with `python` for driver and executors.
+    """Submit the job to the cluster with `python` for driver and executors; return its output.
 
-    `ship` is the package, for the driver, and for the executors unless it is not to be sent.
+    `ship` is the package for the driver, and for the executors unless it must not be sent.
     """
     from zkconsumer.sandbox.spark import environment  # noqa: PLC0415
 
@@ -120,7 +120,7 @@ def run(
 def test_a_job_on_the_cluster(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path, way: str
 ) -> None:
-    """Both workers run a batch, a stream, and tasks that fail midway and are tried again."""
+    """Both workers run a batch, a stream, and tasks that fail halfway and are retried."""
     python, ship = python_without_package(tmp_path / "venv"), ""
     if way == "installed":
         # The two names under which Spark finds it are installed with it: nothing is registered.
@@ -141,7 +141,7 @@ def test_a_job_on_the_cluster(
 def test_executors_without_the_package(
     cluster: SparkCluster, wheel: Path, filled: dict[str, str], tmp_path: Path
 ) -> None:
-    """Where only the driver has it, one sentence says where it is not, and what to do."""
+    """If only the driver has the package, one sentence names the machine and the remedy."""
     python = python_without_package(tmp_path / "venv")
     ship = str(shutil.copy(wheel, tmp_path / "zkconsumer.zip"))
     request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": "not sent"}
@@ -151,7 +151,7 @@ def test_executors_without_the_package(
 
 
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
-    """A cluster that cannot start tells why, and none of its processes is left."""
+    """A cluster that cannot start reports the reason and leaves no process."""
     cluster = SparkCluster(tmp_path)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text("exit 3\n")
@@ -162,7 +162,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_stopped_is_gone(cluster: SparkCluster) -> None:
-    """After a stop neither master nor workers exist; the last test, as the module shares them."""
+    """After a stop neither master nor workers exist. (Last test: the module shares them.)"""
     alive = [(one.pid, one.birth) for one in cluster._processes.values()]
     assert len(alive) == 3
     assert all(guard.born(pid) == birth for pid, birth in alive)

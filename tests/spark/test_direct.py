@@ -1,4 +1,4 @@
-"""`mode=direct` on a real cluster: first its reader as Spark calls it, then on a real Spark."""
+"""`mode=direct` on a real cluster: the reader called as Spark calls it, then a real Spark."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Driven:
         self.reader = DirectStreamReader(parsed.for_stream(), ("topic", "partition", "offset"))
 
     def first(self, limit: Any = ALL) -> StreamOffset:
-        """The end of the first batch."""
+        """Return the end of the first batch."""
         return self.after({}, limit)
 
     def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
-        """The next end that is another than `start`."""
+        """Return the next end that differs from `start`."""
         found: list[StreamOffset] = []
 
         def is_news() -> bool:
@@ -67,7 +67,7 @@ class Driven:
         return found[-1]
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Whether there is no news within some looks at the brokers."""
+        """Whether several requests find no new messages."""
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             if self.reader.latestOffset(start, ALL) is not start:
@@ -76,7 +76,7 @@ class Driven:
         return True
 
     def read(self, start: StreamOffset, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """What the tasks of a batch read, by a pickled copy of the reader."""
+        """Return what a batch's tasks read, with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         return sorted(
@@ -89,7 +89,7 @@ class Driven:
 
 @pytest.fixture
 def driven(sandbox: Sandbox) -> Iterator[Callable[..., Driven]]:
-    """Makes readers, and stops them."""
+    """Create readers, and stop them at the end."""
     made: list[Driven] = []
 
     def make(**options: str) -> Driven:
@@ -112,7 +112,7 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
 
 
 def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
-    """What the offset znodes of partitions 0 and 1 hold."""
+    """Return the contents of the offset znodes of partitions 0 and 1."""
     found: list[bytes | None] = []
     with session(sandbox.zookeeper_connect) as zk:
         for number in (0, 1):
@@ -145,7 +145,7 @@ def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
 def test_where_a_query_begins(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], starts: list[int]
 ) -> None:
-    """Each way of saying it leads to these offsets, and the first batch ends at the logs' ends."""
+    """Each option leads to these offsets, and the first batch ends at the logs' ends."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     assert one.first() == {topic: {"0": [starts[0], 6], "1": [starts[1], 4]}}
@@ -154,7 +154,7 @@ def test_where_a_query_begins(
 def test_a_query_begins_where_the_group_stands(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """Stored offsets count, else auto.offset.reset, also for one that the log has not got."""
+    """Stored offsets apply; auto.offset.reset replaces missing ones and those outside the log."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"2", makepath=True)
@@ -170,7 +170,7 @@ def test_a_query_begins_where_the_group_stands(
 def test_a_query_begins_where_the_group_stands_in_kafka(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """offsets.storage=kafka: the larger of both storages; Kafka's alone without dual commit."""
+    """offsets.storage=kafka uses the higher of both storages, or Kafka's without dual commit."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"5", makepath=True)
@@ -197,7 +197,7 @@ def test_a_query_begins_where_the_group_stands_in_kafka(
 def test_a_beginning_that_is_none(
     driven: Callable[..., Driven], topic: str, options: dict[str, str], error: type[Exception]
 ) -> None:
-    """Partitions left out or unknown, offsets beyond the log, times without a message."""
+    """Missing and unknown partitions, offsets beyond the log, and unmatched times are errors."""
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
     one = driven(subscribe=topic, **given)
     with pytest.raises(error):
@@ -206,7 +206,7 @@ def test_a_beginning_that_is_none(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_old_brokers_know_no_times(option: str) -> None:
-    """Before 0.10 a time is refused by the option's name, whichever way it was given."""
+    """With brokers before 0.10 each form of a time is refused with the option's name."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
     cluster = ClusterLogs(lambda: [Broker("none", 1, 2, ())])
@@ -218,7 +218,7 @@ def test_old_brokers_know_no_times(option: str) -> None:
 def test_batches_are_limited_and_read_exactly(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """maxOffsetsPerTrigger is shared in proportion; each message is in one batch; then quiet."""
+    """maxOffsetsPerTrigger is shared in proportion, and each message is in exactly one batch."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     limit = one.reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(5)
@@ -241,14 +241,14 @@ def test_batches_are_limited_and_read_exactly(
 
 
 def test_a_replay_needs_nothing_but_its_offset(driven: Callable[..., Driven], topic: str) -> None:
-    """A new reader plans a batch of the checkpoint before it was asked for anything else."""
+    """A new reader plans a batch of the checkpoint as its first call."""
     one = driven(subscribe=topic, startingOffsets="latest")
     assert one.read({}, {topic: {"0": [1, 3], "1": [4, 4]}}) == [(topic, 0, 1), (topic, 0, 2)]
     assert one.after({topic: {"0": [1, 3], "1": [4, 4]}}) == {topic: {"0": [3, 6], "1": [4, 4]}}
 
 
 def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) -> None:
-    """Spark 4.0 and 4.1 give latestOffset nothing: it goes on from what it said, or replayed."""
+    """Spark 4.0 and 4.1 pass nothing to latestOffset: the query continues from its last answer."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="5", **EARLIEST)
     first: StreamOffset = {}
 
@@ -267,7 +267,7 @@ def test_the_calls_of_older_releases(driven: Callable[..., Driven], topic: str) 
 def test_patterns_new_topics_and_added_partitions(
     sandbox: Sandbox, driven: Callable[..., Driven], unique: Unique
 ) -> None:
-    """What comes while the query runs is read from its beginning, though it began at the end."""
+    """Topics and partitions created while the query runs are read from their beginning."""
     stem = unique("pattern")
     sandbox.create_topic(f"{stem}.a")
     sandbox.produce(f"{stem}.a", 2)
@@ -288,7 +288,7 @@ def test_patterns_new_topics_and_added_partitions(
 
 
 def test_kafkas_own_topics_match_no_pattern() -> None:
-    """Unless exclude.internal.topics is false, as in the old consumer's filters."""
+    """Internal topics match no pattern unless exclude.internal.topics is false."""
     topics = {"__consumer_offsets": (0,), "a": (0, 1)}
     given = {"zookeeper": "none:1", "subscribePattern": ".*"}
     mine = [TopicPartition("a", 0), TopicPartition("a", 1)]
@@ -298,7 +298,7 @@ def test_kafkas_own_topics_match_no_pattern() -> None:
 
 
 def test_assigned_partitions_and_no_others(driven: Callable[..., Driven], topic: str) -> None:
-    """`assign` names what is read."""
+    """`assign` reads exactly the named partitions."""
     one = driven(assign=json.dumps({topic: [1]}), **EARLIEST)
     assert one.first() == {topic: {"1": [0, 4]}}
 
@@ -309,7 +309,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log names it, no batch is made, and it is read when it comes."""
+    """The log names the missing topic; no batch is planned until the topic exists."""
     name = unique("later")
     one = driven(subscribe=name, **EARLIEST)
     start: StreamOffset = {}
@@ -328,7 +328,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """failOnDataLoss decides; one that comes back under its name is read from its beginning."""
+    """failOnDataLoss decides; a topic that is created again is read from its beginning."""
     doomed = unique("doomed")
     sandbox.create_topic(doomed)
     sandbox.produce(doomed, 3)
@@ -359,7 +359,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_dropped(
 def test_messages_that_are_gone_end_the_query_or_are_passed_over(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """A log that begins after the checkpoint's offset, and one that ends before it."""
+    """A log that starts after the checkpoint's offset or ends before it is data loss."""
     admin = AdminClient({"bootstrap.servers": sandbox.bootstrap})
     for done in admin.delete_records([RawPartition(topic, 0, 4)]).values():
         done.result(LIMIT_S)
@@ -377,7 +377,7 @@ def test_messages_that_are_gone_end_the_query_or_are_passed_over(
 def test_available_now_reads_what_was_there(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str
 ) -> None:
-    """In batches of the limit, up to the ends at the beginning; what comes later is left."""
+    """The run reads limited batches up to the ends at its start, and nothing newer."""
     one = driven(subscribe=topic, maxOffsetsPerTrigger="6", **EARLIEST)
     one.reader.prepareForTriggerAvailableNow()
     sandbox.produce(topic, 5, partition=0)
@@ -390,7 +390,7 @@ def test_available_now_reads_what_was_there(
 
 
 def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -> None:
-    """Asked every 10 ms for news, it takes less than a twentieth of a processor."""
+    """A query that is asked every 10 ms uses less than a twentieth of a core."""
     one = driven(subscribe=topic, **EARLIEST)
     start = one.first()
     cpu, begun = time.process_time(), time.monotonic()
@@ -404,7 +404,7 @@ def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -
 def test_finished_batches_are_mirrored(
     sandbox: Sandbox, driven: Callable[..., Driven], topic: str, unique: Unique
 ) -> None:
-    """When the next batch is asked for, and again by commit; only where it is asked for."""
+    """Offsets are mirrored at the next latestOffset and at commit, if the option is set."""
     group = unique("group")
     one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)
     first = one.first(ReadMaxRows(5))
@@ -422,7 +422,7 @@ def test_finished_batches_are_mirrored(
 
 
 def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Unique) -> None:
-    """What others have written stays where it is further, and a malformed znode as it is."""
+    """Higher offsets of other clients and malformed znodes stay unchanged."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -458,7 +458,7 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
 def test_a_group_with_members_is_told_of(
     sandbox: Sandbox, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its members would skip what the query has read; the offsets are written all the same."""
+    """A group with members causes a warning, as they would skip messages; offsets are written."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -484,7 +484,7 @@ def test_a_mirror_that_is_refused_stops_no_query(
     unique: Unique,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """ZooKeeper's access control forbids the commit: the log says so once, batches go on."""
+    """If ZooKeeper forbids the commit, the log says so once and batches continue."""
     group = unique("group")
     with session(sandbox.zookeeper_connect) as zk:
         zk.ensure_path(paths.CONSUMERS)  # open: kazoo would lock what is above, too
@@ -501,7 +501,7 @@ def test_a_mirror_that_is_refused_stops_no_query(
 def test_a_mirror_holds_no_batch(
     unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ZooKeeper stopped batches go on at once; back again, it has the last one's offsets."""
+    """Without ZooKeeper batches continue; afterwards it gets the last batch's offsets."""
     monkeypatch.setattr("zkconsumer.spark.offset_mirror.RETRY_S", 0.2)
     name, group = unique("direct"), unique("group")
     caplog.set_level(logging.INFO, "zkconsumer.spark")
@@ -542,7 +542,7 @@ TRIES = 10
 
 
 def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> StreamingQuery:
-    """A query that has come to its end, by itself; raises what it ended with."""
+    """Wait until a query has ended by itself; raise its error."""
     for left in reversed(range(TRIES)):
         query = (
             rows.writeStream.foreachBatch(sink)
@@ -562,12 +562,12 @@ def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> Stre
 
 
 def ignored(batch: DataFrame, number: int) -> None:
-    """A sink that takes a batch for done; it reads it, as Spark would else plan no task."""
+    """A sink that ignores the rows but reads them, because otherwise Spark plans no task."""
     batch.count()
 
 
 def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
-    """A stream without any registration of the format."""
+    """A stream that does not register the format."""
     given = {name.replace("__", "."): text for name, text in options.items()}
     return spark.readStream.format("zkconsumer").options(
         zookeeper=sandbox.zookeeper_connect, startingOffsets="earliest", **given
@@ -577,7 +577,7 @@ def stream(spark: SparkSession, sandbox: Sandbox, **options: str) -> Any:
 def test_a_query_is_replayed_and_goes_on(
     spark: SparkSession, sandbox: Sandbox, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
-    """A batch that failed is the same again from the checkpoint; then what came meanwhile."""
+    """A failed batch is replayed identically, and the next batch has the new messages."""
     group = unique("group")
     rows = stream(
         spark,
@@ -612,7 +612,7 @@ def test_a_query_is_replayed_and_goes_on(
 def test_columns_of_the_users_schema_in_a_self_union(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """Both sides of a union of a stream with itself read all messages, in these columns only."""
+    """Both sides of a self-union read all messages, with only these columns."""
     rows = stream(spark, sandbox, subscribe=topic).schema("value binary, offset long").load()
     assert rows.columns == ["value", "offset"]
     seen: list[tuple[bytes, int]] = []
@@ -628,7 +628,7 @@ def test_columns_of_the_users_schema_in_a_self_union(
 def test_a_wrong_option_or_column_is_one_sentence(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """At load(), before any query; the columns when the query begins."""
+    """A wrong option fails at load(), a wrong column when the query starts, with one sentence."""
     with pytest.raises(AnalysisException, match="did you mean failOnDataLoss") as caught:
         stream(spark, sandbox, subscribe=topic, failOnDataLos="false").load()
     assert "Traceback" not in str(caught.value)
@@ -641,7 +641,7 @@ def test_a_wrong_option_or_column_is_one_sentence(
 def test_a_deleted_topic_ends_a_query_with_its_name(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """What the user sees names the topic and the way on, and is no trace."""
+    """The error names the topic and the remedy, without a traceback."""
     rows = stream(spark, sandbox, subscribe=topic).load()
     ended(rows, tmp_path / "checkpoint", ignored)
     sandbox.delete_topic(topic)

@@ -1,4 +1,4 @@
-"""Filters as bounds: which are kept to exactly, and which ranges they leave."""
+"""Filters as bounds: which ones are applied exactly, and which ranges remain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = [OffsetRange("a", 0, 0, 100), OffsetRange("a", 1, 50, 60), OffsetRange("
 
 
 def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter]]:
-    """What these leave to be read, and which of them Spark has still to look at."""
+    """Return the remaining ranges and the filters that Spark must still evaluate."""
     pushed = PushedFilters()
     rest = [one for one in filters if not pushed.accept(one)]
     return [tuple(one) for one in pushed.apply_to(WHOLE)], rest
@@ -61,7 +61,7 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
 def test_what_is_kept_to_exactly(
     filters: list[Filter], expected: list[tuple[str, int, int, int]]
 ) -> None:
-    """All hold together, ends are as they are written, and Spark has nothing left to do."""
+    """All filters hold together, bounds are exact, and Spark evaluates none of them again."""
     assert left(*filters) == (expected, [])
 
 
@@ -87,12 +87,12 @@ def test_what_is_kept_to_exactly(
     ],
 )
 def test_what_is_left_to_spark(one: Filter) -> None:
-    """Nothing is read less for it, and Spark looks at it."""
+    """These filters do not narrow the ranges, and Spark evaluates them."""
     assert left(one) == ([tuple(each) for each in WHOLE], [one])
 
 
 def test_a_list_of_offsets() -> None:
-    """It is read from the least to the greatest, and Spark picks."""
+    """A list is read from its minimum to its maximum, and Spark selects."""
     one = In(OFF, (9, 4, None))
     assert left(one) == ([("a", 0, 4, 10), ("b", 0, 7, 8)], [one])
 
@@ -109,7 +109,7 @@ def test_a_list_of_offsets() -> None:
     ],
 )
 def test_timestamps_are_a_lower_bound(filters: list[Filter], since_ms: int) -> None:
-    """In whole milliseconds, as brokers know them; Spark looks at each message."""
+    """Timestamps are lower bounds in whole milliseconds, and Spark evaluates each message."""
     pushed = PushedFilters()
     assert not any(map(pushed.accept, filters))
     assert pushed.since_ms == since_ms

@@ -1,4 +1,4 @@
-"""Offsets of finished batches of Spark's own Kafka source, in the group's znodes."""
+"""Offsets of finished batches of Spark's own Kafka source, in the group's offset znodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
 
 
 def stored(client: KazooClient, group: str) -> dict[str, int]:
-    """The group's offset znodes."""
+    """Return the group's offset znodes."""
     room = paths.offsets(group)
     return {
         f"{topic}-{partition}": int(client.get(f"{room}/{topic}/{partition}")[0])
@@ -57,7 +57,7 @@ def events(*, name: str = "orders") -> list[QueryProgressEvent]:
 
 
 def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
-    """A batch as Spark's source has it: of (topic, partition, offset)."""
+    """Return a batch as Spark's source returns it, of (topic, partition, offset)."""
     return spark.createDataFrame([(None, b"v", *one) for one in offsets], SCHEMA)
 
 
@@ -67,7 +67,7 @@ def rows(spark: SparkSession, *offsets: tuple[str, int, int]) -> DataFrame:
 def test_the_connectors_own_progress(
     zookeeper: ZooKeeperServer, client: KazooClient, unique: Callable[[str], str]
 ) -> None:
-    """Of each batch of Spark's own source the reported ends are stored, of that query alone."""
+    """The reported ends of each batch are stored, of the named query only."""
     group = unique("group")
     listener = CommitListener(query="orders", zookeeper=zookeeper.connect, group=group)
     for event in events(name="another"):
@@ -92,7 +92,7 @@ def test_the_connectors_own_progress(
 
 
 def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without ZooKeeper the listener warns in one line, and the next batch makes up for it."""
+    """Without ZooKeeper the listener logs one warning, and the next batch catches up."""
     group, server = "group", ZooKeeperServer(tmp_path, port=free_port())
     listener = CommitListener(
         query="orders",
@@ -120,7 +120,7 @@ def test_only_what_is_finished_is_committed(
     client: KazooClient,
     unique: Callable[[str], str],
 ) -> None:
-    """Nothing is stored if the function raises; if it returns, the ends; and never backwards."""
+    """Nothing is stored if the function raises; otherwise the ends are, and never lower ones."""
     group, seen = unique("group"), []
 
     def process(batch: DataFrame, number: int) -> None:
@@ -146,7 +146,7 @@ def test_only_what_is_finished_is_committed(
 def test_a_batch_is_read_once(
     spark: SparkSession, zookeeper: ZooKeeperServer, unique: Callable[[str], str]
 ) -> None:
-    """The batch is kept for the pass over its offsets, and let go of afterwards."""
+    """The batch is persisted while its offsets are computed, and released afterwards."""
     counted = spark.sparkContext.accumulator(0)
 
     def count(row: Any) -> Any:
@@ -164,7 +164,7 @@ def test_a_batch_is_read_once(
 
 
 def test_ranges(spark: SparkSession) -> None:
-    """The ranges of a batch are told by its rows; rows without the columns are refused by name."""
+    """The ranges come from the batch's rows; missing columns are an error that names them."""
     batch = rows(spark, ("b", 0, 7), ("a", 1, 5), ("a", 0, 11), ("a", 0, 12))
     wanted = [OffsetRange("a", 0, 11, 13), OffsetRange("a", 1, 5, 6), OffsetRange("b", 0, 7, 8)]
     assert ranges_of(batch) == wanted
@@ -174,7 +174,7 @@ def test_ranges(spark: SparkSession) -> None:
 
 
 def test_the_function_can_be_sent(zookeeper: ZooKeeperServer) -> None:
-    """It is pickled without its session, as Spark Connect needs it; a wrong property is told."""
+    """The function is pickled without its session; a wrong property is an error."""
     function = committing(print, zookeeper=zookeeper.connect, group="g")
     function._mirror = object()  # type: ignore[assignment]
     assert pickle.loads(pickle.dumps(function))._mirror is None
@@ -185,5 +185,5 @@ def test_the_function_can_be_sent(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_a_partition_is_named_as_everywhere() -> None:
-    """A range's partition is the one that offsets are stored under."""
+    """A range's partition has the type under which offsets are stored."""
     assert OffsetRange("a", 1, 5, 6).tp == TopicPartition("a", 1)

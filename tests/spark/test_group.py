@@ -1,4 +1,4 @@
-"""`mode=group` without a Spark: its member, and its reader called as Spark calls it."""
+"""`mode=group` without Spark: the member, and the reader called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_LIMIT = ReadMaxRows(2**63 - 1)
 
 
 class Groups(Group):
-    """A group with members of queries in it, which leave at the end of the test."""
+    """A group whose query members leave at the end of the test."""
 
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         super().__init__(sandbox, name, topic, stack)
@@ -43,7 +43,7 @@ class Groups(Group):
 
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Groups]:
-    """A group on a topic of four partitions."""
+    """A group on a topic with four partitions."""
     topic = unique("batches")
     sandbox.create_topic(topic, partitions=4)
     with ExitStack() as stack:
@@ -51,7 +51,7 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Groups]:
 
 
 def member(group: Groups, suffix: str, threads: int = 1, **settings: Any) -> Membership:
-    """One that has joined."""
+    """Return a member that has joined."""
     config = ConsumerConfig(
         group_id=group.name,
         zookeeper_connect=group.sandbox.zookeeper_connect,
@@ -65,12 +65,14 @@ def member(group: Groups, suffix: str, threads: int = 1, **settings: Any) -> Mem
 
 
 def serves(one: Membership, *partitions: int) -> None:
-    """Waits until it may plan exactly these."""
+    """Wait until exactly these partitions may be planned."""
     eventually(lambda: {tp.partition for tp in one.served()} == set(partitions))
 
 
 def plan(one: Membership, size: int) -> list[OffsetRange]:
-    """A batch of so many messages of each partition, from the stored offset or the beginning."""
+    """Plan a batch of this many messages of each partition, from the stored offset or the
+    beginning.
+    """
     for tp, at in one.served().items():
         if at.offset is None:
             one.reset(tp, at, 0, "nothing is stored")
@@ -85,7 +87,7 @@ def ends(batch: list[OffsetRange]) -> dict[TopicPartition, int]:
 
 
 def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
-    """In flight nothing of it is stored; finished, all is, and it is told that it was news."""
+    """Nothing of a batch in flight is stored; once it is finished, all is."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -100,7 +102,7 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
 def test_a_release_waits_for_the_batch_in_flight(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a joiner is due goes over when the batch is finished, and it begins at its end."""
+    """A joiner gets its partitions when the batch is finished, and starts at the batch's end."""
     one = member(group, "a", threads=2)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -115,7 +117,7 @@ def test_a_release_waits_for_the_batch_in_flight(
 
 
 def test_what_is_not_in_flight_goes_at_once(group: Groups) -> None:
-    """A joiner does not wait for a batch that has nothing of its partitions."""
+    """A joiner does not wait for a batch that does not contain its partitions."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     for tp, at in one.served().items():
@@ -126,7 +128,7 @@ def test_what_is_not_in_flight_goes_at_once(group: Groups) -> None:
 
 
 def test_the_grace_ends_the_wait(group: Groups) -> None:
-    """A batch that takes too long is taken up by the new owner from its beginning."""
+    """The new owner reads a batch that takes too long again from its start."""
     one = member(group, "a", release_grace_s=0.3)
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
@@ -139,7 +141,7 @@ def test_the_grace_ends_the_wait(group: Groups) -> None:
 
 
 def test_beside_a_connector(group: Groups) -> None:
-    """With a connector in the group every partition has one owner, and returns when that leaves."""
+    """Beside a connector every partition has one owner, and returns when the connector leaves."""
     one = member(group, "a")
     other = group.join("b")
     other.settled(2, 3)
@@ -160,7 +162,7 @@ def test_leaving_commits_what_is_finished(group: Groups) -> None:
 
 
 def test_a_marked_edit_is_gone_on_from(group: Groups) -> None:
-    """A running member goes on from an operator's edit; one that begins can tell it from others."""
+    """A running member continues from an operator's edit; a new member can recognise it."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -174,7 +176,7 @@ def test_a_marked_edit_is_gone_on_from(group: Groups) -> None:
 
 
 def test_what_comes_back_begins_at_the_stored_offset(group: Groups) -> None:
-    """After a lost session all is granted anew, and the batch in flight finishes nothing."""
+    """After a session expiry partitions are granted anew; the batch in flight finishes nothing."""
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
@@ -211,7 +213,7 @@ class Driven:
         group.stack.callback(self.reader.stop)
 
     def after(self, start: StreamOffset, limit: Any = ALL) -> StreamOffset:
-        """The next end that is another than `start`; the batch is planned and not read."""
+        """Return the next end that differs from `start`; its batch is planned but not read."""
         found: list[StreamOffset] = []
 
         def is_news() -> bool:
@@ -222,7 +224,7 @@ class Driven:
         return found[-1]
 
     def run(self, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
-        """What the tasks of a batch read, by a pickled copy of the reader."""
+        """Return what a batch's tasks read, with a pickled copy of the reader."""
         copy = pickle.loads(pickle.dumps(self.reader))
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
         rows = sorted(
@@ -235,7 +237,7 @@ class Driven:
         return rows
 
     def until(self, count: int, start: StreamOffset | None = None) -> StreamOffset:
-        """Batch after batch, until so many messages are read; where the last one ended."""
+        """Run batches until this many messages are read; return the last end."""
         end = start or {}
         while len(self.read) < count:
             begun, end = end, self.after(end)
@@ -243,7 +245,7 @@ class Driven:
         return end
 
     def is_quiet(self, start: StreamOffset) -> bool:
-        """Whether there is no news within some looks at the brokers."""
+        """Whether several requests find no new messages."""
         return all(self.reader.latestOffset(start, ALL) is start for _ in range(10))
 
 
@@ -257,7 +259,7 @@ def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
 
 
 def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
-    """Each message once, in limited batches; what is finished is stored when Spark asks again."""
+    """Each message is read once, in limited batches, and stored at the next request."""
     fill(group, 10)
     query = Driven(group, maxOffsetsPerTrigger="20")
     assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
@@ -281,7 +283,7 @@ def test_a_query_reads_and_commits_what_it_owns(group: Groups) -> None:
 
 @pytest.mark.parametrize("dual", ["true", "false"])
 def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
-    """offsets.storage=kafka: there, and in ZooKeeper beside it unless dual commits are off."""
+    """offsets.storage=kafka stores in Kafka, and also in ZooKeeper unless dual commit is off."""
     fill(group, 10)
     query = Driven(group, offsets__storage="kafka", dual__commit__enabled=dual)
     end = query.until(40)
@@ -301,7 +303,7 @@ def test_finished_batches_are_stored_in_kafka(group: Groups, dual: str) -> None:
 
 
 def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
-    """A joiner begins where the last finished batch ended, and so does who takes over again."""
+    """Each new owner starts at the end of the last finished batch."""
     fill(group, 10)
     one, other = Driven(group, consumer__id="a"), Driven(group, consumer__id="b")
     end = one.after({})
@@ -319,7 +321,7 @@ def test_two_queries_hand_over_without_a_repetition(group: Groups) -> None:
 
 
 def test_a_replay_needs_no_membership(group: Groups) -> None:
-    """After a crash the open batch is read again as it was, and then the group is gone on from."""
+    """After a crash the open batch is replayed identically, then the query joins and continues."""
     fill(group, 10)
     query = Driven(group)
     first = query.after({})
@@ -337,7 +339,7 @@ def test_a_replay_needs_no_membership(group: Groups) -> None:
     ("rule", "goes_on"), [("max", [10, 12]), ("zookeeper", [4, 12]), ("checkpoint", [10, 10])]
 )
 def test_where_a_restarted_query_goes_on(group: Groups, rule: str, goes_on: list[int]) -> None:
-    """Ahead of the checkpoint or behind it: by default the further of both counts."""
+    """By default the higher of the checkpoint's and the group's offset applies."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -354,7 +356,7 @@ def test_where_a_restarted_query_goes_on(group: Groups, rule: str, goes_on: list
 def test_a_reset_by_another_tool_is_reported(
     group: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reset without a mark has no effect on restart, and the log says so with both offsets."""
+    """A reset without a mark has no effect at restart, and the log reports it with both offsets."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -375,7 +377,7 @@ def test_a_reset_by_another_tool_is_reported(
 
 
 def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
-    """An operator's rewind while the query was down is honoured, once."""
+    """An operator's rewind while the query was stopped is applied once."""
     fill(group, 10)
     query = Driven(group)
     end = query.until(40)
@@ -392,7 +394,7 @@ def test_a_marked_edit_wins_on_restart(group: Groups) -> None:
 
 
 def test_available_now_ends_with_what_was_there(group: Groups) -> None:
-    """Of all that is owned, in limited batches; what comes later is left."""
+    """The run reads all owned partitions in limited batches, and nothing that is produced later."""
     fill(group, 10)
     query = Driven(group)
     query.reader.prepareForTriggerAvailableNow()
@@ -407,7 +409,7 @@ def test_available_now_ends_with_what_was_there(group: Groups) -> None:
 
 
 def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
-    """The first batch reads nothing, on a new driver and on a restarted one; then members join."""
+    """The first batch reads nothing, on a new and on a restarted driver; then the member joins."""
     fill(group, 5)
     query = Driven(group)
     assert query.reader.getDefaultReadLimit() == NO_LIMIT
@@ -428,7 +430,7 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
 
 
 def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """A query without a share waits quietly, with one sentence in the log that tells why."""
+    """A query without a share waits, and logs the reason in one sentence."""
     fill(group, 5)
     others = member(group, "a", threads=4)
     serves(others, 0, 1, 2, 3)
@@ -447,7 +449,7 @@ def test_a_member_too_many_says_so(group: Groups, caplog: pytest.LogCaptureFixtu
 
 
 def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
-    """As long as it is away nothing new is read, and after its patience the query fails."""
+    """Without ZooKeeper no batch is planned, and after the patience the query fails."""
     fill(group, 5)
     query = Driven(group, zookeeper__patience__ms="1000")
     end = query.until(20)
@@ -461,7 +463,7 @@ def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
 
 
 def test_a_deleted_topic_is_named(group: Groups) -> None:
-    """A query that has read a topic fails with a sentence when that is deleted."""
+    """If a topic that was read is deleted, the query fails with one sentence."""
     fill(group, 5)
     query = Driven(group)
     end = query.until(20)
@@ -471,7 +473,7 @@ def test_a_deleted_topic_is_named(group: Groups) -> None:
 
 
 def test_a_pattern_takes_up_what_is_created(group: Groups) -> None:
-    """A member by a pattern reads new partitions and new topics from their beginning."""
+    """A member with a pattern reads new partitions and topics from their beginning."""
     fill(group, 5)
     query = Driven(group, subscribePattern=f"{group.topic}.*", streams="2")
     end = query.until(20)
@@ -484,7 +486,7 @@ def test_a_pattern_takes_up_what_is_created(group: Groups) -> None:
 
 
 def test_an_offset_that_is_gone_is_reset(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """What the group has stored and the log has not is replaced by auto.offset.reset."""
+    """auto.offset.reset replaces a stored offset that is outside the log."""
     fill(group, 5)
     group.admin.ensure_path(group.offset(0))
     group.write(0, b"100")
@@ -498,7 +500,7 @@ def test_an_offset_that_is_gone_is_reset(group: Groups, caplog: pytest.LogCaptur
 
 
 def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without news only the ends of logs are asked for: no metadata, and not where logs begin."""
+    """An idle query requests only the ends of logs, not metadata or the logs' beginnings."""
     fill(group, 5)
     query = Driven(group)
     end = query.until(20)
@@ -520,7 +522,7 @@ def test_an_idle_query_asks_for_little(group: Groups, monkeypatch: pytest.Monkey
 
 
 def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second reader of a DataFrame is refused while the first lives; another frame's is not."""
+    """A DataFrame's second reader is refused while the first exists; another frame's is not."""
     monkeypatch.setattr(group_stream, "FRAME_S", 0.1)
     first, second = Driven(group, frame=group.name), Driven(group, frame=group.name)
     assert first.reader.initialOffset() == {}
@@ -532,7 +534,7 @@ def test_a_frame_has_one_reader(group: Groups, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_costly_answer_is_held_back() -> None:
-    """An answer without news waits for thirty times what it cost, one second at most."""
+    """An answer without new messages waits for thirty times its cost, at most one second."""
     pause = Pause()
 
     def held_s(cost_s: float) -> float:
@@ -551,7 +553,7 @@ def test_a_costly_answer_is_held_back() -> None:
 
 
 def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
-    """AvailableNow in a group that gives the query no partition is an error that says why."""
+    """AvailableNow fails with the reason if the group gives the query no partition."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)
     query = Driven(group, consumer__id="z")
@@ -561,7 +563,7 @@ def test_a_run_that_owns_nothing_fails(group: Groups) -> None:
 
 
 def test_a_run_that_owns_nothing_may_go_on(group: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """failOnMissingShare=false: one batch without messages, whose progress has what is unread."""
+    """failOnMissingShare=false: an empty batch reports the unread partitions as progress."""
     fill(group, 5)
     serves(member(group, "a", threads=4), 0, 1, 2, 3)
     query = Driven(group, consumer__id="z", failOnMissingShare="false")

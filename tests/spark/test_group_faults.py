@@ -1,4 +1,6 @@
-"""`mode=group` on a real Spark: members come, go, freeze and are killed, and nothing is lost."""
+"""`mode=group` on a real Spark: members join, leave, freeze and are killed, and no message
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,12 @@ log = logging.getLogger(__name__)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Fails when it does not hold within a time for a very busy machine."""
+    """Fail if the condition does not hold within a time for a very busy machine."""
     wait(condition, "what this line says")
 
 
 class Scene(Group):
-    """A group, a flow of messages for it, and queries on them."""
+    """A group, a flow of messages, and queries."""
 
     stack: ExitStack
     spark: SparkSession
@@ -76,7 +78,7 @@ class Scene(Group):
         }
 
     def query(self, name: str, **options: str) -> Query:
-        """One that has not begun; it ends with the test."""
+        """Return a query that has not started; it ends with the test."""
         made = Query(self.spark, self.directory / name, self.options(**options))
         self.queries.append(made)
         self.stack.callback(lambda: made.stop() if hasattr(made, "query") else None)
@@ -91,7 +93,7 @@ class Scene(Group):
         return sum([*(one.read for one in self.queries), *self.others], Counter())
 
     def all_read(self) -> None:
-        """Waits until everything that is produced was read."""
+        """Wait until every produced message was read."""
         wait(lambda: self.produced <= self.read.keys(), "all to be read")
 
     @property
@@ -99,7 +101,7 @@ class Scene(Group):
         return {place for place, count in self.read.items() if count > 1}
 
     def parts(self) -> dict[str, int]:
-        """How many partitions each member owns."""
+        """Return how many partitions each member owns."""
         return dict(Counter(owner.rpartition("-")[0] for owner in self.owners()))
 
     @property
@@ -114,7 +116,7 @@ class Scene(Group):
 def scene(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Scene]:
-    """A topic of four partitions, and nobody in the group yet."""
+    """A topic of four partitions, and an empty group."""
     topic = unique("flow")
     sandbox.create_topic(topic, partitions=4)
     with ExitStack() as stack:
@@ -125,7 +127,7 @@ def scene(
 
 
 class Watcher(threading.Thread):
-    """Notes where an offset in ZooKeeper goes back."""
+    """Records when an offset in ZooKeeper is lowered."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(daemon=True)
@@ -143,7 +145,7 @@ class Watcher(threading.Thread):
 
 
 class Driver:
-    """A query in a driver of its own, with everything that belongs to it."""
+    """A query in its own driver process, with its files."""
 
     def __init__(self, scene: Scene, name: str, **options: str) -> None:
         self.directory = scene.directory / name
@@ -170,7 +172,7 @@ class Driver:
                 self._lines.append(json.loads(line))
 
     def told(self, event: str) -> dict[str, Any]:
-        """What it said of this, as soon as it has."""
+        """Wait for this event of the driver and return it."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -181,7 +183,7 @@ class Driver:
         return found[-1]
 
     def kill(self) -> None:
-        """Python and JVM at once, with SIGKILL; the source process is left to itself."""
+        """Send SIGKILL to Python and the JVM at once; the source process is left to itself."""
         os.kill(int(self.told("started")["jvm"]), signal.SIGKILL)
         self.process.kill()
         self.process.wait()
@@ -199,7 +201,7 @@ class Driver:
 
 
 def test_queries_join_and_leave(scene: Scene) -> None:
-    """Two queries in one group over join and leave: nothing lost, nothing twice."""
+    """While queries join and leave, nothing is lost and nothing is redelivered."""
     one = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     wait_until(lambda: len(one.read) > 50)
@@ -230,7 +232,7 @@ def test_queries_join_and_leave(scene: Scene) -> None:
 
 
 def test_beside_jvm_and_python_members(scene: Scene) -> None:
-    """With a JVM consumer and a connector in the group each has its share, and nothing is lost."""
+    """Beside a JVM consumer and a connector each member has its share, and nothing is lost."""
     query = scene.query("a", consumer__id="a", revoke__grace__ms="4000").start()
     scene.flow.start()
     wait_until(lambda: len(query.read) > 20)
@@ -258,7 +260,7 @@ def test_beside_jvm_and_python_members(scene: Scene) -> None:
 
 
 def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
-    """A peer goes on, the restarted query replays its batch: repeated is that batch and no more."""
+    """A peer continues, and the restarted query redelivers only the batch in flight."""
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 50, partition=partition)
         scene.flow.produced[scene.tp(partition)] |= {at.offset for at in placed}
@@ -286,7 +288,7 @@ def test_a_driver_is_killed_within_its_first_batch(scene: Scene) -> None:
 
 
 def test_a_source_process_freezes(scene: Scene) -> None:
-    """A peer takes over; thawed it rejoins; nothing is lost, and no stored offset goes back."""
+    """A peer takes over; the resumed process rejoins; nothing is lost, and no offset is lowered."""
     query = scene.query("a", consumer__id="a").start()
     scene.flow.start()
     watcher = Watcher(scene)
@@ -317,7 +319,7 @@ def test_a_source_process_freezes(scene: Scene) -> None:
 
 
 def test_zookeeper_restarts(scene: Scene) -> None:
-    """A query waits for it, goes on, and loses nothing."""
+    """A query waits for ZooKeeper, continues, and loses nothing."""
     query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
     scene.flow.start()
     wait_until(lambda: len(query.read) > 20)
@@ -329,7 +331,7 @@ def test_zookeeper_restarts(scene: Scene) -> None:
 
 
 def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
-    """The leaders' broker is killed, is back, the other one stops: the query goes on, lossless."""
+    """The leaders' broker is killed and restarted, the other one stops: nothing is lost."""
     fast = {"zookeeper.session.timeout.ms": 1500, "unclean.leader.election.enable": "false"}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own, ExitStack() as stack:
         placed = own.create_topic("flow", partitions=4, replicas=2)
@@ -355,14 +357,14 @@ def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def in_sync(servers: Sandbox, topic: str) -> list[int]:
-    """How many brokers have all messages of each partition."""
+    """Return how many brokers have all messages of each partition."""
     client = AdminClient({"bootstrap.servers": servers.bootstrap, "log_level": 0})
     partitions = client.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
     return [len(one.isrs) for one in partitions.values()]
 
 
 def assert_goes_on(scene: Scene, query: Query) -> None:
-    """Messages of all partitions that are produced from now on are read."""
+    """Assert that messages produced from now on are read in all partitions."""
     before = {tp: max(all, default=-1) for tp, all in scene.flow.produced.items()}
     wait(
         lambda: all(
@@ -374,7 +376,7 @@ def assert_goes_on(scene: Scene, query: Query) -> None:
 
 
 def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
-    """What `zkconsumer offsets reset` sets while a query is down, it goes on from."""
+    """A stopped query continues from the offsets that `zkconsumer offsets reset` sets."""
     scene.flow.produced = {
         scene.tp(n): {at.offset for at in scene.sandbox.produce(scene.topic, 10, partition=n)}
         for n in range(4)
@@ -392,7 +394,7 @@ def test_an_operator_rewinds_a_stopped_query(scene: Scene) -> None:
 
 
 def test_errors_are_one_sentence(scene: Scene) -> None:
-    """What ends a query reaches the user as its text, without a trace of Python's."""
+    """An error that ends a query reaches the user as its text, without Python's traceback."""
     scene.sandbox.produce(scene.topic, 5, partition=0)
     query = scene.query("a").start()
     wait_until(lambda: len(query.read) == 5)

@@ -1,4 +1,4 @@
-"""`mode=group` on a real Spark: what one query is told, refused and given."""
+"""`mode=group` on a real Spark: what one query reports, refuses and reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 class Scene(Group):
-    """A topic of four partitions, a group, and the frames and queries that a test makes on it."""
+    """A topic of four partitions, a group, and the DataFrames and queries of a test."""
 
     spark: SparkSession
     directory: Path
@@ -47,7 +47,7 @@ class Scene(Group):
         return reader.option("group.id", self.name).option("subscribe", self.topic).load()
 
     def start(self, frame: DataFrame, *, name: str = "query", **trigger: Any) -> Any:
-        """The query; it ends with the test."""
+        """Start a query; it ends with the test."""
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.trigger(**trigger) if trigger else writer
         query = writer.option("checkpointLocation", str(self.directory / name)).start()
@@ -55,7 +55,7 @@ class Scene(Group):
         return query
 
     def run(self, frame: DataFrame, **trigger: bool) -> Any:
-        """A query that has ended by itself, by default that of AvailableNow; raises its error."""
+        """Run a query until it ends by itself, by default with AvailableNow; raise its error."""
         while True:
             query = self.start(frame, **(trigger or {"availableNow": True}))
             wait(lambda: not query.isActive, "the query to end")  # noqa: B023
@@ -76,7 +76,7 @@ class Scene(Group):
 def scene(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Scene]:
-    """Five messages in each partition, and nobody in the group yet."""
+    """Five messages in each partition, and an empty group."""
     topic = unique("queries")
     sandbox.create_topic(topic, partitions=4)
     for partition in range(4):
@@ -91,7 +91,7 @@ def scene(
 
 
 def owned_by_another(scene: Scene, *partitions: int) -> None:
-    """A live session that is no member owns these, and releases nothing."""
+    """A live session that is not a member owns these partitions and never releases them."""
     for partition in partitions:
         scene.admin.create(scene.owner(partition), b"another-0", ephemeral=True, makepath=True)
 
@@ -107,7 +107,7 @@ def test_a_run_without_its_share_fails(scene: Scene) -> None:
 
 
 def test_a_run_without_its_share_may_go_on(scene: Scene) -> None:
-    """failOnMissingShare=false reads what is owned, and the progress has the unread partitions."""
+    """failOnMissingShare=false reads what is owned and reports the unread partitions."""
     owned_by_another(scene, 2, 3)
     query = scene.run(scene.frame(failOnMissingShare="false"))
     assert sorted(scene.rows) == [(part, offset) for part in (0, 1) for offset in range(5)]
@@ -121,14 +121,14 @@ def test_a_run_without_its_share_may_go_on(scene: Scene) -> None:
 
 
 def test_a_query_joins_after_a_batch(scene: Scene) -> None:
-    """Nobody is registered while Spark runs its first batch, which has no message."""
+    """No member is registered while Spark runs its first batch, which is empty."""
     scene.run(scene.frame())
     assert scene.members[0] == [] and len(scene.members[1]) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
 
 
 def test_the_only_batch_reads(scene: Scene) -> None:
-    """Trigger.Once, which has one batch, reads in it."""
+    """The only batch of Trigger.Once reads messages."""
     scene.run(scene.frame(), once=True)
     assert len(scene.members) == 1
     assert sorted(scene.rows) == [(part, offset) for part in range(4) for offset in range(5)]
@@ -138,7 +138,7 @@ def test_the_only_batch_reads(scene: Scene) -> None:
 
 
 def test_a_union_with_itself(scene: Scene) -> None:
-    """Spark reads both sides through one member: each message twice."""
+    """Spark reads both sides of a self-union through one member: each message appears twice."""
     frame = scene.frame()
     scene.run(frame.union(frame))
     every = [(part, offset) for part in range(4) for offset in range(5)]
@@ -146,7 +146,7 @@ def test_a_union_with_itself(scene: Scene) -> None:
 
 
 def test_a_join_with_itself_is_refused(scene: Scene) -> None:
-    """Its two sides would be two members, which split the messages between them."""
+    """A self-join would create two members that split the messages, so it is refused."""
     frame = scene.frame()
     one, other = frame.alias("one"), frame.alias("other")
     with pytest.raises(StreamingQueryException) as raised:
@@ -160,7 +160,7 @@ def test_a_join_with_itself_is_refused(scene: Scene) -> None:
 
 
 def test_a_query_is_started_again(scene: Scene) -> None:
-    """A DataFrame whose query has ended may be read again; and by two queries in turn."""
+    """A DataFrame whose query has ended may be read again, also by two queries in turn."""
     frame = scene.frame()
     for _ in range(2):
         scene.run(frame)

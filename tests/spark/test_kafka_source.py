@@ -1,6 +1,6 @@
 """The helpers for queries that keep `format("kafka")`, on Spark 4.0.0 and its own connector.
 
-Only with `--kafka-source`: half a gigabyte is fetched for it once (`scripts/_kafka_source.py`).
+These tests need `--kafka-source`: they download half a gigabyte once (`scripts/_kafka_source.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ spark.stop()
 
 
 def kafka_source() -> ModuleType:
-    """The script beside the benches that makes Spark's environment."""
+    """The benchmarks' script that creates Spark's environment."""
     path = ROOT / "scripts" / "_kafka_source.py"
     spec = importlib.util.spec_from_file_location("_kafka_source", path)
     assert spec and spec.loader
@@ -60,7 +60,7 @@ def kafka_source() -> ModuleType:
 
 
 def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Listener and function bring a group's offsets to the ends of the topic that was read."""
+    """Listener and function set a group's offsets to the ends of the topic that was read."""
     topic, group = unique("kept"), unique("group")
     sandbox.create_topic(topic, partitions=3)
     for number in range(3):

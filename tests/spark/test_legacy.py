@@ -1,4 +1,4 @@
-"""The names of `pyspark.streaming.kafka`, on today's sources."""
+"""The functions of `pyspark.streaming.kafka`, on the present sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
 
 
 def drained(rows: DataFrame, directory: Path) -> tuple[list[str], list[OffsetRange]]:
-    """What a query reads until it has everything: values, and the ranges of its batches."""
+    """Return what a query reads until it has everything: values, and the ranges of its batches."""
     values: list[str] = []
     ranges: list[OffsetRange] = []
 
@@ -51,7 +51,7 @@ def drained(rows: DataFrame, directory: Path) -> tuple[list[str], list[OffsetRan
 def test_create_stream(
     spark: SparkSession, sandbox: Sandbox, topic: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """It is a member of the group, with the threads that each topic is given, and decodes."""
+    """The query is a group member with the given threads of each topic, and it decodes."""
     rows = create_stream(
         spark,
         sandbox.zookeeper_connect,
@@ -67,7 +67,7 @@ def test_create_stream(
 def test_create_direct_stream(
     spark: SparkSession, sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
-    """It begins where auto.offset.reset says, or at given offsets of just these partitions."""
+    """The query starts where auto.offset.reset says, or at given offsets of these partitions."""
     params = {
         "zookeeper.connect": sandbox.zookeeper_connect,
         "metadata.broker.list": "ignored:1",
@@ -85,7 +85,7 @@ def test_create_direct_stream(
 
 
 def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
-    """Just the ranges are read, as a batch; without a decoder the bytes are left."""
+    """Exactly the ranges are read, as a batch; without a decoder the bytes remain."""
     ranges = [OffsetRange(topic, 0, 2, 4), OffsetRange(topic, 1, 9, 10)]
     params = {"zookeeper.connect": sandbox.zookeeper_connect}
     rows = create_rdd(spark, params, ranges, value_decoder=bytes_decoder)
@@ -98,7 +98,7 @@ def test_create_rdd(spark: SparkSession, sandbox: Sandbox, topic: str) -> None:
 def test_what_is_no_text(
     spark: SparkSession, sandbox: Sandbox, unique: Callable[[str], str]
 ) -> None:
-    """The default decoder fails at bytes that are no UTF-8, as it did."""
+    """The default decoder fails at bytes that are not UTF-8, as it did in Spark 2.4."""
     topic = unique("legacy")
     sandbox.create_topic(topic)
     sandbox.produce(topic, [b"\xff"])
@@ -109,7 +109,7 @@ def test_what_is_no_text(
 
 
 def test_the_old_type_errors(spark: SparkSession) -> None:
-    """Wrong types are refused in the words of Spark 2.4, and so are offsets of other topics."""
+    """Wrong types are refused with Spark 2.4's texts, and so are offsets of other topics."""
     wrong = {
         "topics should be dict": lambda: create_stream(spark, "zk:2181", "g", ["a"]),  # type: ignore[arg-type]
         "topics should be list": lambda: create_direct_stream(spark, {"a": 1}, {}),  # type: ignore[arg-type]

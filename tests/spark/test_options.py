@@ -1,4 +1,4 @@
-"""The options of `format("zkconsumer")`: names, values, contradictions; nothing is started."""
+"""The options of `format("zkconsumer")`: names, values and contradictions; no server is started."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
 
 
 def parse(**options: str) -> SourceOptions:
-    """NEEDED and these; `__` stands for a dot."""
+    """Parse NEEDED and these options; `__` means a dot."""
     return SourceOptions.parse(
         {**NEEDED, **{name.replace("__", "."): text for name, text in options.items()}}
     )
 
 
 def refused(options: dict[str, str]) -> ConfigError:
-    """The error that these options give."""
+    """Return the error that these options cause."""
     with pytest.raises(ConfigError) as caught:
         SourceOptions.parse(options)
     return caught.value
 
 
 def test_what_is_needed_is_enough() -> None:
-    """ZooKeeper and topics make a direct query of all their partitions, in no group."""
+    """ZooKeeper and topics suffice for a direct query of all partitions, without a group."""
     options = SourceOptions.parse(NEEDED)
     assert options.mode is Mode.DIRECT
     assert options.subscription == Topics({"a": 1})
@@ -62,7 +62,7 @@ def test_what_is_needed_is_enough() -> None:
 
 @pytest.mark.parametrize("name", [*OPTIONS, *(row.name for row in TABLE)])
 def test_case_does_not_matter(name: str) -> None:
-    """Each name is known in the lower case in which Spark's dict hands it over."""
+    """Each name is known in lower case, as Spark passes it."""
     given = dict(CaseInsensitiveDict({name: "x"}))
     try:
         SourceOptions.parse(given)
@@ -71,7 +71,7 @@ def test_case_does_not_matter(name: str) -> None:
 
 
 def test_old_property_names_reach_the_consumer() -> None:
-    """A JVM consumer's properties are options under their own names, and win over defaults."""
+    """Properties of the JVM consumer are options under their own names and override defaults."""
     options = SourceOptions.parse(
         {
             "zookeeper.connect": "z:1",
@@ -87,7 +87,7 @@ def test_old_property_names_reach_the_consumer() -> None:
 
 
 def test_a_member_names_topics_and_threads() -> None:
-    """`a:2,b` with `streams` is what createStream took as a dict; a pattern has `streams`."""
+    """`a:2,b` with `streams` means what createStream took as a dict; a pattern uses `streams`."""
     options = SourceOptions.parse({**MEMBER, "subscribe": " a:2 , b ", "streams": "3"})
     assert options.mode is Mode.GROUP
     assert options.subscription == Topics({"a": 2, "b": 3})
@@ -99,13 +99,13 @@ def test_a_member_names_topics_and_threads() -> None:
 
 
 def test_partitions_can_be_assigned() -> None:
-    """`assign` is Spark's own form."""
+    """`assign` has the form of Spark's option."""
     found = SourceOptions.parse({"zookeeper": "h", "assign": '{"a":[1,0],"b":[2]}'})
     assert found.subscription == Assigned({"a": (0, 1), "b": (2,)})
 
 
 def test_defaults_of_where_to_begin() -> None:
-    """A stream begins where the group stands, else at the end; a batch at the beginning."""
+    """A stream starts at the group's offsets, else at the end; a batch at the beginning."""
     assert parse().for_stream().starting is Place.LATEST
     assert parse(group__id="g").for_stream().starting is Place.ZOOKEEPER
     assert parse(startingOffsets="Earliest").for_stream().starting is Place.EARLIEST
@@ -114,7 +114,7 @@ def test_defaults_of_where_to_begin() -> None:
 
 
 def test_forms_of_offsets_and_times() -> None:
-    """JSON and numbers as Spark's connector takes them."""
+    """JSON and numbers are accepted as in Spark's connector."""
     one = TopicPartition("a", 0)
     assert parse(startingOffsets='{"a":{"0":23,"1":-2}}').starting == AtOffsets(
         {one: 23, TopicPartition("a", 1): -2}
@@ -158,14 +158,14 @@ def test_a_bad_position_says_what_is_allowed(text: str) -> None:
     ],
 )
 def test_an_unknown_name_names_the_nearest(name: str, hint: str) -> None:
-    """The error's remedy has the right name."""
+    """The error's remedy contains the most similar known name."""
     error = refused({**NEEDED, name.lower(): "1"})
     assert error.what == "unknown option"
     assert hint in error.remedy
 
 
 def test_all_unknown_names_are_in_one_error() -> None:
-    """Who has two slips mends both at once."""
+    """One error names all unknown options."""
     error = refused({**NEEDED, "startingoffset": "earliest", "minpartition": "1"})
     assert "startingOffsets" in error.remedy
     assert "minPartitions" in error.remedy
@@ -199,7 +199,7 @@ def test_all_unknown_names_are_in_one_error() -> None:
     ],
 )
 def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], where: str) -> None:
-    """One ConfigError, at the option or options that are to be changed."""
+    """A contradiction or bad value is one ConfigError that names the options to change."""
     assert refused(options).where == where
 
 
@@ -217,7 +217,7 @@ def test_contradictions_and_bad_values_name_the_option(options: dict[str, str], 
     ],
 )
 def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
-    """As Spark's connector, and a batch is no member."""
+    """A batch read refuses options for streams, as Spark's connector does, and mode=group."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_batch()
 
@@ -233,13 +233,13 @@ def test_batches_refuse_what_is_for_streams(options: dict[str, str]) -> None:
     ],
 )
 def test_streams_refuse_what_is_for_batches(options: dict[str, str]) -> None:
-    """A stream has no end, and Spark pushes no filters into it."""
+    """A stream refuses options for its end and for filters."""
     with pytest.raises(ConfigError):
         SourceOptions.parse({**NEEDED, **options}).for_stream()
 
 
 def test_a_member_cannot_leave_out_commits() -> None:
-    """`auto.commit.enable=false` is refused in group mode with the reason; elsewhere it is idle."""
+    """Group mode refuses `auto.commit.enable=false` with the reason; elsewhere it has no effect."""
     with pytest.raises(ConfigError, match="must commit finished batches") as caught:
         SourceOptions.parse({**MEMBER, "auto.commit.enable": "false"}).for_stream()
     assert caught.value.where == "auto.commit.enable=false"
@@ -248,7 +248,7 @@ def test_a_member_cannot_leave_out_commits() -> None:
 
 
 def test_options_travel_and_keep_secrets() -> None:
-    """They pickle as they are; neither repr nor an error shows a credential."""
+    """Options survive pickling; neither their repr nor an error shows credentials."""
     options = SourceOptions.parse({**NEEDED, **SECRET}).for_stream()
     again = pickle.loads(pickle.dumps(options))
     assert again == options
@@ -267,7 +267,7 @@ def test_options_travel_and_keep_secrets() -> None:
     ],
 )
 def test_executors_get_no_secret(kind: str, options: dict[str, str]) -> None:
-    """Spark sends them the source beside its reader; processes of the driver get all of it."""
+    """The source sent to executors is empty; driver processes get all of it."""
     packed = cloudpickle.dumps(ZkConsumerSource({**options, **SECRET}))
     assert b"hidden" in packed
     source = cloudpickle.loads(packed)

@@ -1,4 +1,4 @@
-"""docs/spark.md: its programs run, one after the other, on real servers."""
+"""docs/spark.md: its programs run one after another, on real servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 120
 
 
 class Page:
-    """Runs the page's programs in one namespace, with the names that are used here."""
+    """Runs the page's programs in one namespace, with the names that the tests use."""
 
     def __init__(self, spark: SparkSession, **names: str) -> None:
         self.space: dict[str, Any] = {"spark": spark}
@@ -39,7 +39,7 @@ class Page:
 
 @contextmanager
 def stopped(page: Page, beginning: str) -> Iterator[None]:
-    """Runs a program, whose query is stopped at the end."""
+    """Run a program and stop its query at the end."""
     page.run(beginning)
     query = page.space["query"]
     try:
@@ -55,7 +55,7 @@ def test_the_programs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The queries, the batch read, the listeners and the function do what the page says of them."""
+    """The queries, the batch read, the listeners and the function do what the page says."""
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
     znodes = [paths.offset(group, TopicPartition(topic, number)) for number in range(2)]
@@ -103,5 +103,5 @@ def _count(read: Any, path: Path) -> int:
 
 
 def test_every_program_is_run() -> None:
-    """The page has no program that is not run here."""
+    """The tests run every program of the page."""
     assert len(PROGRAMS) == 8

@@ -1,4 +1,4 @@
-"""What is done where Spark unpickles our part of a task."""
+"""What happens when Spark unpickles this package's part of a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkconsumer.spark.pickling import Pickled
 
 
 class Part(Pickled):
-    """The least that can be sent."""
+    """The smallest object that can be sent."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -20,7 +20,7 @@ class Part(Pickled):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no TCP_QUICKACK")
 def test_its_arrival_is_acknowledged() -> None:
-    """A task's TCP connections acknowledge at once; other files and sockets are left alone."""
+    """A task's TCP connections acknowledge at once; other files and sockets are not changed."""
     packed = pickle.dumps(Part("x"))
     local, remote = socket.socketpair(socket.AF_UNIX)
     with socket.create_server(("127.0.0.1", 0)) as server, local, remote:
@@ -34,6 +34,6 @@ def test_its_arrival_is_acknowledged() -> None:
 
 
 def test_it_travels_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a system has no TCP_QUICKACK, nothing is done, and nothing fails."""
+    """Without TCP_QUICKACK nothing is done, and nothing fails."""
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     assert pickle.loads(pickle.dumps(Part("x"))).word == "x"

@@ -1,4 +1,4 @@
-"""scripts/pipeline_demo: a whole run, its verdict, and that nothing is left of it."""
+"""scripts/pipeline_demo: a whole run, its verdict, and its clean-up."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the run has its temporary directory; whose path is in all its command lines."""
+    """The directory of the run's temporary files; all its command lines contain the path."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def start(home: Path) -> Iterator[Start]:
-    """Starts the demo; what a test leaves running is ended."""
+    """Start the demo; end what a test leaves running."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run() -> subprocess.Popen[bytes]:
@@ -67,7 +67,7 @@ def assert_nothing_is_left(home: Path) -> None:
 
 @pytest.mark.timeout(LIMIT_S + PATIENCE_S)
 def test_a_run(home: Path, start: Start) -> None:
-    """Nothing is lost or wrong over a kill in mid-batch; what is twice was in flight then."""
+    """After a kill within a batch nothing is lost or wrong, and duplicates were in flight."""
     out, err = start().communicate(timeout=LIMIT_S)
     result = json.loads(out.splitlines()[-1])
     assert list(result.pop("settled_s")) == ["query", "join", "kill", "restart"], err
@@ -81,7 +81,7 @@ def test_a_run(home: Path, start: Start) -> None:
 
 @pytest.mark.timeout(LIMIT_S)
 def test_ctrl_c(home: Path, start: Start) -> None:
-    """Ctrl-C while Spark starts is exit code 130, and leaves no process and no directory."""
+    """Ctrl-C while Spark starts exits with code 130 and leaves no process and no directory."""
     process = start()
     assert process.stderr is not None
     assert any(b"a Spark query warms up" in line for line in process.stderr)
@@ -110,7 +110,7 @@ GOOD = Verdict(
 def judged(
     batches: dict[int, list[Row]], jvm: list[int], *, killed: int, missing: int = -1
 ) -> Verdict:
-    """With windows that fit, but for the one of that start."""
+    """Judge with correct windows, except the one with this start."""
     windows: dict[tuple[int, int], int] = {}
     for rows in batches.values():
         for row in rows:
@@ -122,14 +122,14 @@ def judged(
 
 
 def test_all_is_well() -> None:
-    """What the query and the JVM consumer have read together is what the topic holds."""
+    """The query and the JVM consumer together have read exactly the topic."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=1)
     assert verdict == GOOD
     assert verdict.good
 
 
 def test_what_was_in_flight_may_come_twice() -> None:
-    """Copies of the killed batch are counted and forgiven, all others are not."""
+    """Duplicates of the killed batch are counted and allowed; others are not."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [3, 4, 5], killed=1)
     assert verdict == replace(GOOD, jvm=3, duplicates=1, in_flight=1)
     assert verdict.good
@@ -139,14 +139,14 @@ def test_what_was_in_flight_may_come_twice() -> None:
 
 
 def test_a_loss_is_found_behind_a_duplicate() -> None:
-    """A missing message is not made up for by one that came twice."""
+    """A duplicate does not hide a missing message."""
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 4], killed=0)
     assert verdict == replace(GOOD, lost=1, duplicates=1)
     assert not verdict.good
 
 
 def test_what_is_written_wrongly() -> None:
-    """A value or a time that is not the topic's, and a window's wrong count, are found."""
+    """A value or time that differs from the topic and a window's wrong count are found."""
     changed = LOG[3]._replace(value="x")
     assert judged({0: LOG[:3], 1: [changed]}, [4, 5], killed=0) == replace(GOOD, wrong=1)
     verdict = judged({0: LOG[:2], 1: LOG[2:4]}, [4, 5], killed=0, missing=2000)

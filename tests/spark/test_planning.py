@@ -1,4 +1,4 @@
-"""Rate limits and tasks, as pure arithmetic over all kinds of partitions."""
+"""Rate limits and tasks, as pure arithmetic over arbitrary partitions."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:
-    """A range of each size, which begins somewhere."""
+    """Return a range of each size, with some start."""
     return [OffsetRange(*tp, 7 * tp.partition, 7 * tp.partition + n) for tp, n in sizes.items()]
 
 
 def flat(dealt: Iterable[Ranges]) -> list[OffsetRange]:
-    """All ranges of all tasks, in order."""
+    """Return all ranges of all tasks, in order."""
     return sorted(one for task in dealt for one in task)
 
 
 @STURDY
 @given(SIZES, st.integers(1, 2**41))
 def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], limit: int) -> None:
-    """At most `limit`, and one more for each partition that would else get nothing."""
+    """A batch keeps the limit, plus one message for each partition with messages."""
     dealt = shared(limit, sizes)
     assert dealt.keys() == sizes.keys()
     assert all((0 < dealt[tp] <= size) if size else dealt[tp] == 0 for tp, size in sizes.items())
@@ -59,7 +59,7 @@ def test_a_limit_is_kept_and_starves_nobody(sizes: dict[TopicPartition, int], li
 
 
 def test_a_limit_is_in_proportion() -> None:
-    """The example of Spark's own rule: ten of a hundred, one of ten."""
+    """The example of Spark's rule: ten of a hundred, one of ten."""
     a, b, c = (TopicPartition("t", number) for number in range(3))
     assert shared(11, {a: 100, b: 10, c: 0}) == {a: 10, b: 1, c: 0}
     assert shared(1, {a: 100, b: 10, c: 0}) == {a: 1, b: 1, c: 0}
@@ -71,7 +71,7 @@ def test_a_limit_is_in_proportion() -> None:
 def test_a_batch_never_leaves_its_log(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: int | None
 ) -> None:
-    """Each partition begins at its position, and ends there or at its log's end at most."""
+    """Each range starts at its position and ends there or at most at its log's end."""
     found = advance(positions, ends, limit=limit)
     assert {one.tp: one.start for one in found} == positions
     for one in found:
@@ -83,7 +83,7 @@ def test_a_batch_never_leaves_its_log(
 def test_tasks_read_every_message_once(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """Put together again, the tasks' ranges are exactly the ranges that were dealt."""
+    """The tasks' ranges together are exactly the planned ranges."""
     ranges = ranges_of(sizes)
     read: dict[TopicPartition, list[OffsetRange]] = {}
     for one in flat(tasks(ranges, min_partitions=wanted)):
@@ -102,7 +102,7 @@ def test_tasks_read_every_message_once(
 def test_tasks_are_dealt_alike_each_time(
     sizes: dict[TopicPartition, int], wanted: int | None
 ) -> None:
-    """The order in which ranges are given changes nothing, and no task is empty."""
+    """The order of the given ranges changes nothing, and no task is empty."""
     dealt = tasks(ranges_of(sizes), min_partitions=wanted)
     assert all(dealt)
     assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
@@ -111,7 +111,7 @@ def test_tasks_are_dealt_alike_each_time(
 @STURDY
 @given(SIZES, WANTED)
 def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
-    """A task of several ranges has small ones only, and is never much above what may share."""
+    """A task with several ranges has only small ones, and hardly more than the shared size."""
     for task in tasks(ranges_of(sizes), min_partitions=wanted):
         if len(task) > 1:
             assert all(one.size < SHARED_TASK for one in task)
@@ -121,7 +121,7 @@ def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int |
 @STURDY
 @given(SIZES, st.integers(1, 100))
 def test_there_are_enough_tasks(sizes: dict[TopicPartition, int], wanted: int) -> None:
-    """No sharing below `minPartitions`; splitting reaches it but for rounding, as Spark's does."""
+    """Tasks reach `minPartitions`, except for rounding when ranges are split, as in Spark."""
     ranges = [one for one in ranges_of(sizes) if one.size]
     dealt = tasks(ranges, min_partitions=wanted)
     if len(ranges) >= wanted:
@@ -138,7 +138,7 @@ def test_one_partition_is_split_evenly() -> None:
 
 
 def test_few_messages_in_many_partitions_are_one_task() -> None:
-    """Sixty-four partitions with three messages each; `minPartitions` says how many at least."""
+    """Sixty-four partitions with three messages each are one task, or `minPartitions` tasks."""
     ranges = [OffsetRange("t", number, 0, 3) for number in range(64)]
     assert len(tasks(ranges)) == 1
     assert Counter(len(task) for task in tasks(ranges, min_partitions=4)) == {16: 4}
@@ -148,14 +148,14 @@ def test_few_messages_in_many_partitions_are_one_task() -> None:
 
 
 def test_a_range_is_a_value_of_any_size() -> None:
-    """However many messages it has, it pickles as four fields."""
+    """A range of any size pickles as four fields."""
     vast = OffsetRange("t", 0, 0, 2**62)
     assert pickle.loads(pickle.dumps(vast)) == vast
     assert len(pickle.dumps(vast)) < 200
 
 
 def test_the_same_ranges_again_are_another_offset() -> None:
-    """After a rewind the text differs from the last one, so that Spark reads the ranges again."""
+    """After a rewind the text differs from the last one, so Spark reads the ranges again."""
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 5)]
     first = to_offset(ranges)
     second = to_offset(ranges, unlike=first)
@@ -164,7 +164,7 @@ def test_the_same_ranges_again_are_another_offset() -> None:
 
 
 def test_tasks_know_whether_their_logs_continue() -> None:
-    """Only a batch that `maxOffsetsPerTrigger` has ended has a backlog behind its ranges."""
+    """Only a batch that `maxOffsetsPerTrigger` limits has a backlog behind its ranges."""
     given = {"zookeeper": "unused:2181", "subscribe": "a"}
     limited = {**given, "maxOffsetsPerTrigger": "100"}
     ranges = [OffsetRange("a", number, 0, 33) for number in range(3)]

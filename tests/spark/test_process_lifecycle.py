@@ -1,4 +1,4 @@
-"""What is told of a format that Spark does not find."""
+"""The error if Spark does not find a format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.spark.process_lifecycle import load
 
 @pytest.mark.parametrize("kind", ["read", "readStream"])
 def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: str) -> None:
-    """It names the interpreter that Spark looked with, and none of Java's lines."""
+    """The error names the interpreter that Spark used, and contains none of Java's lines."""
     with pytest.raises(SparkSourceError) as caught:
         load(getattr(spark, kind).format("zkconsumer-of-nobody"))
     (sentence,) = str(caught.value).splitlines()
@@ -23,6 +23,6 @@ def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: s
 
 
 def test_what_the_format_says_is_left_as_it_is(spark: SparkSession) -> None:
-    """Its own refusals come from Spark, with their reason."""
+    """The format's own errors reach the user through Spark, with their reason."""
     with pytest.raises(AnalysisException, match="no-such-option"):
         load(spark.read.format("zkconsumer").option("no-such-option", "1"))

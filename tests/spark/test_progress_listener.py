@@ -1,4 +1,6 @@
-"""What a query's progress tells of partitions, in its own form and in that of Spark's connector."""
+"""What a query's progress says about partitions, in this package's form and in that of Spark's
+connector.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def recorded(**source: object) -> list[QueryProgressEvent]:
 
 
 def test_our_progress() -> None:
-    """A batch's range of a partition is read from its own end, and the lag from the latest."""
+    """A range comes from the batch's end offset, and the lag from the latest offset."""
     (event, _) = recorded(**OURS)
     (source,) = event.progress.sources
     told = list(map(str, progress_of(source)))
@@ -39,7 +41,7 @@ def test_our_progress() -> None:
 
 
 def test_the_connectors_progress() -> None:
-    """Of Spark's own source a range begins where the batch before it ended."""
+    """A range of Spark's own source starts at the end of the previous batch."""
     told = [list(map(str, progress_of(*event.progress.sources))) for event in recorded()]
     assert told[0][0] == "orders-0 [,12) lag 8"
     assert told[1] == [
@@ -51,7 +53,7 @@ def test_the_connectors_progress() -> None:
 
 
 def test_what_is_no_offset_of_kafka() -> None:
-    """Offsets of other sources (rate, files) are passed over."""
+    """Offsets of other sources (rate, files) are ignored."""
     for offset in (None, "", "17", '{"logOffset":3}', '{"a":{"b":1}}', "[1]"):
         assert positions(offset) == {}
     (event, _) = recorded(endOffset={"logOffset": 3}, startOffset=None)
@@ -61,7 +63,7 @@ def test_what_is_no_offset_of_kafka() -> None:
 
 
 def test_the_lines() -> None:
-    """A line a batch: what was read, in what time, and the partitions that lag most."""
+    """Each batch is one line: its ranges, its duration, and the partitions with the highest lag."""
     lines: list[str] = []
     listener = LagListener(lines.append)
     first, second = recorded()

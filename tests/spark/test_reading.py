@@ -1,4 +1,4 @@
-"""What a task reads: exactly its ranges, in Spark's own Arrow types, whatever the log is like."""
+"""What a task reads: exactly its ranges, in Spark's Arrow types, for every kind of log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings_of(sandbox: Sandbox, *, patience_s: float = 120.0, **more: Any) -> 
 def rows(
     sandbox: Sandbox, *ranges: OffsetRange, columns: tuple[str, ...] = ("offset",), **more: Any
 ) -> list[tuple[Any, ...]]:
-    """The rows of these ranges as tuples; a row of one column is that."""
+    """Return the rows of these ranges as tuples."""
     found = read_ranges(ranges, columns, settings_of(sandbox, **more))
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
 
@@ -53,7 +53,7 @@ def offsets(sandbox: Sandbox, *ranges: OffsetRange, **more: Any) -> list[int]:
 
 @pytest.fixture
 def topic(sandbox: Sandbox, unique: Callable[[str], str]) -> str:
-    """A topic of four partitions, empty; whatever time its messages are of, they stay."""
+    """An empty topic of four partitions that never deletes messages, whatever their timestamps."""
     name = unique("read")
     sandbox.create_topic(name, partitions=4, config={"retention.ms": -1})
     return name
@@ -68,7 +68,7 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """The consumers that the tests left for the next task are closed."""
+    """Close the consumers that the tests kept for the next task."""
     yield
     for kept, _ in task_reader._idle.pop(os.getpid(), {}).values():
         kept.close()
@@ -78,7 +78,7 @@ def nothing_kept() -> Iterator[None]:
 def test_the_types_are_those_that_spark_compares_with(
     sandbox: Sandbox, hundred: str, columns: list[str]
 ) -> None:
-    """Each batch has the columns asked for, in their order, in `to_arrow_schema`'s types."""
+    """Each batch has the requested columns, in order, with `to_arrow_schema`'s types."""
     found = read_ranges([OffsetRange(hundred, 0, 0, 100)], columns, settings_of(sandbox))
     schemas = [batch.schema for batch in found]
     asked = to_arrow_schema(StructType([SCHEMA[name] for name in columns]), timezone="UTC")
@@ -86,7 +86,7 @@ def test_the_types_are_those_that_spark_compares_with(
 
 
 def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
-    """Null and empty keys and values, bytes, timestamps to the millisecond: as they were sent."""
+    """Null and empty keys and values, bytes, and timestamps in ms are as they were produced."""
     sent = [(None, None), (b"", b""), (b"\x00\xff", None), (None, b"v"), (b"k", os.urandom(3000))]
     one = producer(sandbox)
     for number, (key, value) in enumerate(sent):
@@ -109,7 +109,7 @@ def test_the_broker_s_own_timestamps(sandbox: Sandbox, unique: Callable[[str], s
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
-    """From within a compressed batch to within another: not one message more or less."""
+    """A range from within one compressed batch to within another is exact."""
     for part in range(3):
         write(
             sandbox,
@@ -123,7 +123,7 @@ def test_compressed_ranges(sandbox: Sandbox, topic: str, codec: str) -> None:
 
 
 def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
-    """Partitions are read together, each in order; two ranges of one partition, too."""
+    """Partitions are read together, each in order; so are two ranges of one partition."""
     for partition in range(4):
         sandbox.produce(topic, 3000, partition=partition)
     ranges = [OffsetRange(topic, n, 10 * n, 2500 + n) for n in range(4)]
@@ -139,7 +139,7 @@ def test_several_ranges_in_one_task(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> None:
-    """Small messages come by the thousand; large ones as soon as there is a megabyte or two."""
+    """Small messages form batches of thousands, large messages batches of 1 or 2 MB."""
     sandbox.produce(topic, 20_000, partition=0)
     sizes = [
         batch.num_rows
@@ -159,7 +159,7 @@ def test_batches_are_neither_small_nor_large(sandbox: Sandbox, topic: str) -> No
 
 
 def test_oversized_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A message above `fetch.message.max.bytes` comes; the JVM's old consumer would stop there."""
+    """A message above `fetch.message.max.bytes` is read; the old JVM consumer would stop there."""
     name, large = unique("large"), os.urandom(1_900_000)
     sandbox.create_topic(name, config={"max.message.bytes": 3_000_000})
     write(sandbox, name, [("k", "a"), ("k", large), ("k", "b")], partition=0, codec="none")
@@ -168,7 +168,7 @@ def test_oversized_messages(sandbox: Sandbox, unique: Callable[[str], str]) -> N
 
 
 def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
-    """A task that was given up midway, and its next try, while the log grows: the same range."""
+    """An abandoned task and its next attempt read the same range while the log grows."""
     asked = OffsetRange(hundred, 0, 20, 80)
     first = read_ranges([asked], ["offset"], settings_of(sandbox))
     next(first)
@@ -179,7 +179,7 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
-    """Tasks of one process share a consumer one after the other; two at a time have two."""
+    """Tasks of one process reuse a consumer in turn; two tasks at once have two."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
     task_reader._idle.clear()  # of tests that this process ran before
     offsets(sandbox, *asked)
@@ -196,7 +196,7 @@ def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) ->
 def test_an_idle_consumer_is_closed(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker without tasks closes its consumer after a while; the next task makes another."""
+    """A worker without tasks closes its consumer after a while; the next task creates another."""
     monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
     monkeypatch.setattr(task_reader, "_closing", set())  # another thread, which looks more often
     task_reader._idle.clear()
@@ -208,7 +208,7 @@ def test_an_idle_consumer_is_closed(
 def test_a_forked_process_leaves_its_parent_s_consumer_alone(
     sandbox: Sandbox, hundred: str
 ) -> None:
-    """Spark forks its workers: one that inherits a consumer reads with one of its own."""
+    """A forked worker that inherits a consumer reads with its own."""
     program = """
 import os, sys, warnings
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -237,7 +237,7 @@ print(os.waitstatus_to_exitcode(status), count())
 
 
 def test_transactions(sandbox: Sandbox, topic: str) -> None:
-    """Aborted messages come, as with the JVM's old consumer; a range may end at a marker."""
+    """Aborted messages are read, as with the JVM's old consumer; a range may end at a marker."""
     one = producer(sandbox, transactional_id=topic)
     one.init_transactions(REQUEST_S)
     for is_kept in (True, False):
@@ -257,7 +257,7 @@ def test_transactions(sandbox: Sandbox, topic: str) -> None:
 
 
 def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
-    """One sentence with the partition, what was to be read, and what the log has."""
+    """One sentence names the partition, the range, and the log's offsets."""
     KafkaLog(hundred, sandbox).cut(0, 30)
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(hundred, 0, 20, 80))
@@ -270,7 +270,7 @@ def test_a_cut_log_is_an_error(sandbox: Sandbox, hundred: str) -> None:
 def test_a_cut_log_is_read_as_far_as_it_goes(
     sandbox: Sandbox, hundred: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With failOnDataLoss=false what is there comes, and a line of the log says what is not."""
+    """failOnDataLoss=false reads the remaining messages; a warning names the missing ones."""
     KafkaLog(hundred, sandbox).cut(0, 30)
     with caplog.at_level(logging.WARNING):
         lossy = {"fail_on_data_loss": False}
@@ -285,7 +285,7 @@ def test_a_cut_log_is_read_as_far_as_it_goes(
 def test_a_log_that_ends_too_early(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a range over the log's end nor one behind it waits for ever."""
+    """A range beyond the log's end never waits forever."""
     monkeypatch.setattr(task_reader, "SHORT_LOG_S", 0.5)
     with pytest.raises(
         SparkSourceError, match=r"50 messages are no .* 100 to 149 of the range 90 to 149"
@@ -301,7 +301,7 @@ def test_a_log_that_ends_too_early(
 
 
 def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
-    """A leader that does not yet know of all it has is waited for."""
+    """The task waits for a leader that reports too low an end."""
     late = threading.Timer(1.0, sandbox.produce, [hundred, 50], {"partition": 0})
     late.start()
     assert offsets(sandbox, OffsetRange(hundred, 0, 90, 150)) == [*range(90, 150)]
@@ -309,7 +309,7 @@ def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
 
 
 def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
-    """A topic that is gone: one sentence after the time that is waited, with what was heard."""
+    """For a deleted topic the task fails after its time limit, with the last broker error."""
     name = unique("none")
     with pytest.raises(SparkSourceError) as caught:
         offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)
@@ -319,7 +319,7 @@ def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> No
 
 
 def test_brokers_that_go_and_come(unique: Callable[[str], str]) -> None:
-    """A leader's successor is found, a broker that is back too; one that is not is an error."""
+    """The task finds a new leader and a restarted broker; a broker that stays down is an error."""
     name, fast = unique("away"), {"zookeeper.session.timeout.ms": 1500}
     with Sandbox(brokers=2, tick_time_s=0.1, overrides=fast) as own:
         (placed,) = own.create_topic(name, replicas=2)
@@ -366,7 +366,7 @@ def test_a_range_with_a_backlog_is_fetched_alone(
 
 
 def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None:
-    """The collector's thresholds are the process's own again, also after a task that was left."""
+    """After a task, also an abandoned one, the garbage collector's thresholds are restored."""
     before = gc.get_threshold()
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
     left = read_ranges([OffsetRange(hundred, 0, 0, 100)], ["value"], settings_of(sandbox))
@@ -376,7 +376,7 @@ def test_cycles_are_looked_for_as_before(sandbox: Sandbox, hundred: str) -> None
 
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence that names the interpreter and what to install."""
+    """One sentence names the interpreter and what to install."""
     monkeypatch.delitem(sys.modules, "zkconsumer.spark.arrow")
     monkeypatch.delattr("zkconsumer.spark.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 def test_the_jvm_leaves_nothing_elsewhere(spark: SparkSession) -> None:
-    """Its temporary directory is the session's own, also where what it leaves is not deleted."""
+    """The JVM's temporary files are in the session's own directory."""
     assert spark._jvm is not None
     temporary = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
     assert temporary.name == "tmp"

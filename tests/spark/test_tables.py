@@ -47,14 +47,14 @@ Unique = Callable[[str], str]
 
 
 class Cluster(Scene):
-    """A real one, whose brokers have registered themselves; groups begin with `prefix`."""
+    """A real cluster with registered brokers; names of groups start with `prefix`."""
 
     def __init__(self, sandbox: Sandbox, session: KazooClient, prefix: str) -> None:
         self.connect, self.session, self.prefix = sandbox.zookeeper_connect, session, prefix
         self.topic_name = f"{prefix}-topic"
 
     def lags(self) -> dict[str, GroupLag]:
-        """Of all groups, as the operator's tools have them."""
+        """Return the lag of all groups, as the operator's tools report it."""
         names = [*(f"{self.prefix}-{n}" for n in range(GROUPS)), f"{self.prefix}-bad"]
         with ZooKeeperClient(self.config()) as connection:
             return group_lags(connection, names, limit_s=LIMIT_S)
@@ -62,7 +62,7 @@ class Cluster(Scene):
 
 @pytest.fixture(scope="module")
 def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
-    """Dozens of groups, of which some hold what no member would have written."""
+    """Dozens of groups, some with znodes that no member would write."""
     session = KazooClient(sandbox.zookeeper_connect)
     session.start(60)
     try:
@@ -103,7 +103,7 @@ def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:
 
 @pytest.fixture
 def scene(sandbox: Sandbox, unique: Unique) -> Iterator[Scene]:
-    """Below a chroot of its own, where the one broker is dead."""
+    """A separate chroot whose only broker is dead."""
     with scenes(sandbox.zookeeper, unique("tables")) as one:
         yield one
 
@@ -125,7 +125,7 @@ def _all_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_lag(spark: SparkSession, cluster: Cluster) -> None:
-    """Every figure is that of the operator's tools; what is malformed says so and hides nothing."""
+    """Figures equal those of the operator's tools; a malformed znode is reported by itself."""
     found = _by_partition(tables.lag(spark, **_all_of(cluster)))
     expected = {
         (name, one.topic, one.partition): one
@@ -150,7 +150,7 @@ def test_lag(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> None:
-    """The sum over a group is what `zkconsumer lag` shows for it."""
+    """The sum over a group equals what `zkconsumer lag` shows."""
     group = f"{cluster.prefix}-5"
     command = [sys.executable, "-m", "zkconsumer", "lag", "-z", cluster.connect, "-g", group]
     command += ["-o", "json", "--timeout", "60"]
@@ -162,7 +162,7 @@ def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> N
 
 
 def test_members(spark: SparkSession, cluster: Cluster) -> None:
-    """Members as the operator's tools report them; one that cannot be read is a row, too."""
+    """Members are as the operator's tools report them, including those that cannot be read."""
     found = {row.member: row for row in tables.members(spark, **_all_of(cluster)).collect()}
     with ZooKeeperClient(cluster.config()) as connection:
         names = {row.group for row in found.values()}
@@ -183,7 +183,7 @@ def test_members(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
-    """Each znode is a row, with its version and session; what cannot be read has no value."""
+    """Each znode is a row with its version and session; one that cannot be read has no value."""
     owners = _by_partition(tables.owners(spark, **_all_of(cluster)))
     offsets = _by_partition(tables.offsets(spark, **_all_of(cluster)))
     with ZooKeeperClient(cluster.config()) as connection:
@@ -209,7 +209,7 @@ def test_owners_and_offsets(spark: SparkSession, cluster: Cluster) -> None:
 def test_a_marked_edit(
     spark: SparkSession, cluster: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    """An offset that an operator's tool has written, and nobody since, is marked."""
+    """An offset that an operator's tool wrote last is marked."""
     group, topic = unique("marked"), cluster.topic_name
     cluster.put(paths.ids(group))
     cluster.offset(topic, 0, 1, group)
@@ -240,7 +240,7 @@ def test_a_marked_edit(
 
 
 def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluster) -> None:
-    """With storage=kafka the brokers' own offsets are rows beside ZooKeeper's, and count."""
+    """With storage=kafka the brokers' offsets are additional rows and count for the lag."""
     group, topic = f"{cluster.prefix}-4", cluster.topic_name
     settings = {"bootstrap.servers": sandbox.bootstrap, "group.id": group}
     consumer = Consumer(settings)
@@ -269,7 +269,7 @@ def test_offsets_in_kafka(spark: SparkSession, sandbox: Sandbox, cluster: Cluste
 
 
 def test_only_what_is_needed_is_asked_for(spark: SparkSession, scene: Scene) -> None:
-    """Without a column of the logs a dead broker is not missed; with one it is an error."""
+    """A dead broker matters only if a column about logs is read; then it is an error."""
     scene.settled({"g_a": {"t": 1}}, {"t": 2})
     asked: Any = {
         "zookeeper": scene.connect,
@@ -283,7 +283,7 @@ def test_only_what_is_needed_is_asked_for(spark: SparkSession, scene: Scene) -> 
 
 
 def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
-    """A group that may not be read is one row with the reason; the others are all there."""
+    """A group without read permission is one row with the reason; all other groups are complete."""
     for group in ("a", "b", "c"):
         scene.offset("t", 0, 1, group)
     nobody = make_digest_acl("somebody", "else", all=True)
@@ -300,7 +300,7 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
-    """Whole clusters: every group of thousands is there once, read by several tasks."""
+    """Each of thousands of groups appears once, read by several tasks."""
     with ZooKeeperClient(scene.config()) as connection:
         connection.write([Create(paths.CONSUMERS)])
         for first in range(0, 3_000, 250):
@@ -326,7 +326,7 @@ def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scene) -> None:
-    """Its topics are dealt out, once each, those that it only subscribes to among them."""
+    """The topics of a large group, subscribed ones included, are distributed once each."""
     topics = {f"t{number}": 400 for number in range(6)} | {"new": 3}
     scene.settled({"g_a": dict.fromkeys(topics, 1)}, topics)
     for number in range(3):
@@ -348,7 +348,7 @@ def test_a_large_group_is_read_by_several_tasks(spark: SparkSession, scene: Scen
 
 
 def test_no_group(spark: SparkSession, scene: Scene) -> None:
-    """A cluster without groups, or without those that are asked for, is an empty table."""
+    """Without groups, or without the requested ones, a table is empty."""
     assert tables.lag(spark, zookeeper=scene.connect).collect() == []
     scene.offset("t", 0, 1, "a")
     assert tables.offsets(spark, zookeeper=scene.connect, groups=["b"]).collect() == []
@@ -357,7 +357,7 @@ def test_no_group(spark: SparkSession, scene: Scene) -> None:
 
 
 def test_pieces_are_read_together() -> None:
-    """A task reads whole groups at once up to a bound, and pieces of one group by themselves."""
+    """A task reads whole groups together up to a limit, and pieces of one group separately."""
     pieces = [
         Piece("a", None, 15_000),
         Piece("b", None, 4_000),
@@ -416,14 +416,14 @@ GOOD = {"table": "lag", "zookeeper": "h:1/chroot"}
     ],
 )
 def test_options_are_strict(options: dict[str, str], says: str) -> None:
-    """What is unknown, bad or contradictory is one sentence that names it."""
+    """An unknown, bad or contradictory option is one sentence that names it."""
     with pytest.raises((ConfigError, InvalidNameError)) as caught:
         parse(GOOD | options)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_options() -> None:
-    """Names as Spark hands them over, in any case; how ZooKeeper is reached is the properties'."""
+    """Names have any case, as Spark passes them; the properties say how ZooKeeper is reached."""
     given = GOOD | {
         "GROUPSPATTERN": "a.*",
         "zookeeper.session.timeout.ms": "9000",
@@ -437,7 +437,7 @@ def test_options() -> None:
 
 
 def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
-    """What is wrong reaches the user as one line, without the trace of a Python worker."""
+    """An error reaches the user as one line, without the traceback of a Python worker."""
     wrong: list[tuple[str, dict[str, str], str]] = [
         ("lag", {"grups": "a"}, "unknown option (grups): grups: did you mean groups?"),
         ("lag_changes", {}, "bad value 'lag_changes' of table"),
@@ -462,7 +462,7 @@ def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:
 
 
 class Log:
-    """What a query on a stream of changes has told, batch by batch."""
+    """The rows of a query on a stream of changes, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[Row]]] = []
@@ -478,7 +478,7 @@ class Log:
         return [(row.group, row.partition, row.change, row.old, row.new) for row in self.rows]
 
     def wait(self, count: int) -> None:
-        """Until so many rows have been told."""
+        """Wait for this number of rows."""
         eventually(lambda: len(self.rows) >= count)
 
 
@@ -488,7 +488,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
-    """A query, which ends when the batches that it has told are finished."""
+    """Run a query until the batches that it has reported are finished."""
     log = Log()
     writer = frame.writeStream.foreachBatch(log.note)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -500,7 +500,7 @@ def _following(frame: DataFrame, checkpoint: Path) -> Iterator[Log]:
 
 
 def _finished(checkpoint: Path, number: int) -> None:
-    """Wait until Spark has noted that this batch is done."""
+    """Wait until Spark has recorded that this batch is finished."""
     eventually((checkpoint / "commits" / str(number)).exists)
 
 
@@ -509,16 +509,17 @@ def _asked(scene: Scene, **more: Any) -> dict[str, Any]:
 
 
 class Here(ChangesReader):
-    """Spark's part is played in this process, whose signals are not the reader's."""
+    """Plays Spark's part in this process, whose signals the reader must not handle."""
 
     def _settle(self) -> None:
         pass
 
 
 class Follower:
-    """Asks as Spark does: what there is now, and the rows between two offsets, as text and pickle.
+    """Calls the reader as Spark does: the present reading, and the rows between two offsets, as
+    text and pickle.
 
-    `offset` is what a checkpoint keeps; a follower that begins with it is a restarted query.
+    `offset` is the checkpoint's offset; a follower that starts with it is a restarted query.
     """
 
     def __init__(self, table: str, scene: Scene, offset: str = "{}", **options: str) -> None:
@@ -533,7 +534,7 @@ class Follower:
         self.reader.stop()
 
     def batch(self) -> list[dict[str, Any]]:
-        """The rows of the next batch; waits until there is one."""
+        """Wait for the next batch and return its rows."""
         start = json.loads(self.offset)
         text = self.offset
 
@@ -553,7 +554,7 @@ class Follower:
 
 
 def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
-    """Owners: each change of hands is a row, also what happened while no query ran."""
+    """Each change of an owner is a row, also if it happened while no query ran."""
     znode = scene.owner("t", 0, "g_a-0")
     scene.owner("t", 1, "g_a-0")
     with Follower("owner_changes", scene) as query:
@@ -587,7 +588,7 @@ def test_a_claim_a_move_and_a_release(scene: Scene) -> None:
 
 
 def test_commits(scene: Scene) -> None:
-    """Offsets: each row says how many commits it stands for; what cannot be read says so."""
+    """Each row says how many commits it represents; an offset that cannot be read is reported."""
     znode = scene.offset("t", 0, 10)
     with Follower("offset_changes", scene, startingOffsets="latest") as query:
         assert query.batch() == [], "nothing is told of what was before"
@@ -610,7 +611,7 @@ def test_commits(scene: Scene) -> None:
 
 
 def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """A batch that was not finished is told again, row for row, though the owners have changed."""
+    """An unfinished batch is replayed row for row, although the owners have changed."""
     scene.owner("t", 0, "g_a-0")
     frame = tables.owner_changes(spark, **_asked(scene))
     with _following(frame, tmp_path) as log:
@@ -628,7 +629,7 @@ def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path:
 
 
 def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """A query that ends by itself tells the difference to the one before, once."""
+    """A query that ends by itself reports the difference to the previous run once."""
     scene.owner("t", 0, "g_a-0")
     frame = tables.owner_changes(spark, zookeeper=scene.connect)
     told = []
@@ -648,7 +649,7 @@ def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> Non
 
 
 def test_zookeeper_restarts(tmp_path: Path) -> None:
-    """A query waits for ZooKeeper, and tells what was committed after it came back."""
+    """A query waits for ZooKeeper, and reports what was committed after its restart."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server, scenes(server, "restart") as scene:
         znode = scene.offset("t", 0, 1)
         patient = {"zookeeper.connection.timeout.ms": "60000"}
@@ -661,7 +662,7 @@ def test_zookeeper_restarts(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
-    """It is refused with a sentence, and nothing is told."""
+    """The checkpoint of another table is refused with one sentence, and no row is reported."""
     scene.owner("t", 0, "g_a-0")
     with _following(tables.owner_changes(spark, **_asked(scene)), tmp_path) as log:
         log.wait(1)
@@ -673,7 +674,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
 
 
 def test_an_offset_is_bounded_by_what_is_followed() -> None:
-    """10,000 partitions are packed into less than 30 bytes each, however often they change."""
+    """10,000 partitions need less than 30 bytes each, however often they change."""
     reading = {
         (f"group-{n % 20}", f"topic-{n % 7}", n): State(
             f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0",
@@ -694,7 +695,7 @@ def test_an_offset_is_bounded_by_what_is_followed() -> None:
 
 
 def test_the_page() -> None:
-    """docs/spark.md names the columns of each table, in their order, and every option."""
+    """docs/spark.md names the columns of each table, in order, and every option."""
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     section = page.split("\n## Tables of groups\n")[1].split("\n## ")[0]
     section = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
