@@ -149,7 +149,7 @@ def test_members_with_patterns_and_malformed_ones(scene: Scene) -> None:
     with ZooKeeperClient(scene.config()) as connection:
         asked, reports = members(connection, ["g"])["g"]
     bad, pattern, stays = reports
-    assert "is not the JSON" in bad.fault
+    assert "is not the expected JSON" in bad.fault
     assert (pattern.subscription, len(pattern.threads)) == ({"ord.*": 3}, 3)
     assert stays.session == 0
     assert list(idle_by_design(asked)) == ["orders: 6 threads, 2 partitions: 4 idle by design"]

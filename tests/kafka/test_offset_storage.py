@@ -93,4 +93,4 @@ def test_what_is_stored_is_told(sandbox: Sandbox, unique: Callable[[str], str]) 
         assert ask(FetchOffsets((*tps, unknown))).value == wanted
         denied, unavailable = ask(StoreOffsets({**wanted, unknown: OffsetAndMetadata(1)})).value
         assert (denied.keys(), unavailable) == ({unknown}, {})
-        assert "does not exist" in denied[unknown]
+        assert "no longer exists" in denied[unknown]

@@ -115,7 +115,7 @@ def test_a_snapshot(zookeeper: ZooKeeperServer, client: KazooClient, group: str)
         assert observer.count_owners("orders") == 3
         found = observer.snapshot()
     assert found.members["g_a"] == Registration({"orders": 2}, Pattern.STATIC, 1)
-    assert "not the JSON" in str(found.members["g_b"])
+    assert "not the expected JSON" in str(found.members["g_b"])
     epoch = client.exists(paths.owner(group, T0)).czxid
     assert found.owners[T0] == OwnerZnode("g_a-0", client.client_id[0], epoch)
     assert (found.owners[T1].session, set(found.owners)) == (0, {T0, T1})
