@@ -29,7 +29,7 @@ def test_a_story(run: Run) -> None:
         code, out, err = run("simulate", "--scenario", name)
         assert (code, err) == (0, "")
         assert out.startswith(golden.split("\n\n", 1)[1])
-        assert "8 messages handed out, 0 of them again" in out
+        assert "8 messages delivered, 0 of them redelivered" in out
 
 
 def test_a_story_of_jvm_members(run: Run) -> None:
@@ -115,4 +115,4 @@ def test_wrong_use(run: Run) -> None:
     code, _, err = run("simulate", "--scenario", "nonsense")
     assert code == 2 and "no scenario is called 'nonsense'" in err and "--list" in err
     code, _, err = run("simulate", "--fault", "nonsense")
-    assert code == 2 and re.search(r"there are .*kill", err)
+    assert code == 2 and re.search(r"use one of .*kill", err)

@@ -56,10 +56,10 @@ def test_down_at_first(command: Command) -> None:
     """Before `up`, status exits with code 1, down does nothing, and topics names the remedy."""
     status = command("status")
     assert (status.returncode, "down" in status.stdout) == (1, True)
-    assert "nothing was up" in _ok(command("down"))
+    assert "no server was running" in _ok(command("down"))
     topic = command("topic", "create", "t")
     assert topic.returncode == 1
-    assert "the sandbox is not up" in topic.stderr
+    assert "the sandbox is not running" in topic.stderr
     assert "run `zkconsumer sandbox up`" in topic.stderr
     assert len(topic.stderr.splitlines()) == 1
 

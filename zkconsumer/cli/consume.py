@@ -1,8 +1,8 @@
-"""`zkconsumer consume`: the old ConsoleConsumer's job (`kafka.tools.ConsoleConsumer`).
+"""`zkconsumer consume`: write messages to standard output, like `kafka.tools.ConsoleConsumer`.
 
-The main thread waits for a reason to stop; one thread per stream polls, writes and flushes. A batch
-is finished, hence committed, when the next one is asked for, which is after its flush; leaving
-without a fault commits the last one too. After a fault what is in hand stays uncommitted.
+The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. The
+next poll, which follows the flush, marks a batch as finished, so it may be committed. A normal exit
+commits the last batch, too. After an error the in-flight batch is not committed.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.protocol.filters import TopicFilter
 
-# Messages. One write and one flush for so many at most; a fault repeats so many at most.
+# Messages that one poll returns at most. They are written and flushed together, and an error
+# redelivers at most so many.
 BATCH = 500
-# Seconds. A stream without messages looks so often whether it is to stop.
+# Seconds that a poll waits for messages before the thread checks whether it should stop.
 TURN_S = 0.25
-# Seconds. At the end so long for a batch that is being written; then it counts as not written.
+# Seconds that the exit waits for a batch that is being written. After that it counts as unwritten.
 LAST_WRITE_S = 2.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Output(Enum):
-    """How a message is written."""
+    """Output format of a message."""
 
     RAW = "raw"  # the value's bytes and a newline
     JSON = "json"  # one object per line
 
 
 class Ended(Enum):
-    """Why a thread, or the whole command, stops."""
+    """Why a thread or the whole command stops."""
 
     DONE = "done"
     INTERRUPTED = "SIGINT"
@@ -59,14 +60,14 @@ class Ended(Enum):
 
 
 def _regex(meaning: str) -> Any:
-    return typer.Option(metavar="REGEX", help=f"Instead: {meaning}.")
+    return typer.Option(metavar="REGEX", help=f"Consume {meaning}.")
 
 
 FromBeginning = Annotated[
     bool,
     typer.Option(
         "--from-beginning",
-        help="Where the group has no stored offset, begin with the oldest message.",
+        help="Start at the oldest message of a partition for which the group has no offset.",
     ),
 ]
 
@@ -77,7 +78,9 @@ def consume(
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to consume.")
     ] = None,
-    whitelist: Annotated[str | None, _regex("every topic that matches, also later ones")] = None,
+    whitelist: Annotated[
+        str | None, _regex("every topic that matches, including topics created later")
+    ] = None,
     blacklist: Annotated[str | None, _regex("every topic that does not match")] = None,
     zookeeper: Annotated[
         str | None,
@@ -85,31 +88,43 @@ def consume(
             "--zookeeper",
             "-z",
             metavar="H:P[,H:P...][/CHROOT]",
-            help=f"zookeeper.connect; by default ${ENVIRONMENT}, or of --config.",
+            help=f"zookeeper.connect; default: the --config file, else ${ENVIRONMENT}.",
         ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="group.id.")
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group name (group.id).")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Streams, each with a thread.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Number of streams; each has its own thread.")
+    ] = 1,
     from_beginning: FromBeginning = False,
-    max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of messages.")
+    ] = None,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="raw: values; json: objects.")
+        Output,
+        typer.Option(
+            "--output", "-o", help="raw writes the values; json writes one object per message."
+        ),
     ] = Output.RAW,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A consumer.properties file.")
     ] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property; wins over the file."),
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="A property that overrides the --config file; repeatable.",
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="Stop when no message came for so many seconds."),
+        typer.Option(min=0, metavar="S", help="Stop after S seconds without a message."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the group's events, JSON lines.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the member's trace to FILE (trace.file)."),
     ] = None,
 ) -> None:
     """Write the messages of topics to standard output, as a member of a group.
@@ -140,7 +155,7 @@ def consume(
 def _settings(
     file: Path | None, properties: list[str] | None, named: dict[str, str | None]
 ) -> ConsumerConfig:
-    """An option wins over a property, that over the file, and that over the environment."""
+    """Return the settings. Priority, highest first: option, property, file, environment."""
     from zkconsumer.config.settings import ConsumerConfig
 
     environment = os.environ.get(ENVIRONMENT)
@@ -153,7 +168,10 @@ def _settings(
 
 
 def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> str | TopicFilter:
-    """The one topic or filter that was asked for, as the ConsoleConsumer demands exactly one."""
+    """Return the topic or the filter of the options.
+
+    Raises ConfigError unless there is exactly one, which ConsoleConsumer demands as well.
+    """
     from zkconsumer.protocol.filters import black_list, white_list
     from zkconsumer.protocol.paths import validate_topic
 
@@ -164,7 +182,7 @@ def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> 
     if len(named) != 1:
         both = " and ".join(option for option, _ in named)
         raise ConfigError(
-            f"{both} exclude each other" if named else "nothing to consume was named",
+            f"{both} exclude each other" if named else "no topic is named",
             where="consume",
             remedy=f"give exactly one of {', '.join(makers)}",
         )
@@ -173,11 +191,13 @@ def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> 
 
 
 class Budget:
-    """How many messages may still be written; taken before a poll, so that no more are fetched.
+    """The number of messages that may still be written (`--max-messages`).
 
-    Threads get their turn in the order in which they ask, and each a share of what is left. Else
-    the thread of a stream that has nothing could take all of it, poll in vain, give it back and
-    take it again before the others, whom it had woken, had run: nothing would ever be written.
+    A thread reserves its messages before it polls, so no more are fetched than may be written.
+
+    Threads are served in the order of their calls, and each gets a share of what remains.
+    Otherwise a thread whose stream is empty could starve the others: it reserves the whole budget,
+    polls in vain, returns the budget, and reserves it again before the threads that it woke run.
     """
 
     def __init__(self, total: int | None, *, threads: int) -> None:
@@ -189,7 +209,10 @@ class Budget:
         self._changed = threading.Condition()
 
     def take(self, most: int) -> int:
-        """Up to `most`; waits while other threads hold all that is left. 0: there is no more."""
+        """Reserve up to `most` messages, and return their number; 0 means the budget is used up.
+
+        Waits while other threads hold the rest of the budget.
+        """
         turn = object()
         with self._changed:
             self._queue.append(turn)
@@ -211,7 +234,7 @@ class Budget:
             return taken
 
     def settle(self, taken: int, used: int) -> None:
-        """Gives back what a poll did not use."""
+        """Return the unused part of a reservation."""
         with self._changed:
             if self._left is not None:
                 self._lent -= taken
@@ -219,14 +242,14 @@ class Budget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """There is no more."""
+        """Make every present and later `take` return 0."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class Run:
-    """One run of the command: the threads of the streams, and what they share."""
+    """One run of the command: the threads of the streams and their shared state."""
 
     def __init__(
         self,
@@ -242,12 +265,12 @@ class Run:
         self._stopping = False
         self._written = 0
         self._out = threading.Lock()
-        # A SimpleQueue, because put() may be called from a signal handler (an Event may not: the
-        # handler would run in the thread that waits, which may just hold the event's own lock).
+        # SimpleQueue.put() may be called from a signal handler. Event.set() may not: the handler
+        # runs in the main thread, which may hold the event's lock at that moment.
         self._inbox: SimpleQueue[Ended | BaseException] = SimpleQueue()
 
     def run(self, config: ConsumerConfig, wanted: str | TopicFilter, threads: int) -> Ended:
-        """Consume until a reason to stop; raises what went wrong."""
+        """Consume until there is a reason to stop, and return it. Raises the error of a thread."""
         from zkconsumer import ConsumerConnector
 
         with ConsumerConnector(config) as connector, self._signals():
@@ -270,9 +293,9 @@ class Run:
                 for worker in workers:
                     worker.join(LAST_WRITE_S)
             if any(worker.is_alive() for worker in workers):
-                # Nobody reads the pipe. Leaving by an exception commits nothing unwritten.
+                # The pipe's reader has stalled. Leaving by an exception commits no unwritten batch.
                 raise KeyboardInterrupt
-        # Of a member that had nothing to read the user wants to know why.
+        # If nothing was written, say what the member was waiting for.
         why = "" if self._written or "" in reasons else f" ({'; '.join(sorted(reasons))})"
         typer.echo(f"zkconsumer: {self._written} messages{why}", err=True)
         return ended
@@ -309,7 +332,7 @@ class Run:
             self._inbox.put(error)
 
     def _turn(self, stream: Any) -> bool:
-        """Poll, write and flush once; False when there is nothing more to do."""
+        """Poll, write and flush once; return False when the thread should end."""
         taken = self._budget.take(BATCH)
         if not taken:
             return False
@@ -320,7 +343,7 @@ class Run:
             if used:
                 self._write(batch, used)
         except RebalanceBlockedError as error:
-            typer.echo(f"zkconsumer: {error}", err=True)  # the member goes on trying
+            typer.echo(f"zkconsumer: {error}", err=True)  # the member keeps trying
         finally:
             self._budget.settle(taken, used)
         return not self._idle()
@@ -328,7 +351,7 @@ class Run:
     def _write(self, batch: Iterable[Any], count: int) -> None:
         text = memoryview(self._format(batch))
         with self._out:
-            # Under PYTHONUNBUFFERED `buffer` is the bare file, which writes what a pipe takes.
+            # With PYTHONUNBUFFERED `buffer` is the raw file, whose write() may be partial.
             while text:
                 text = text[sys.stdout.buffer.write(text) :]
             sys.stdout.buffer.flush()
@@ -341,7 +364,7 @@ class Run:
 
 
 def _write_raw(batch: Iterable[Any]) -> bytes:
-    # "null" for a message without a value is what the JVM's DefaultMessageFormatter writes.
+    # The JVM's DefaultMessageFormatter writes "null" for a message without a value, too.
     return b"".join(
         (b"null" if message.value is None else message.value) + b"\n" for message in batch
     )
@@ -364,7 +387,7 @@ def _json_line(message: Any) -> bytes:
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """The bytes as text if they are UTF-8, else as base64 under another name."""
+    """Return bytes as `name`: text if they are UTF-8, and else as base64 under `<name>_base64`."""
     if data is None:
         return {name: None}
     try:

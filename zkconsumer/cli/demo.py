@@ -1,4 +1,4 @@
-"""`zkconsumer demo`: a real group, before your eyes."""
+"""`zkconsumer demo`: a demonstration of a real group in the terminal."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def demo(
     *,
-    messages: Annotated[int, typer.Option(min=1, help="How many are there to begin with.")] = (
-        200_000
-    ),
-    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the topic.")] = 12,
+    messages: Annotated[
+        int, typer.Option(min=1, help="Number of messages in the topic at the start.")
+    ] = 200_000,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of partitions of the topic.")
+    ] = 12,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one object on the last line.")
+        bool, typer.Option("--json", help="Print the result as a JSON object on the last line.")
     ] = False,
 ) -> None:
-    """Watch a group: ZooKeeper, a broker and three consumers; one joins, one leaves, one dies.
+    """Watch a group of three consumers: one joins, one leaves, and one is killed.
 
-    Everything is real, in a temporary directory, on the loopback interface, and gone at the end.
-    Exits with 1 if a message was lost or two members owned one partition at once.
+    The demonstration starts a real ZooKeeper and a real broker on the loopback interface, with a
+    temporary directory, and removes everything at the end. Exit code 1: a message was lost, or two
+    members owned one partition at the same time.
 
     Example: zkconsumer demo --partitions 12 --json
     """

@@ -1,4 +1,4 @@
-"""`zkconsumer explain GROUP`: why does this thread own these partitions?"""
+"""`zkconsumer explain GROUP`: why each thread owns its partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.explain import Explanation
 
 _WIDTH = 80
-"""Characters of a paragraph where standard output is no terminal."""
+"""Characters per line of a paragraph if standard output is not a terminal."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -40,7 +40,8 @@ def explain(
     common: Common,
     *,
     group: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="The group; or group.id of --config.")
+        str | None,
+        typer.Argument(metavar="GROUP", help="Group name; default: group.id of the --config file."),
     ] = None,
     named: OneGroup = None,
     topic: Annotated[
@@ -48,11 +49,11 @@ def explain(
         typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable."),
     ] = None,
 ) -> None:
-    """Say why each thread of a live group owns its partitions: the arithmetic, in words. Reads
-    only. Strategy and release are those that the owner nodes show (docs/releases.md); where they
-    show none, partition.assignment.strategy of --config counts.
+    """Explain in words how the members of a live group compute who owns what. Changes nothing.
 
-    Exit code 1: members would fail instead, and it is said why.
+    The owner znodes show the strategy and the release (docs/releases.md). If no partition has an
+    owner, partition.assignment.strategy of --config is used. Exit code 1: the assignment fails for
+    a member, or no member subscribes to a topic of --topic.
 
     Example: zkconsumer explain billing --zookeeper zk1:2181/kafka
     """
@@ -65,7 +66,7 @@ def explain(
         found = explained(connection, name, settings=settings)
     wanted = set(topic or found.topics)
     unknown = sorted(wanted - found.topics.keys())
-    say_all(f"no member asks for topic {one}" for one in unknown)
+    say_all(f"no member subscribes to topic {one}" for one in unknown)
     _write(common, found, wanted)
     for consumer, why in found.failures.items():
         say(f"member {consumer} would fail: {why}")

@@ -1,4 +1,4 @@
-"""`zkconsumer sandbox`: real servers that stay up between commands, their topics and messages."""
+"""`zkconsumer sandbox`: a local ZooKeeper and local brokers that keep running between commands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from zkconsumer.sandbox import Sandbox
 
 app = typer.Typer(
-    help="A real ZooKeeper and a real Kafka broker on this machine, kept up between commands.",
+    help="Run a real ZooKeeper and real Kafka brokers on this machine, in the background.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
 topic_app = typer.Typer(
-    help="Topics of the sandbox.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Create topics in the sandbox, and produce messages.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 app.add_typer(topic_app, name="topic")
 
 
 class Output(Enum):
-    """How results are written."""
+    """Output format of results."""
 
     TABLE = "table"
     JSON = "json"
@@ -44,36 +47,53 @@ def _default_directory() -> Path:
 DirectoryOption = Annotated[
     Path | None,
     typer.Option(
-        help="Where configuration, data and logs lie.",
+        help="Directory of the sandbox's configuration, data and logs.",
         show_default="~/.local/share/zkconsumer/sandbox",
         file_okay=False,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option(help="For people, or for programs.")]
-PortOption = typer.Option(min=1, max=65535, show_default="the last one, else a free one")
+OutputOption = Annotated[Output, typer.Option(help="Output format; json is for programs.")]
+
+
+def _port(server: str) -> Any:
+    return typer.Option(
+        min=1,
+        max=65535,
+        help=f"Port of {server}.",
+        show_default="the port of the last start, else a free port",
+    )
 
 
 @app.command()
 def up(
     *,
     directory: DirectoryOption = None,
-    zookeeper_port: Annotated[int | None, PortOption] = None,
-    broker_port: Annotated[int | None, PortOption] = None,
+    zookeeper_port: Annotated[int | None, _port("ZooKeeper")] = None,
+    broker_port: Annotated[int | None, _port("the first broker")] = None,
     brokers: Annotated[
-        int | None, typer.Option(min=1, max=16, show_default="as last time, else 1")
+        int | None,
+        typer.Option(
+            min=1, max=16, help="Number of brokers.", show_default="as at the last start, else 1"
+        ),
     ] = None,
     release: Annotated[
-        str | None, typer.Option(help="Broker release.", show_default="as last time, else 3.9.1")
+        str | None,
+        typer.Option(
+            help="Kafka release of the brokers.", show_default="as at the last start, else 3.9.1"
+        ),
     ] = None,
     zookeeper_release: Annotated[
         str | None,
         typer.Option(
-            help="ZooKeeper release, 3.4.6 to 3.9.6.", show_default="as last time, else 3.8.4"
+            help="ZooKeeper release, 3.4.6 to 3.9.6.",
+            show_default="as at the last start, else 3.8.4",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start the servers and print their addresses; they stay up. Harmless if they are up.
+    """Start the servers in the background, and print their addresses.
+
+    If the servers are running already, only their addresses are printed.
 
     Example: zkconsumer sandbox up --zookeeper-port 2181 --broker-port 9092
     """
@@ -84,7 +104,7 @@ def up(
         ports = {"zookeeper_port": zookeeper_port, "broker_port": broker_port}
         sandbox = _sandbox(home, choices | ports)
         if sandbox.attach():
-            typer.echo("zkconsumer: the sandbox is up already", err=True)
+            typer.echo("zkconsumer: the sandbox is already running", err=True)
         else:
             sandbox.start()
             (home / "sandbox.json").write_text(json.dumps(choices))
@@ -94,7 +114,7 @@ def up(
 
 @app.command()
 def status(*, directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the servers; exit code 1 unless all are up.
+    """Show the servers and their addresses. Exit code 1: a server is not running.
 
     Example: zkconsumer sandbox status --output json
     """
@@ -108,7 +128,7 @@ def status(*, directory: DirectoryOption = None, output: OutputOption = Output.T
 
 @app.command()
 def down(*, directory: DirectoryOption = None) -> None:
-    """Stop the servers; their data stay. Harmless if they are down.
+    """Stop the servers, if they are running. Their data is kept.
 
     Example: zkconsumer sandbox down
     """
@@ -118,7 +138,7 @@ def down(*, directory: DirectoryOption = None) -> None:
         sandbox.attach()
         running = [s.name for s in (*sandbox.brokers, sandbox.zookeeper) if s.alive]
         sandbox.stop()
-    typer.echo(f"stopped: {', '.join(running)}" if running else "nothing was up")
+    typer.echo(f"stopped: {', '.join(running)}" if running else "no server was running")
     typer.echo(f"data kept in {home}")
 
 
@@ -126,12 +146,15 @@ def down(*, directory: DirectoryOption = None) -> None:
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     *,
-    partitions: Annotated[int, typer.Option(min=1, max=10_000)] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="One broker for each.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Number of partitions.")] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(min=1, help="Replicas of each partition; at most the number of brokers."),
+    ] = 1,
     directory: DirectoryOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Create a topic and show on which brokers each partition lies.
+    """Create a topic, and show the replicas and the leader of each partition.
 
     Example: zkconsumer sandbox topic create orders --partitions 12
     """
@@ -151,19 +174,22 @@ def produce(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     messages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MESSAGE", help="Values; none: the lines of standard input."),
+        typer.Argument(
+            metavar="MESSAGE", help="Values of the messages; default: the lines of standard input."
+        ),
     ] = None,
     *,
-    key: Annotated[str | None, typer.Option(help="Of all messages.")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of all messages.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(help="Each message begins with its own key, up to this.")
+        str | None,
+        typer.Option(help="Text that separates the key from the value within each message."),
     ] = None,
     directory: DirectoryOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Produce messages and show the partition and the offset each went to.
+    """Produce messages, and show the partition and the offset of each.
 
-    The partition of a message with a key is the Java producer's choice (murmur2).
+    A message with a key goes to the partition that the Java producer chooses (murmur2 hash).
 
     Example: zkconsumer sandbox topic produce orders --key customer-7 first second
     """
@@ -198,7 +224,7 @@ def _home(directory: Path | None) -> Path:
 
 
 def _choices(home: Path) -> dict[str, Any]:
-    """Return what the last `up` was given: the brokers' number, the servers' releases."""
+    """Return the options of the last `up`: number of brokers, releases of the servers."""
     try:
         choices = json.loads((home / "sandbox.json").read_text())
     except (OSError, ValueError):
@@ -220,14 +246,14 @@ def _running(directory: Path | None) -> Sandbox:
     sandbox = _sandbox(home, _choices(home))
     if not sandbox.attach():
         raise SandboxError(
-            "the sandbox is not up", where=str(home), remedy="run `zkconsumer sandbox up`"
+            "the sandbox is not running", where=str(home), remedy="run `zkconsumer sandbox up`"
         )
     return sandbox
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """One `up` or `down` at a time per directory: the second waits for the first."""
+    """Hold the lock of a sandbox's directory; a second `up` or `down` waits for the first."""
     from zkconsumer.errors import SandboxError
 
     try:
@@ -237,7 +263,7 @@ def _alone(home: Path) -> Iterator[None]:
         raise SandboxError(
             f"the sandbox's directory cannot be used: {error.strerror}",
             where=str(home),
-            remedy="name another with --directory",
+            remedy="name another directory with --directory",
         ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -276,7 +302,7 @@ def _print_json(value: object) -> None:
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns padded to their widest cell; what is missing is a dash."""
+    """Print columns padded to their widest cell; None is printed as a dash."""
     cells = [header, *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:

@@ -1,4 +1,4 @@
-"""`zkconsumer simulate`: a group of simulated members, ended as it happens."""
+"""`zkconsumer simulate`: run a simulated group and print each event as it happens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Peers(StrEnum):
-    """Who is in the group: `sim.telling.Peers`, without importing the simulator for --help."""
+    """The members of the group: `sim.scenarios.Peers`, so that --help needs no simulator."""
 
     OURS = "ours"
     JVM = "jvm"
@@ -28,7 +28,7 @@ class Peers(StrEnum):
 
 
 class Output(StrEnum):
-    """What is printed."""
+    """Output format."""
 
     STORY = "story"
     JSONL = "jsonl"
@@ -39,29 +39,41 @@ class Output(StrEnum):
 def simulate(
     *,
     scenario: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A story or a lesson; see --list.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of a scenario or of a lesson; see --list."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draw what happens from this number.")
+        int | None,
+        typer.Option(metavar="N", help="Seed of a random run; the same seed gives the same run."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List stories and lessons.")] = False,
-    members: Annotated[int, typer.Option(min=1, max=50, help="With --seed.")] = 5,
-    partitions: Annotated[int, typer.Option(min=1, max=1000, help="With --seed.")] = 12,
-    strategy: Annotated[Strategy, typer.Option(help="With --seed.")] = Strategy.RANGE,
+    list_: Annotated[bool, typer.Option("--list", help="List the scenarios and lessons.")] = False,
+    members: Annotated[
+        int, typer.Option(min=1, max=50, help="Number of members of a random run.")
+    ] = 5,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of partitions of a random run.")
+    ] = 12,
+    strategy: Annotated[
+        Strategy, typer.Option(help="partition.assignment.strategy of a random run.")
+    ] = Strategy.RANGE,
     peers: Annotated[
-        Peers | None, typer.Option(help="Who is in the group; by default ours.")
+        Peers | None,
+        typer.Option(help="Members: zkconsumer's (ours, the default), Kafka's (jvm), or mixed."),
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="What may go wrong, with --seed; once for each time."),
+        typer.Option(metavar="KIND", help="A fault that a random run may inject once; repeatable."),
     ] = None,
-    output: Annotated[Output, typer.Option(help="html: a page of its own.")] = Output.STORY,
+    output: Annotated[
+        Output,
+        typer.Option(help="Output format: a timeline, a trace (jsonl), or a standalone page."),
+    ] = Output.STORY,
 ) -> None:
-    """Run a group of members on a simulated ZooKeeper, and tell what happens.
+    """Run a group on a simulated ZooKeeper, and print what its members do.
 
-    Our members run the code that runs in production, in virtual time: a run of minutes takes a
-    second, and is the same each time. With --output jsonl, what they do is a trace that `zkconsumer
-    trace check -` replays. Exits with 1 if a promise was broken.
+    zkconsumer's members run their production code in virtual time. A run of minutes takes a second
+    and is the same each time. With --output jsonl the output is a trace, which `zkconsumer trace
+    check -` replays. Exit code 1: a guarantee was broken.
 
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
@@ -99,7 +111,7 @@ def simulate(
 
 
 def _known(scenario: str) -> str:
-    """The name of a scenario, given by its name or its title."""
+    """Return the name of a scenario, given its name or its title. Raises ConfigError."""
     from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import SCENARIOS
 
@@ -107,7 +119,9 @@ def _known(scenario: str) -> str:
         if scenario in (name, one.title):
             return name
     raise ConfigError(
-        f"no scenario is called {scenario!r}", where="--scenario", remedy="see simulate --list"
+        f"no scenario is called {scenario!r}",
+        where="--scenario",
+        remedy="`zkconsumer simulate --list` lists the scenarios",
     )
 
 
@@ -120,7 +134,7 @@ def _faults(named: list[str] | None) -> list[Any]:
         raise ConfigError(
             f"no fault is called {unknown[0]!r}",
             where="--fault",
-            remedy=f"there are {', '.join(NAMES)}",
+            remedy=f"use one of {', '.join(NAMES)}",
         )
     return [NAMES[name] for name in named] if named is not None else list(DEFAULT_FAULTS)
 
@@ -136,7 +150,7 @@ def _list() -> None:
 
 
 class _Show:
-    """Prints entries as they come, or a page of them all at the end."""
+    """Prints entries as they arrive, or a page with all of them at the end."""
 
     def __init__(self, title: str, members: list[str], output: Output) -> None:
         from zkconsumer.protocol import paths
@@ -167,10 +181,10 @@ class _Show:
             print(page(self._title, self._entries, self._members, root=self._root), end="")
         self._print(self._lanes.end())
         lines = [
-            f"{ended.seconds:.1f} virtual seconds: {ended.deliveries} messages handed out, "
-            f"{ended.duplicates} of them again; {ended.unowned} partitions without an owner",
-            *([f"not at rest: {ended.rest}"] if ended.rest else []),
-            *([f"a promise is broken: {ended.violation}"] if ended.violation else []),
+            f"{ended.seconds:.1f} virtual seconds: {ended.deliveries} messages delivered, "
+            f"{ended.duplicates} of them redelivered; {ended.unowned} partitions without an owner",
+            *([f"the group has not settled: {ended.rest}"] if ended.rest else []),
+            *([f"a guarantee is broken: {ended.violation}"] if ended.violation else []),
         ]
         typer.echo("\n" + "\n".join(lines), err=self._output is not Output.STORY)
 
@@ -183,7 +197,7 @@ class _Show:
 
 
 def _teach(lessons: Iterable[Lesson], output: Output) -> None:
-    """Rows as they come."""
+    """Print the rows of a lesson as they arrive, or a page at the end."""
     shown = 0
     last = None
     for last in lessons:

@@ -24,8 +24,9 @@ def show(
         list[Path], typer.Argument(metavar="FILE", help="Traces of members of one group.")
     ],
 ) -> None:
-    """Print traces as a timeline with one column per member: what each did, when, and why.
+    """Print traces of a group as one timeline.
 
+    The timeline has a column per member, and says what each member did, when, and why.
     Lines of several files are merged by time, so the files must come from one machine.
 
     Example: zkconsumer trace show a.jsonl b.jsonl
@@ -55,9 +56,9 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace; - for standard input.")],
 ) -> None:
-    """Replay a trace and check that the state machine makes the same decisions.
+    """Replay a trace, and compare the decisions.
 
-    Exit code 1: a decision differs; the error names the line.
+    Exit code 1: the state machine decides otherwise than the trace says; the error names the line.
 
     Example: zkconsumer trace check billing.jsonl
     """

@@ -1,7 +1,7 @@
-"""`--watch`: the same again and again, in place on a terminal, one after the other in a pipe.
+"""`--watch`: repeat a reading, in place on a terminal, or one below the other in a pipe.
 
-On a terminal each picture is written at once over the last one, on the terminal's second page, so
-that nothing flickers and what stood there before comes back at the end, however it ends.
+On a terminal each reading is one write over the last one, so the display does not flicker. It uses
+the terminal's alternate screen, so the previous contents return at the end, also after a signal.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ from zkconsumer.cli.output import (
 )
 from zkconsumer.errors import ZooKeeperUnreachableError
 
-Watch = Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
     float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings, with --watch.")
 ]
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the second page, and no cursor
+_ENTER = "\x1b[?1049h\x1b[?25l"  # alternate screen, cursor hidden
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 Reading = tuple[str, Table, list[str]]
-"""A title, a table, and words."""
+"""A title, a table, and notes below it."""
 
 
 def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> None:
-    """Show what `read` gives until somebody interrupts.
+    """Show the result of `read` every `interval_s` seconds, until KeyboardInterrupt.
 
-    While ZooKeeper is away the last reading stays, and says so; in a pipe nothing new comes, and
-    rows for programs say when they were read. Raises KeyboardInterrupt, as Ctrl-C does, and what
-    `read` raises; ZooKeeperUnreachableError only the first time.
+    While ZooKeeper is unreachable, a terminal shows the last reading with the error, and a pipe
+    gets only the error. Rows for programs have the time of their reading.
+
+    Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading.
     """
     tables = common.output in (Output.TABLE, Output.WIDE)
     if tables and common.screen.width is not None:
-        with _second_page():
+        with _alternate_screen():
             for reading, fault in _readings(read, interval_s):
                 title, table, words = reading
                 _paint(_picture(common, title, table, [*fault, *words]))
@@ -74,7 +75,7 @@ _AT = Column("at")
 def _readings(
     read: Callable[[], Reading], interval_s: float
 ) -> Iterator[tuple[Reading, list[str]]]:
-    """A reading after the other, and why it is the one of before, if it is."""
+    """Yield readings; while ZooKeeper is unreachable, the last one with the error."""
     last = read()
     yield last, []
     while True:
@@ -87,18 +88,18 @@ def _readings(
 
 
 def _picture(common: Common, title: str, table: Table, words: list[str]) -> list[str]:
-    """The lines of a picture, as many as the terminal has."""
+    """Return the lines of a reading, cut to the width and height of the terminal."""
     text, dropped = format_table(table, common.output, common.screen)
     below = [*unknown_reasons(table), *words]
     if dropped:
-        below.append(f"left out for want of room: {', '.join(dropped)}")
+        below.append(f"columns hidden to fit: {', '.join(dropped)}")
     now = datetime.now().strftime("%H:%M:%S")
     width, height = shutil.get_terminal_size()
     lines = [f"{now}  {safe(title)}"[:width], "", *text.splitlines()]
     notes = [safe(word)[:width] for word in below]
     room = max(3, height - len(notes) - 1)
     if len(lines) > room:
-        notes.insert(0, f"... {len(lines) - room + 1} lines more"[:width])
+        notes.insert(0, f"... {len(lines) - room + 1} more lines"[:width])
         lines = lines[: room - 1]
     return [*lines, *notes][: height - 1]
 
@@ -110,8 +111,8 @@ def _paint(lines: list[str]) -> None:
 
 
 @contextmanager
-def _second_page() -> Iterator[None]:
-    # A signal that would just end the process must leave a clean terminal, too.
+def _alternate_screen() -> Iterator[None]:
+    # SIGTERM must restore the terminal as well.
     def end(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
 
