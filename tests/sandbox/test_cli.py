@@ -72,7 +72,7 @@ def test_life(command: Command) -> None:
 
     again = command("up", "--output", "json")
     assert json.loads(_ok(again)) == first
-    assert "up already" in again.stderr
+    assert "already running" in again.stderr
     assert json.loads(_ok(command("status", "--output", "json"))) == first
     shown = _ok(command("status"))
     assert f"zookeeper  {first['zookeeper']}" in shown
