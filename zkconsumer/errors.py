@@ -8,6 +8,8 @@ znode, the partition, the file and line, or the property. `remedy` says what the
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 MAX_DISPLAYED = 400
@@ -49,6 +51,40 @@ def shown(text: str) -> str:
     return quoted if len(quoted) <= 80 and len(text) <= 80 else quoted[:80] + "..."
 
 
+class Step(Enum):
+    """An operation that remedies an error or a finding of the operators' tools.
+
+    A program can call the operation; `zkconsumer.cli` prints the command or the option for it.
+    """
+
+    LIST_GROUPS = "list groups"
+    LIST_TOPICS = "list topics"
+    SHOW_GROUP = "show a group"
+    SHOW_OFFSETS = "show the offsets of a group"
+    COPY_OFFSETS = "copy offsets into an existing group"
+    SELECT_PARTITIONS = "select partitions"
+    EXAMINE = "examine a group with doctor"
+    FIX = "apply the doctor's fixes to a group"
+    EXPLAIN = "explain the assignment of a group"
+    RESET_TO_CURRENT = "move offsets into the range of the log"
+    FORCE_LIVE = "change a group that has members"
+    RAISE_LIMIT = "raise the number of znodes that a plan may delete"
+    APPROXIMATE = "accept approximate offsets for a time"
+    ZOOKEEPER_ONLY = "change only the offsets in ZooKeeper"
+    OTHER_FORMAT = "choose another file format"
+    SAME_CHROOT = "connect below the same chroot"
+    COMPLETE_OR_UNDO = "complete or undo a change that was applied in part"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A remedy as data: `step` on `group`; `value` is the step's argument, "" without one."""
+
+    step: Step
+    group: str = ""
+    value: str = ""
+
+
 class ZkConsumerError(Exception):
     """The base class of all errors of this package.
 
@@ -59,14 +95,18 @@ class ZkConsumerError(Exception):
         what: one sentence without the final full stop.
         where: the znode, partition, property, or file and line; may be empty.
         remedy: what the reader can do about it; may be empty.
+        advice: the remedy as data, where an operation of the operators' tools is the remedy.
     """
 
-    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+    def __init__(
+        self, what: str, *, where: str = "", remedy: str = "", advice: Advice | None = None
+    ) -> None:
         what, where, remedy = (displayed(text, MAX_ERROR_TEXT) for text in (what, where, remedy))
         super().__init__(what, where, remedy)
         self.what = what
         self.where = where
         self.remedy = remedy
+        self.advice = advice
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle all attributes: Spark's workers send errors to the process that waits for them."""

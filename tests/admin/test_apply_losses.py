@@ -15,7 +15,7 @@ from zkconsumer.admin.apply import apply
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.plan import Plan
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import AppliedInPartError
+from zkconsumer.errors import Advice, AppliedInPartError, Step
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
@@ -119,7 +119,7 @@ def test_lost_for_good(hands: Hands, line: Proxy, group: str, tmp_path: Path) ->
     ):
         apply(tools, setting(hands, group), backup_dir=tmp_path, max_writes=3, on_progress=progress)
     (backup,) = tmp_path.iterdir()
-    assert f"zkconsumer apply {backup}" in caught.value.remedy
+    assert caught.value.advice == Advice(Step.COMPLETE_OR_UNDO, value=str(backup))
     assert list(hands.stored(group).values()).count("7") == 3
     report = apply(hands.tools, plan_file.load_plan(backup), backup_dir=tmp_path)
     assert (report.applied, report.already) == (6, 3)

@@ -248,9 +248,9 @@ def set_in(document: dict[str, Any], keys: str, value: Any) -> None:
         ("format", "other", "format"),
         ("version", 2, "version"),
         ("version", True, "version"),
-        ("extra", 1, "nothing else"),
-        ("notes", [1], "a text is due"),
-        ("changes", {}, "a list is due"),
+        ("extra", 1, "exactly"),
+        ("notes", [1], "not a string"),
+        ("changes", {}, "not a list"),
         ("changes.0.path", "/brokers/ids/1", "not below a group"),
         ("changes.0.path", "/consumers", "not below a group"),
         ("changes.0.path", "/consumers/", "no legal group name"),
@@ -307,10 +307,10 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     """Neither is anything else a plan."""
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(BadFileError, match="this is no plan"):
+    with pytest.raises(BadFileError, match="the file is not a plan"):
         plan_file.load_plan(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(BadFileError, match="no UTF-8"):
+    with pytest.raises(BadFileError, match="not UTF-8"):
         plan_file.load_plan(path)
     with pytest.raises(BadFileError, match="No such file"):
         plan_file.load_plan(tmp_path / "missing")

@@ -13,7 +13,7 @@ from support.scenes import Scene
 from zkconsumer.admin.checks import rights
 from zkconsumer.admin.doctor import doctor
 from zkconsumer.admin.findings import Finding, Severity
-from zkconsumer.errors import UnknownGroupError
+from zkconsumer.errors import Step, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
@@ -259,7 +259,7 @@ def test_what_is_planted_is_found(scene: Scene, plant: Plant) -> None:
     found = examined(scene, "g")
     assert codes(found) == [plant.code]
     (one,) = found
-    assert (one.severity, one.group, bool(one.mends)) == (plant.severity, "g", plant.fixable)
+    assert (one.severity, one.group, bool(one.fixes)) == (plant.severity, "g", plant.fixable)
     text = " ".join((one.subject, one.what, one.why, one.remedy))
     assert all(word in text for word in plant.words), text
     assert all((one.what, one.why, one.remedy))
@@ -317,7 +317,9 @@ def test_offsets_outside_the_log(scene: Scene) -> None:
     assert of_logs.code == "offset-behind-log"
     assert {beyond.subject, other.subject} == {behind.subject, of_logs.subject} == {*SIZES}
     assert "partition 0: the offset is 5, beyond the end of the log (0 to 4)" in beyond.what
-    assert "zkconsumer offsets reset --group g --topic" in beyond.remedy
+    assert beyond.advice is not None
+    assert beyond.advice.step is Step.RESET_TO_CURRENT
+    assert beyond.advice.value == f"{beyond.subject}:0"
     assert (note.code, note.severity, note.is_problem) == ("log-unknown", Severity.NOTE, False)
     assert "gone" in note.what
 

@@ -9,7 +9,7 @@ import pytest
 from support.scenes import Scene
 
 from zkconsumer.admin.apply import apply
-from zkconsumer.admin.doctor import doctor, live_of, plan_mends
+from zkconsumer.admin.doctor import doctor, live_of, plan_fixes
 from zkconsumer.admin.findings import Finding
 from zkconsumer.admin.plan import Plan
 from zkconsumer.errors import RefusedError
@@ -27,10 +27,10 @@ def examined(scene: Scene) -> list[Finding]:
         return doctor(connection, ["g"], patience_s=0.0)
 
 
-def mended(scene: Scene, backups: Path) -> Plan:
+def fixed(scene: Scene, backups: Path) -> Plan:
     """Examines, plans and applies."""
     with ZooKeeperClient(scene.config()) as connection:
-        plan = plan_mends(connection, doctor(connection, ["g"], patience_s=0.0))
+        plan = plan_fixes(connection, doctor(connection, ["g"], patience_s=0.0))
         apply(connection, plan, backup_dir=backups, live=live_of(plan))
         return plan
 
@@ -65,7 +65,7 @@ def test_what_blocks_members_goes_under_their_eyes(
     plant(scene)
     assert examined(scene)
     assert _nodes(scene) != before
-    assert len(mended(scene, tmp_path)) >= 1
+    assert len(fixed(scene, tmp_path)) >= 1
     assert examined(scene) == []
     after = _nodes(scene)
     assert {path: stat for path, stat in before.items() if after.get(path) != stat} == {}
@@ -90,11 +90,11 @@ def test_offsets_are_mended_while_the_group_rests(
     plant(scene)
     before = _nodes(scene)
     with pytest.raises(RefusedError, match="live members"):
-        mended(scene, tmp_path)
+        fixed(scene, tmp_path)
     assert _nodes(scene) == before
     scene.session.delete(paths.ids("g"), recursive=True)
     scene.session.delete(paths.owners("g"), recursive=True)
-    mended(scene, tmp_path)
+    fixed(scene, tmp_path)
     assert examined(scene) == []
     value = scene.session.retry(scene.session.get, paths.offset("g", _tp("orders", 0)))[0]
     assert value == b"5"
@@ -105,7 +105,7 @@ def test_a_number_is_kept(scene: Scene, tmp_path: Path) -> None:
     scene.topic("orders", 3)
     for partition, text in enumerate((" 12\n", "?")):
         scene.offset("orders", partition, text)
-    mended(scene, tmp_path)
+    fixed(scene, tmp_path)
     assert scene.session.get(paths.offset("g", _tp("orders", 0)))[0] == b"12"
     assert not scene.session.exists(paths.offset("g", _tp("orders", 1)))
 
@@ -119,11 +119,11 @@ def test_what_has_changed_meanwhile_is_left_alone(scene: Scene) -> None:
         found = doctor(connection, ["g"], patience_s=0.0)
         scene.session.set(path, b"g_a-0")
         with pytest.raises(RefusedError, match="changed"):
-            plan_mends(connection, found)
+            plan_fixes(connection, found)
         scene.session.delete(path)
         scene.hold(path, b"g_a-0")
         with pytest.raises(RefusedError, match="session"):
-            plan_mends(connection, found)
+            plan_fixes(connection, found)
 
 
 def test_nothing_of_a_session_is_ever_planned_on(scene: Scene) -> None:
@@ -132,9 +132,9 @@ def test_nothing_of_a_session_is_ever_planned_on(scene: Scene) -> None:
     scene.put(paths.owner("g", _tp("deleted", 0)), b"g_a-0")
     held = scene.owner("deleted", 1, "g_a-0")
     (one,) = examined(scene)
-    assert held not in {mend.path for mend in one.mends}
+    assert held not in {fix.path for fix in one.fixes}
     with ZooKeeperClient(scene.config()) as connection:
-        plan = plan_mends(connection, [one])
+        plan = plan_fixes(connection, [one])
     assert [change.path for change in plan.changes] == [paths.owner("g", _tp("deleted", 0))]
 
 

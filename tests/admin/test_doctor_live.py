@@ -17,6 +17,7 @@ from zkconsumer.admin.explain import explain
 from zkconsumer.admin.findings import Finding
 from zkconsumer.admin.verify import verify
 from zkconsumer.cli import app
+from zkconsumer.cli.output import command_of
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
@@ -70,9 +71,10 @@ def test_offsets_outside_the_log_are_mended_by_what_the_finding_says(
         group.admin.create(path, value, makepath=True)
     (one,) = examined(group)
     assert (one.code, one.partitions) == ("offset-beyond-log", (0,))
+    assert one.advice is not None
     assert one.what == "partition 0: the offset is 99, beyond the end of the log (0 to 10)"
     command = [
-        *shlex.split(one.remedy)[1:],
+        *shlex.split(command_of(one.advice))[1:],
         "--backup-dir",
         str(tmp_path),
         "--zookeeper",

@@ -58,7 +58,7 @@ def test_round_robin(scene: Scene) -> None:
     assert "[topic,n]" in " ".join(found.words)
     assert all(one.owned == one.partitions for one in found.shares)
     assert {tp for one in found.shares for tp in one.partitions} == set(range(7))
-    assert "on the circle: dealt in turn" in found.shares[0].why
+    assert "on the circle: assigned in turn" in found.shares[0].why
 
 
 def test_what_is_not_as_it_should_be(scene: Scene) -> None:
@@ -70,7 +70,7 @@ def test_what_is_not_as_it_should_be(scene: Scene) -> None:
     holding = next(
         one for one in explained(scene).shares if one.thread == "g_b-0" and one.topic == "orders"
     )
-    assert "owns partition 3 that others are due" in holding.why
+    assert "owns partition 3 assigned to another thread" in holding.why
 
 
 def test_members_that_fail(scene: Scene) -> None:

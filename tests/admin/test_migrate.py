@@ -102,7 +102,7 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
     assert found.activity is Activity.IDLE
     assert actions(found) == {0: "create", 1: "advance", 2: "left"}
     assert [one.reason for one in found.left] == [
-        "the offset there is higher, and never moved back unless that is forced"
+        "the target's offset is higher, and is not lowered unless forced"
     ]
     assert kafka.offsets(0, 1, 2) == {1: 2, 2: 11}, "a plan writes nothing"
     done(tools, found, tmp_path)
@@ -146,8 +146,8 @@ def test_outside_the_log(tools: ZooKeeperClient, group: Group) -> None:
     found = planned(tools, group, TO_KAFKA, ask_logs=lambda brokers, asked: logs)
     assert actions(found) == {0: "create", 1: "create", 2: "create"}
     assert [one.reason for one in found.transfers] == [
-        "before the start of the log (5): members will go by auto.offset.reset",
-        "beyond the end of the log (20): members will go by auto.offset.reset",
+        "before the start of the log (5): members will apply auto.offset.reset",
+        "beyond the end of the log (20): members will apply auto.offset.reset",
         "not compared with the log: no leader",
     ]
 

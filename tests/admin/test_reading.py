@@ -188,5 +188,5 @@ def test_topics(scene: Scene) -> None:
     assert [(one.leader, one.isr, one.out_of_sync) for one in found] == [
         (1, (1,), (2,)),
         (None, (1,), (2,)),
-        ("the brokers have not said yet", (), (1, 2)),
+        ("the partition has no state znode yet", (), (1, 2)),
     ]

@@ -32,13 +32,13 @@ LOG = LogRange(10, 50)
             Reset(Kind.OFFSET, 9),
             OffsetFacts(20, LOG),
             10,
-            "9 is before the log, which begins at 10",
+            "9 is before the start of the log; set to 10",
         ),
         (
             Reset(Kind.OFFSET, 51),
             OffsetFacts(20, LOG),
             50,
-            "51 is behind the log, which ends at 50",
+            "51 is beyond the end of the log; set to 50",
         ),
         (Reset(Kind.OFFSET, 51), OffsetFacts(20, "dead"), 51, "not checked against the log: dead"),
         (Reset(Kind.SHIFT, 5), OffsetFacts(20, LOG), 25, ""),
@@ -46,7 +46,7 @@ LOG = LogRange(10, 50)
         (Reset(Kind.SHIFT, -15), OffsetFacts(20, LOG), 10, "5 is before"),
         (Reset(Kind.SHIFT, -25), OffsetFacts(20, LOG), 10, "-5 is before"),
         (Reset(Kind.SHIFT, -25), OffsetFacts(20, "dead"), 0, "not checked"),
-        (Reset(Kind.SHIFT, 99), OffsetFacts(20, LOG), 50, "119 is behind"),
+        (Reset(Kind.SHIFT, 99), OffsetFacts(20, LOG), 50, "119 is beyond"),
         (Reset(Kind.CURRENT), OffsetFacts(20, LOG), 20, ""),
         (Reset(Kind.CURRENT), OffsetFacts(2, LOG), 10, "2 is before"),
         (Reset(Kind.CURRENT), OffsetFacts(None, LOG), 50, ""),
@@ -69,11 +69,11 @@ def test_kinds(reset: Reset, known: OffsetFacts, expected: int, note: str) -> No
     [
         (Reset(Kind.EARLIEST), OffsetFacts(20, "dead"), "dead"),
         (Reset(Kind.LATEST), OffsetFacts(20, "dead"), "dead"),
-        (Reset(Kind.SHIFT, 1), OffsetFacts(None, LOG), "nothing is committed"),
+        (Reset(Kind.SHIFT, 1), OffsetFacts(None, LOG), "no offset is committed"),
         (Reset(Kind.SHIFT, 1), OffsetFacts("odd", LOG), "odd"),
         (Reset(Kind.CURRENT), OffsetFacts("odd", LOG), "odd"),
         (Reset(Kind.DATETIME, 1), OffsetFacts(20, LOG, at="dead"), "dead"),
-        (Reset(Kind.FILE), OffsetFacts(20, LOG), "does not name it"),
+        (Reset(Kind.FILE), OffsetFacts(20, LOG), "has no offset of it"),
     ],
 )
 def test_what_is_not_known(reset: Reset, known: OffsetFacts, why: str) -> None:
@@ -121,7 +121,7 @@ def test_durations(text: str, seconds: float) -> None:
 )
 def test_no_durations(text: str) -> None:
     """Anything else is one clear error."""
-    with pytest.raises(ConfigError, match="is no duration"):
+    with pytest.raises(ConfigError, match="is not a duration"):
         parse_duration(text)
 
 
@@ -140,5 +140,5 @@ def test_offsets() -> None:
     """Numbers from 0 to the largest that Java has."""
     assert parse_offset("9223372036854775807", where="x") == 2**63 - 1
     for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
-        with pytest.raises(ConfigError, match="is no offset"):
+        with pytest.raises(ConfigError, match="is not an offset"):
             parse_offset(text, where="x")

@@ -106,7 +106,7 @@ def test_wishes_that_cannot_be(wish: str) -> None:
 
 def test_a_group_that_asks_for_nothing() -> None:
     """A joiner must then say what it wants."""
-    with pytest.raises(ConfigError, match="no member says"):
+    with pytest.raises(ConfigError, match="no member has a subscription"):
         what_if(group(t=2), ["+x:1"])
     assert owned(what_if(group(t=2), ["+x:t=1"])) == {"x-0": 2}
 

@@ -71,8 +71,8 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
     assert code == 1
     assert "ERROR no-owner  group g: orders" in out
     assert "WARNING offset-of-nothing  group h: deleted" in out
-    assert out.count("    why: ") == out.count("    mend: ") == 2
-    assert err == "zkconsumer: 2 problems, of which --fix can mend 1\n"
+    assert out.count("    why: ") == out.count("    remedy: ") == 2
+    assert err == "zkconsumer: 2 problems, of which --fix can fix 1\n"
     code, out, _ = ask("doctor", "--no-logs", "--group", "h", "-o", "json")
     (row,) = json.loads(out)
     assert (code, row["group"], row["fixable"]) == (1, "h", True)
@@ -86,7 +86,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     code, out, err = ask(*asked)
     assert code == 1
     assert "delete" in out
-    assert "    mend: by the plan below\n" in out
+    assert "    remedy: delete it, by the plan below\n" in out
     assert "dry run, nothing was written: 1 change planned" in err
     assert scene.session.exists(path)
     assert not list(tmp_path.iterdir())

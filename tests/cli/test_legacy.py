@@ -133,7 +133,7 @@ def compare(world: World, line: dict[str, Any]) -> str:
     code, out, err = world.run(tool, *line["args"])
     if is_refused:
         assert (code, out) == (1, "")
-        assert re.match(r"zkconsumer: .* \(DIR/\w+\.txt:\d\): .* nothing was imported\n$", err)
+        assert re.match(r"zkconsumer: .* \(DIR/\w+\.txt:\d\): .* no offset was imported\n$", err)
         assert world.below("/consumers") == before
         return "refused"
     assert code == line["exit"], (line, err)

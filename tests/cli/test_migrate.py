@@ -75,7 +75,7 @@ def test_there_and_back(ask: Ask, group: Group) -> None:
     code, out, err = ask("kafka-to-zookeeper", "--execute")
     assert code == 1
     assert "1 partitions are not migrated" in err
-    assert "never moved back" in out
+    assert "not lowered unless forced" in out
     read = [group.admin.get(paths.offset(group.name, group.tp(n)))[0] for n in (0, 1)]
     assert read == [b"7", b"9"]
     code, _, err = ask("kafka-to-zookeeper", "--execute", "--force-lower-offsets")
@@ -91,7 +91,7 @@ def test_outside_the_log(ask: Ask, group: Group) -> None:
     row = json.loads(out)[0]
     assert row["action"] == "create"
     assert re.fullmatch(
-        r"beyond the end of the log \(\d+\): members will go by auto.offset.reset", row["reason"]
+        r"beyond the end of the log \(\d+\): members will apply auto.offset.reset", row["reason"]
     )
 
 

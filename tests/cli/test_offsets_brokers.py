@@ -72,7 +72,7 @@ def test_every_kind(group: Group, command: Command) -> None:
         (10, 6, 0),
         (10, 5, 0),
     ]
-    assert f"{group.topic}-0: 103 is behind the log, which ends at 10" in shown.stderr
+    assert f"{group.topic}-0: 103 is beyond the end of the log; set to 10" in shown.stderr
     assert (
         command(
             "offsets", "reset", "--topic-regex", "topic.*", "--to-latest", "--execute"
@@ -101,7 +101,7 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
     assert runner.invoke(app, ["undo", str(second), "--execute"]).exit_code == 0
     assert (kafka.offsets(0), group.stored(0)) == ({0: 7}, "5")
     undone = runner.invoke(app, ["undo", str(first), "--execute"])
-    assert "keeps 7: Kafka takes none away" in undone.stderr
+    assert "keeps 7: offsets in Kafka cannot be deleted" in undone.stderr
 
 
 def test_kafka_is_told_of(group: Group, command: Command, kafka: Foreign) -> None:

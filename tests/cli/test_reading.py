@@ -140,7 +140,7 @@ def test_fail_above(world: World) -> None:
     assert result.exit_code == Exit.PROBLEM
     assert "more than 0 messages behind" in result.stderr
     unknown = world.run("lag", "--group", "idle", "--fail-above", "1000")
-    assert (unknown.exit_code, "nothing is committed" in unknown.stderr) == (Exit.PROBLEM, True)
+    assert (unknown.exit_code, "no offset is committed" in unknown.stderr) == (Exit.PROBLEM, True)
 
 
 def test_groups_show(world: World) -> None:

@@ -282,7 +282,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
         if line == "echo $?":
             found[-1] = (*found[-1][:2], int(printed))
         else:
-            found.append((line, printed, int("of which --fix can mend" in printed)))
+            found.append((line, printed, int("of which --fix can fix" in printed)))
     return found
 
 

@@ -1,8 +1,8 @@
-"""Operators' operations on groups, as one object and as functions.
+"""Operators' operations on groups: the class `Admin`, and the functions behind its methods.
 
-`Admin` has a method for each recipe of docs/operators.md. The modules behind it read groups, plan
-changes as values, and apply or undo plans. Apart from the imitations of Kafka's old tools, only
-`apply` writes.
+`Admin` has a method for each recipe of docs/operators.md. The other modules read groups, make plans
+of changes, and apply or undo plans. Only `admin.apply` writes, except that `admin.legacy` deletes
+the group that an old tool created for one run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: a command that needs one module must not load all of them.
+    # Modules are imported on first use, so that a command loads only the modules it needs.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

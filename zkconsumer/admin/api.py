@@ -1,7 +1,7 @@
 """`Admin`: the operators' operations on groups as methods of one object.
 
 Each recipe of docs/operators.md is one or two calls. A method whose name begins with `plan_` writes
-nothing: it returns a Plan, which `apply` executes and `undo` reverts.
+nothing and returns a Plan. `apply` executes a plan, and `undo` reverts it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Self
 from zkconsumer.admin import group_changes, migrate, offset_plans
 from zkconsumer.admin.apply import Live, Report, apply
 from zkconsumer.admin.broker_offsets import BrokerOffsets
-from zkconsumer.admin.doctor import doctor, kafka_logs
+from zkconsumer.admin.doctor import doctor, kafka_logs, live_of, plan_fixes
 from zkconsumer.admin.explain import Explanation, explain
 from zkconsumer.admin.findings import Finding
 from zkconsumer.admin.group_changes import plan_undo
@@ -41,15 +41,15 @@ from zkconsumer.protocol.release_detection import detect
 from zkconsumer.zk.client import ZooKeeperClient
 
 BROKER_LIMIT_S: Final = 6.0
-"""Seconds for each request to the brokers. A broker that is slower counts as silent, and what it
-would have answered is reported as unknown."""
+"""Seconds per request to the brokers. If a broker takes longer, its values are reported as
+unknown."""
 
 Topics = Mapping[str, frozenset[int] | None]
-"""Topic -> the partitions that are meant; None means all partitions of the topic."""
+"""Topic -> partitions; None means all partitions of the topic."""
 
 
 class Admin:
-    """Reads, changes and repairs the groups of one ZooKeeper, for as long as it is entered.
+    """Reads, changes and repairs the groups of one ZooKeeper. Enter it as a context:
 
         with Admin("zk1:2181/kafka", backup_dir=Path("backups")) as admin:
             print(admin.lag(["billing"]))
@@ -57,15 +57,15 @@ class Admin:
     Use it from one thread.
 
     Args:
-        config: `host:port,.../chroot`, or settings with authentication and TLS. The settings of a
-            consumer also tell `doctor` the settings of the groups' members.
-        backup_dir: the directory for the backups that `apply` writes before the first change.
-        broker_limit_s: seconds for each request to the brokers.
+        config: `host:port,.../chroot`, or settings with authentication and TLS. If it is a
+            ConsumerConfig, `doctor` and `explain` take it as the settings of the groups' members.
+        backup_dir: directory of the backups that `apply` writes before the first change.
+        broker_limit_s: seconds per request to the brokers.
 
     Raises:
-        ConfigError: `config` is not valid.
-        ZooKeeperUnreachableError, ChrootMissingError, AccessDeniedError: on entering. Every method
-            raises the first and the last of these, too.
+        ConfigError: `config` or `broker_limit_s` is not valid.
+        ZooKeeperUnreachableError, AccessDeniedError: on entering, and in every method.
+        ChrootMissingError: on entering.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Admin:
             raise ConfigError(
                 f"bad value {broker_limit_s!r}",
                 where="broker_limit_s",
-                remedy="a positive number of seconds",
+                remedy="use a positive number of seconds",
             )
         self.config = config
         self._backup_dir, self._limit_s = backup_dir, broker_limit_s
@@ -102,21 +102,21 @@ class Admin:
     # ---- read ------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> list[TopicSummary]:
-        """Return these topics as far as they exist, sorted by name; None means all topics."""
+        """Return topics sorted by name; None means all, and missing topics are left out."""
         return topics(self._connection, names)
 
     def groups(self, *, topic: str | None = None) -> list[GroupSummary]:
-        """Return all groups, or the groups with offsets or owners of a topic, sorted by name."""
+        """Return all groups, or those with offsets or owners of a topic, sorted by name."""
         return groups(self._connection, topic=topic)
 
     def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
-        """Return group -> its registered members; a group that does not exist is left out."""
+        """Return group -> its registered members; groups that do not exist are left out."""
         return {name: reports for name, (_, reports) in members(self._connection, names).items()}
 
     def lag(self, names: Iterable[str], *, topics: Topics | None = None) -> dict[str, GroupLag]:
-        """Return group -> committed offsets, ends of the logs, and lag.
+        """Return group -> committed offsets, log ends and lag of its partitions.
 
-        An offset or log end that is not known is a text with the reason.
+        An unknown value is a text with the reason. Groups that do not exist are left out.
         """
         return group_lags(self._connection, names, limit_s=self._limit_s, only=topics)
 
@@ -127,25 +127,26 @@ class Admin:
         topics: Topics | None = None,
         storage: Storage = Storage.ZOOKEEPER,
     ) -> tuple[Offsets, list[str]]:
-        """Return group -> partition -> committed offset, and notes on what could not be read.
+        """Return group -> partition -> committed offset, and notes on offsets that are unreadable.
 
-        Raises UnknownGroupError, and ConfigError for an unknown topic.
+        Raises UnknownGroupError; ConfigError for an unknown topic.
         """
         return offset_plans.read_committed(
             self._connection, names, topics=topics, limit_s=self._limit_s, storage=storage
         )
 
     def verify(self, group: str) -> list[Finding]:
-        """Return what keeps a group from being settled; empty if it is settled or has no members.
+        """Return why a group has not settled; empty if it has settled, or has no members.
 
         Raises UnknownGroupError.
         """
         return verify(self._connection, group)
 
     def doctor(self, names: Iterable[str] | None = None) -> list[Finding]:
-        """Return what is wrong with these groups, None: with every group; most severe first.
+        """Return what is wrong with groups; None means all groups.
 
-        A state that may pass by itself is examined again after a second. Raises UnknownGroupError.
+        A group with a finding that may be temporary is examined again after a second. Raises
+        UnknownGroupError.
         """
         known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
         return doctor(self._connection, names, settings=known, ask_logs=kafka_logs(self._limit_s))
@@ -156,18 +157,18 @@ class Admin:
         return explain(self._connection, group, settings=settings)
 
     def what_if(self, group: str, wishes: Iterable[str]) -> list[Place]:
-        """Return each partition with its owner now, and with its owner after some changes.
+        """Return each partition with its present owner, and its owner after hypothetical changes.
 
-        A wish is `+MEMBER:2` (a member with two threads joins), `+MEMBER:T=2,U=1` (for topics of
-        its own), `-MEMBER` (a member leaves) or `TOPIC=+8` (eight partitions are added). Members
-        that would fail own nothing. Raises UnknownGroupError, and ConfigError for a wish that
-        cannot be granted.
+        A wish is `+MEMBER:2` (a member with two threads joins), `+MEMBER:T=2,U=1` (a member with
+        its own subscription joins), `-MEMBER` (a member leaves) or `TOPIC=+8` (eight partitions are
+        added). Members whose assignment fails own nothing. Raises UnknownGroupError; ConfigError
+        for an impossible wish.
         """
         now, owners = live_group(self._connection, group)
         rules = detect(now, owners).profile
         return places(assign_each_member(what_if(now, wishes), rules), owners)
 
-    # ---- plan: nothing is written ----------------------------------------------------------------
+    # ---- plan (writes nothing) -------------------------------------------------------------------
 
     def plan_reset(
         self,
@@ -179,9 +180,9 @@ class Admin:
     ) -> Plan:
         """Plan new offsets, as `kafka-consumer-groups --reset-offsets` computes them.
 
-        `topics` None means everything that the group has offsets or owners of.
-        Raises UnknownGroupError; ConfigError for an unknown topic or partition; RefusedError if a
-        log or an offset that is needed is not known.
+        `topics` None means all partitions of which the group has offsets or owners. Raises
+        UnknownGroupError; ConfigError for an unknown topic or partition; RefusedError if a new
+        offset cannot be determined.
         """
         moved = offset_plans.plan_reset(
             self._connection, group, reset, topics=topics, limit_s=self._limit_s, storage=storage
@@ -197,14 +198,17 @@ class Admin:
         return group_changes.plan_delete_offsets(self._connection, group, topics=topics)
 
     def plan_copy_group(self, source: str, target: str) -> Plan:
-        """Plan to give a new group the offsets of another group.
+        """Plan to copy a group's offsets to a new group.
 
         Raises UnknownGroupError; RefusedError if the target exists.
         """
         return group_changes.plan_copy_group(self._connection, source, target)
 
     def plan_rename_group(self, source: str, target: str) -> Plan:
-        """Plan to copy a group and to delete the old one. Raises as `plan_copy_group`."""
+        """Plan to copy a group and to delete the old one.
+
+        Raises as `plan_copy_group`; RefusedError if the group has members.
+        """
         return group_changes.plan_rename_group(self._connection, source, target)
 
     def plan_delete_group(self, group: str) -> Plan:
@@ -217,9 +221,9 @@ class Admin:
     def plan_forget_topics(
         self, names: Sequence[str], *, groups: Collection[str] | None = None
     ) -> Plan:
-        """Plan to delete the owner and offset znodes of topics; `groups` None: of every group.
+        """Plan to delete the owner and offset znodes of topics; `groups` None means all groups.
 
-        Raises UnknownGroupError, and ConfigError if no group knows the topics.
+        Raises UnknownGroupError; ConfigError if no group has such znodes.
         """
         return group_changes.plan_forget_topics(self._connection, names, groups=groups)
 
@@ -255,14 +259,14 @@ class Admin:
         live: Live = Live.REFUSE,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Report:
-        """Write a backup, then make a plan's changes. Applying a plan again finishes it.
+        """Write a backup, then make a plan's changes. Apply an interrupted plan again to finish it.
 
         Args:
             live: Live.FORCE also changes a group that has members.
-            on_progress: called with the number of changes made and of all, after each transaction.
+            on_progress: called after each transaction with the number of changes made and of all.
 
         Raises:
-            RefusedError: something changed after the plan was made, or the group has members;
+            RefusedError: a znode has changed since the plan was made, or the group has members;
                 nothing was written.
             AppliedInPartError: the same, or the connection was lost, after the first write.
             ConfigError: the backup cannot be written; nothing was changed.
@@ -277,6 +281,15 @@ class Admin:
             on_progress=on_progress,
         )
 
+    def fix(self, findings: Iterable[Finding]) -> Report:
+        """Make the fixes of the doctor's findings, with a backup.
+
+        The group may have members, unless a fix changes offsets. Raises as `apply`; RefusedError
+        also if a znode has changed since it was examined.
+        """
+        plan = plan_fixes(self._connection, findings)
+        return self.apply(plan, live=live_of(plan))
+
     def undo(self, backup: Path) -> Report:
         """Restore every znode of a backup. Raises as `plan_undo` and `apply`."""
         return self.apply(self.plan_undo(backup))
@@ -286,15 +299,15 @@ class Admin:
     def export_offsets(
         self, names: Iterable[str], file: Path, *, to: FileFormat = FileFormat.JSON
     ) -> list[str]:
-        """Write the committed offsets of groups to a file; return notes on what was left out."""
+        """Write the committed offsets of groups to a file; return notes on unreadable offsets."""
         offsets, notes = self.committed(names)
         file.write_text(write_offsets(offsets, to), encoding="utf-8")
         return notes
 
     @staticmethod
     def read_offsets(file: Path, *, group: str | None = None) -> Offsets:
-        """Return the offsets of a file in any of the formats. Raises BadFileError.
+        """Return the offsets of a file in any format. Raises BadFileError.
 
-        `group` selects one group, and names it for a format that does not.
+        `group` is the group of a file that names none; a file that names another is an error.
         """
         return read_file(file, group=group)

@@ -1,29 +1,25 @@
-"""Applies a plan: the one module of the operator's tools that changes anything in ZooKeeper.
+"""Apply a plan: the only module of the operators' tools that writes to ZooKeeper.
 
-Before the first write all is read back, the group is looked at for members, and the plan is saved
-as a backup. Then the changes are written in transactions of bounded size. In each of them every
-change is a compare-and-set, and the *guard* of each group that it touches fails it if the group has
-a member at that very instant. So a group that somebody joins meanwhile is not touched any more, and
-nothing is ever half of one transaction.
+Before the first write `apply` reads all znodes of the plan again, checks that the groups have no
+members, and saves the plan as a backup. Then it writes the changes in transactions of bounded size,
+each of which is applied as a whole or not at all. Each change is a compare-and-set.
 
-The guard deletes the parent of the members' znodes and creates it again as it was: ZooKeeper
-deletes no znode that has children. Members watch that parent only while they are registered below
-it, and then the guard fails; so no member is ever told of it.
+A transaction carries two things beside its changes:
 
-A reply that was lost is not guessed: what stands there then says whether it happened.
+- A *guard* fails the transaction if a group has a member at that moment. It deletes the parent of
+  the registrations, which ZooKeeper refuses while the parent has children, and creates it again
+  with the same data and access control list. No other client sees the time between, since a
+  transaction is atomic. No member's watch fires: a member watches this parent only while it is
+  registered below it, and then the guard fails.
+- An *edit mark* is a znode that is created with new offsets. A zkconsumer member that finds it
+  adopts the new offset instead of overwriting it (`member.offset_ledger`).
 
-Reading back compares the transaction that wrote a znode, too: one that was deleted and made anew is
-another one. ZooKeeper's compare-and-set knows versions alone, so that what is made anew, up to the
-very version, between reading back and writing is not told apart.
+If the reply to a transaction is lost, `apply` reads the znodes to see whether it took effect.
 
-What a transaction of the operator's tools carries beside its changes: guards, and edit marks.
-
-A *guard* fails the transaction if its group has a member at that instant. It deletes the parent of
-the members' znodes, which ZooKeeper refuses while there is one below it, and creates it again with
-the same data and access control list. Nothing can come between: a transaction is one step.
-
-A *mark* is a znode that is created in the same transaction in which offsets are written: members of
-this package read on from such an offset instead of writing over it (`member.offset_ledger`).
+Before the first write `apply` compares the transaction that last wrote each znode (mzxid), so it
+notices a znode that was deleted and created again. ZooKeeper's compare-and-set compares only
+versions. A znode that is recreated between this check and the write, and then has the same version
+by chance, is overwritten.
 """
 
 from __future__ import annotations
@@ -39,8 +35,10 @@ from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
 from zkconsumer.errors import (
     AccessDeniedError,
+    Advice,
     AppliedInPartError,
     RefusedError,
+    Step,
     ZkConsumerError,
     ZooKeeperUnreachableError,
     shown,
@@ -61,46 +59,45 @@ from zkconsumer.protocol.requests import (
 )
 from zkconsumer.zk.client import ZooKeeperClient
 
-# ---- guards --------------------------------------------------------------------------------------
+# ---- guards and edit marks -----------------------------------------------------------------------
 
 
 MARKS_KEPT_MS: Final = 24 * 3600 * 1000
-"""Milliseconds by the server's clock. A mark is of use until the members have met it, at their next
-commit; the next edit after a day takes it away."""
+"""Milliseconds by the server's clock after which an edit mark is deleted. Members need a mark only
+until their next commit."""
 
 
 class Piece(NamedTuple):
-    """The changes of one transaction, and the groups that it must find without a member."""
+    """The changes of one transaction, and the groups whose guards it carries."""
 
     changes: tuple[Change, ...]
     groups: tuple[str, ...]
 
 
 def what_members_do(plan: Plan) -> str:
-    """What becomes of a plan that is applied to groups with members (`--force-live`)."""
+    """Return what members do with the changes of a plan that is applied while they run."""
     offsets = [one for one in plan.changes if paths.locate(one.path).kind is Kind.OFFSET]
-    told = []
+    effects = []
     if any(one.verb is not Verb.DELETE for one in offsets):
-        told.append(
-            "members of this package read on from new offsets, which they notice at their next"
-            " commit (auto.commit.interval.ms, 60 s by default); members of the JVM do not look,"
-            " and write over them"
+        effects.append(
+            "zkconsumer members adopt new offsets at their next commit (auto.commit.interval.ms,"
+            " 60 s by default); JVM members overwrite them"
         )
     if any(one.verb is Verb.DELETE for one in offsets):
-        told.append("deleted offsets are there again once members commit further")
+        effects.append("the next commits of the members create deleted offsets again")
     if plan.kafka:
-        told.append("offsets in Kafka are written over by the members' next commit")
-    told.append("what belongs to living sessions stays")
-    return "; ".join(told)
+        effects.append("the members' next commit overwrites offsets in Kafka")
+    effects.append("znodes of live sessions are not changed")
+    return "; ".join(effects)
 
 
 class Guards:
-    """The guards and marks of one plan; those groups that are `forced` have marks alone."""
+    """The guards and edit marks of one plan; `forced` groups have no guards."""
 
     def __init__(self, plan: Plan, *, forced: frozenset[str]) -> None:
         self._plan, self._forced = plan, forced
         roots = {paths.group(name): name for name in plan.groups}
-        # A group that this plan makes has no member that could have read an older offset.
+        # A group that this plan creates needs no mark: no member has read an older offset.
         self._made = {
             roots[one.path] for one in plan.changes if one.verb is Verb.CREATE and one.path in roots
         }
@@ -111,7 +108,11 @@ class Guards:
         self._marked: set[str] = set()
 
     def read(self, connection: ZooKeeperClient) -> None:
-        """Return the present znodes. Raises AccessDeniedError if the guard cannot be restored."""
+        """Read the znodes of guards and marks.
+
+        Raises AccessDeniedError if an access control list cannot be read, since the guard could not
+        restore it.
+        """
         groups = self._plan.groups
         roots = {paths.group(name): name for name in groups}
         self._groups = {roots[path] for path in connection.stats(roots)}
@@ -133,12 +134,12 @@ class Guards:
     # ---- transactions ----------------------------------------------------------------------------
 
     def pieces(self, changes: Iterable[Change], max_writes: int) -> Iterator[Piece]:
-        """The changes in their order, cut to transactions of bounded size."""
+        """Yield the changes in their order, split into transactions of bounded size."""
         piece: list[Change] = []
         groups: set[str] = set()
         size = writes = 0
         for one in changes:
-            # Two writes of a guard, two of a mark.
+            # A guard takes two writes, and a mark takes two.
             extra = 0 if one.group in groups else 4
             size += payload_size(one.write) + 128 * extra
             writes += 1 + extra
@@ -152,7 +153,7 @@ class Guards:
             yield Piece(tuple(piece), tuple(sorted(groups)))
 
     def transaction(self, piece: Piece) -> list[Write]:
-        """All that is written at once: guards first, the changes, then the marks."""
+        """Return the writes of one transaction: guards, changes, edit marks."""
         writes = [*self._root]
         for group in piece.groups:
             writes += self._guard(group, piece)
@@ -165,7 +166,7 @@ class Guards:
         return writes
 
     def _guard(self, group: str, piece: Piece) -> list[Write]:
-        """Where the piece itself creates or deletes the members' parent, that is the guard."""
+        """Return the guard of a group; none if the piece itself creates or deletes `ids`."""
         ids = paths.ids(group)
         touched = {one.path for one in piece.changes}
         if group in self._forced or ids in touched or group not in self._groups:
@@ -186,7 +187,7 @@ class Guards:
         return found
 
     def written(self, piece: Piece) -> None:
-        """The transaction has happened: the next one finds what it has left."""
+        """Record that the transaction took effect, for the next one."""
         self._root = ()
         for group in self._to_mark(piece):
             self._marks[group] = self._marks.get(group, 0) + 1
@@ -200,11 +201,14 @@ class Guards:
                     self._ids[one.group] = Create(one.path, one.after.data, rights=one.after.rights)
 
     def is_guard(self, write: Write) -> bool:
-        """Whether it is refused because of a member."""
+        """Return whether ZooKeeper refuses this write if the group has a member."""
         return paths.locate(write.path).kind is Kind.IDS
 
     def is_extra(self, write: Write) -> bool:
-        """Whether it is refused because another operator's mark has that number, or the like."""
+        """Return whether a refusal of this write only means that marks must be read again.
+
+        Another operator's tool may have created `/consumers`, or a mark with this number.
+        """
         if write.path == paths.CONSUMERS:
             return True
         room = paths.edits(write.path.split("/")[2])
@@ -212,7 +216,7 @@ class Guards:
         return is_below and all(one.path != write.path for one in self._plan.changes)
 
     def prune(self, connection: ZooKeeperClient) -> None:
-        """Take away marks that are older than a day; somebody else may do so at the same time."""
+        """Delete edit marks that are older than a day; another tool may do so at the same time."""
         for group in self._marked:
             room = paths.edits(group)
             names = connection.children([room]).get(room, [])
@@ -223,22 +227,22 @@ class Guards:
                     connection.write([Delete(path, stat.version)])
 
 
-# ---- access control -----------------------------------------------------------------------------
+# ---- access control lists -----------------------------------------------------------------------
 
 
 def read_rights(connection: ZooKeeperClient, of: Iterable[str]) -> dict[str, tuple[Right, ...]]:
-    """The access control lists of these znodes, so that they can be written again as they are.
+    """Return znode -> its access control list, complete enough to be restored.
 
-    Raises AccessDeniedError for one that is kept from us, in whole or in the hash of a password,
-    which ZooKeeper shows only to who may administer the znode.
+    Raises AccessDeniedError if ZooKeeper hides a list or the hash of a password in it. ZooKeeper
+    shows hashes only to identities with the right to administer the znode.
     """
     found: dict[str, tuple[Right, ...]] = {}
     for path, rights in connection.rights(of).items():
         if isinstance(rights, AccessDeniedError) or any(map(_is_hidden, rights)):
             raise AccessDeniedError(
-                "who may do what here is kept from us, so that it could not be put back",
+                "ZooKeeper hides the access control list, so it could not be restored",
                 where=path,
-                remedy="authenticate as somebody with the right to administer it",
+                remedy="authenticate as an identity with the right to administer the znode",
             )
         found[path] = rights
     return found
@@ -252,29 +256,35 @@ def _is_hidden(right: Right) -> bool:
 
 
 class Live(Enum):
-    """What becomes of a group that has members."""
+    """What `apply` does if a group has members."""
 
     REFUSE = "refuse"
-    FORCE = "force"  # offsets are written under a mark that members of this package honour
+    FORCE = "force"  # write anyway; an edit mark tells zkconsumer members of new offsets
 
 
 class KafkaStore(Protocol):
-    """Where Kafka keeps offsets; `admin.broker_offsets` is the one of a real cluster."""
+    """Kafka's storage of offsets; `admin.broker_offsets` implements it for a real cluster."""
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """What is stored; absent where nothing is. Raises ZkConsumerError."""
+        """Return partition -> stored offset; absent without one. Raises ZkConsumerError."""
 
     def store(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Mapping[TopicPartition, str]:
-        """Store these; the reasons for those that were not. Raises ZkConsumerError."""
+        """Store offsets; return partition -> reason for each failure. Raises ZkConsumerError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `apply` did: `applied` changes now, `already` before; `backup` is the file it wrote."""
+    """Result of `apply`.
+
+    Attributes:
+        applied: number of changes made.
+        already: number of changes that had been made before.
+        backup: the backup file; None if there was nothing to change.
+    """
 
     applied: int
     already: int
@@ -284,11 +294,11 @@ class Report:
 Progress = Callable[[int, int], None]
 
 ATTEMPTS: Final = 20
-"""How often one transaction is sent whose replies get lost, or that another operator's mark is in
-the way of; after that the rest is reported as not applied."""
+"""Attempts for one transaction, if its replies are lost or its edit mark exists already. After
+that the remaining changes are reported as not applied."""
 
-_NAMED = 5  # of many, so many are named
-_OF_NOBODY = " (of no session: `zkconsumer doctor` tells how to be rid of it)"
+_NAMED = 5  # errors name at most so many znodes, offsets or members
+_PERSISTENT = " (its registration is persistent; the doctor can delete it)"
 
 
 def apply(
@@ -302,25 +312,25 @@ def apply(
     on_backup: Callable[[Path], None] = lambda path: None,
     on_progress: Progress = lambda done, total: None,
 ) -> Report:
-    """Make a plan's changes; changes that are made already count as done.
+    """Write a backup, then make a plan's changes; changes made before count as done.
 
-    A plan that was interrupted, by whatever, is finished by applying its file or its backup again.
+    To complete a plan that was interrupted, apply its file or its backup again.
 
     Args:
-        backup_dir: where the backup is written, which is told to `on_backup` before the first
-            write; `undo_plan` leads back from it.
-        live: what becomes of groups with members.
-        kafka: for plans that change offsets in Kafka; these come last.
-        max_writes: changes in one transaction, which is all or nothing.
-        on_progress: is told after each transaction how many changes of how many are done.
+        backup_dir: directory of the backup, from which `plan_undo` restores the old state.
+        live: what to do if a group has members.
+        kafka: Kafka's storage, for plans that change offsets in Kafka; these are written last.
+        max_writes: changes per transaction.
+        on_backup: called with the path of the backup before the first write.
+        on_progress: called after each transaction with the number of changes made and of all.
 
     Raises:
-        RefusedError: something has changed since the plan was made, or a group has members;
-            nothing was written.
-        AppliedInPartError: the same, or ZooKeeper was lost, after the first write.
-        AccessDeniedError: ZooKeeper's access control forbids the first write.
-        ZooKeeperUnreachableError: ZooKeeper was lost before the first write.
-        ConfigError: the backup cannot be written; nothing else was either.
+        RefusedError: a znode has changed since the plan was made, or a group has members; nothing
+            was written.
+        AppliedInPartError: the same, or the connection was lost, after the first write.
+        AccessDeniedError: ZooKeeper denies the first write.
+        ZooKeeperUnreachableError: the connection was lost before the first write.
+        ConfigError: the backup cannot be written; nothing else was written.
     """
     run = _Run(
         connection, plan, live=live, max_writes=max_writes, kafka=kafka, on_progress=on_progress
@@ -329,7 +339,7 @@ def apply(
 
 
 def backup_name(plan: Plan) -> str:
-    """The name of a plan's backup: what, of which group, when, and which plan."""
+    """Return the file name of a plan's backup: the group, the time, and the plan's hash."""
     groups = plan.groups
     whose = groups[0] if len(groups) == 1 else f"{len(groups)}-groups"
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -360,9 +370,10 @@ class _Run:
         plan, connection = self._plan, self._connection
         if plan.chroot != connection.config.zookeeper_chroot:
             raise RefusedError(
-                f"the plan was made below {plan.chroot or '/'}",
+                f"the plan was made below the chroot {plan.chroot or '/'}",
                 where=plan.origin or plan.kind,
-                remedy="name the same chroot in --zookeeper",
+                remedy="connect below the same chroot",
+                advice=Advice(Step.SAME_CHROOT, value=plan.chroot),
             )
         connection.sync(paths.CONSUMERS)
         due, kafka = self._due(), self._due_in_kafka()
@@ -388,14 +399,17 @@ class _Run:
     # ---- before the first write ------------------------------------------------------------------
 
     def _due(self) -> list[Change]:
-        """What is still to be done. Raises RefusedError where neither old nor new state stands."""
+        """Return the changes still to make.
+
+        Raises RefusedError if a znode has neither its old nor its new state.
+        """
         nodes = self._connection.read(one.path for one in self._plan.changes)
-        due, changed = sort_out(self._plan.changes, nodes)
+        due, changed = split_due(self._plan.changes, nodes)
         if changed:
             raise RefusedError(
-                f"{count(changed, 'znode')} changed since the plan was made",
-                where="; ".join(_told(one, nodes.get(one.path)) for one in changed[:_NAMED]),
-                remedy="nothing was written: make the plan anew",
+                f"{count(changed, 'znode')} changed since the plan was made; nothing was written",
+                where="; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED]),
+                remedy="make a new plan",
             )
         return due
 
@@ -409,13 +423,14 @@ class _Run:
                 if now == one.before:
                     due.append(one)
                 elif now != one.after:
-                    told = "nothing" if now is None else str(now.offset)
-                    changed.append(f"{group} {one.partition} has {told} in Kafka")
+                    stored_now = "no offset" if now is None else str(now.offset)
+                    changed.append(f"{group} {one.partition} has {stored_now} in Kafka")
         if changed:
             raise RefusedError(
-                f"{count(changed, 'offset')} in Kafka changed since the plan was made",
+                f"{count(changed, 'offset')} in Kafka changed since the plan was made; nothing was"
+                " written",
                 where="; ".join(changed[:_NAMED]),
-                remedy="nothing was written: make the plan anew",
+                remedy="make a new plan",
             )
         return due
 
@@ -423,25 +438,25 @@ class _Run:
     def _store(self) -> KafkaStore:
         if self._kafka is None:
             raise RefusedError(
-                "the plan changes offsets in Kafka, and no broker is named", where=self._plan.kind
+                "the plan changes offsets in Kafka, but no brokers are given", where=self._plan.kind
             )
         return self._kafka
 
     def _refuse_members(self) -> None:
         if self._live is Live.REFUSE and (members := self._members()):
-            raise _live_error("nothing was written", members, self._plan)
+            raise _live_error(members, self._plan)
 
     def _members(self) -> dict[str, list[str]]:
-        """The members by group, as they are told of."""
+        """Return group -> its members, as an error names them."""
         rooms = {paths.ids(group): group for group in self._plan.groups}
         found = {rooms[path]: names for path, names in self._connection.children(rooms).items()}
         nodes = self._connection.stats(
             paths.member(group, name) for group, names in found.items() for name in names
         )
-        left = {path for path, stat in nodes.items() if not stat.owner}
+        persistent = {path for path, stat in nodes.items() if not stat.owner}
         return {
             group: [
-                shown(name) + (_OF_NOBODY if paths.member(group, name) in left else "")
+                shown(name) + (_PERSISTENT if paths.member(group, name) in persistent else "")
                 for name in names
             ]
             for group, names in found.items()
@@ -451,7 +466,7 @@ class _Run:
     # ---- writing ---------------------------------------------------------------------------------
 
     def _write(self, piece: Piece) -> None:
-        """One transaction, until it is known what became of it."""
+        """Send one transaction until it is known whether it took effect."""
         connection = self._connection
         for _ in range(ATTEMPTS):
             writes = self._guards.transaction(piece)
@@ -466,7 +481,7 @@ class _Run:
             except ZooKeeperUnreachableError as error:
                 self._lost(error)
             if piece.changes and all(one.is_done(nodes.get(one.path)) for one in piece.changes):
-                self._has_written = True  # it had happened, and its reply was lost
+                self._has_written = True  # the transaction took effect, but its reply was lost
                 self._guards.written(piece)
                 return
             if reply.code is Code.BROKEN:
@@ -477,51 +492,55 @@ class _Run:
             self._guards.read(connection)
         self._lost(
             ZooKeeperUnreachableError(
-                f"{ATTEMPTS} times there was no answer to a transaction",
+                f"a transaction was sent {ATTEMPTS} times without an answer",
                 where=connection.config.zookeeper_hosts,
-                remedy="try again when the servers are well",
+                remedy="check the servers, and try again",
             )
         )
 
     def _give_up(
         self, piece: Piece, code: Code, refused: Write, nodes: Mapping[str, Node]
     ) -> NoReturn:
-        """Say why a transaction was refused; none of it was written."""
+        """Raise the error that says why ZooKeeper refused a transaction as a whole."""
         if code is Code.NO_AUTH:
             self._end(
                 AccessDeniedError(
-                    "ZooKeeper's access control forbids this change",
+                    "ZooKeeper's access control list denies this change",
                     where=refused.path,
-                    remedy="authenticate as somebody who may (zookeeper.auth.*)",
+                    remedy="authenticate as an identity with the right to it (zookeeper.auth.*)",
                 )
             )
         if self._guards.is_guard(refused):
-            gone = {refused.path.split("/")[2]: ["one that has gone again"]}
-            self._end(_live_error("nothing was written", self._members() or gone, self._plan))
-        _, changed = sort_out(piece.changes, nodes)
-        told = "; ".join(_told(one, nodes.get(one.path)) for one in changed[:_NAMED])
-        why = f"{count(changed, 'znode')} changed meanwhile"
+            gone = {refused.path.split("/")[2]: ["a member that has left meanwhile"]}
+            self._end(_live_error(self._members() or gone, self._plan))
+        _, changed = split_due(piece.changes, nodes)
+        where = "; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED])
+        why = f"{count(changed, 'znode')} changed while the plan was applied"
         if not changed:
-            why = _REASONS.get(code, f"ZooKeeper refused it: {code.name}")
+            why = _REASONS.get(code, f"ZooKeeper refused the change: {code.name}")
         self._end(
             RefusedError(
-                why, where=told or refused.path, remedy="nothing was written: make the plan anew"
+                f"{why}; nothing was written",
+                where=where or refused.path,
+                remedy="make a new plan",
             )
         )
 
     def _lost(self, error: ZooKeeperUnreachableError) -> NoReturn:
-        """The connection is gone while a transaction was under way."""
-        self._has_written = True  # for all we know
+        """Raise the error for a connection that was lost during a transaction."""
+        self._has_written = True  # the transaction may have taken effect
         self._end(error)
 
     def _end(self, error: ZkConsumerError) -> NoReturn:
-        """What ends it is an error of its own before the first write, and after that a part."""
+        """Raise an error; after the first write as the cause of an AppliedInPartError."""
         if not self._has_written:
             raise error
+        what = error.what.removesuffix("; nothing was written")
         raise AppliedInPartError(
-            f"{self._done} of {len(self._plan)} changes are made; then: {error.what}",
+            f"{self._done} of {len(self._plan)} changes are made; then: {what}",
             where=error.where,
-            remedy=way_on(self._backup),
+            remedy="complete the change, or undo it",
+            advice=Advice(Step.COMPLETE_OR_UNDO, value=str(self._backup)),
         ) from error
 
     def _write_to_kafka(self, due: Sequence[KafkaChange]) -> None:
@@ -531,31 +550,25 @@ class _Run:
             try:
                 failed = self._store.store(group, offsets)
             except ZkConsumerError as error:
-                self._has_written = True  # for all we know
+                self._has_written = True  # Kafka may have stored some of them
                 self._end(error)
             self._has_written = self._has_written or len(failed) < len(wanted)
             self._advance(len(wanted) - len(failed))
             if failed:
-                told = [f"{tp}: {why}" for tp, why in list(failed.items())[:_NAMED]]
+                reasons = [f"{tp}: {why}" for tp, why in list(failed.items())[:_NAMED]]
                 self._end(
                     RefusedError(
                         f"Kafka did not store {count(failed, 'offset')} of group {group}",
-                        where="; ".join(told),
-                        remedy="mend that, and apply it again",
+                        where="; ".join(reasons),
+                        remedy="remove the cause, and apply the plan again",
                     )
                 )
 
 
-def way_on(backup: Path | None) -> str:
-    """What to do about a change that was made in part."""
-    undo = f"`zkconsumer undo {backup} --execute`"
-    return f"`zkconsumer apply {backup}` finishes it, {undo} takes it back"
-
-
-def sort_out(
+def split_due(
     changes: Iterable[Change], nodes: Mapping[str, Node]
 ) -> tuple[list[Change], list[Change]]:
-    """Those that are still to be made, and those whose znode is neither as before nor as after."""
+    """Return the changes still to make, and those whose znode has neither its old nor new state."""
     due, changed = [], []
     for one in changes:
         node = nodes.get(one.path)
@@ -567,30 +580,32 @@ def sort_out(
 
 
 def count(things: Sequence[Any] | Mapping[Any, Any], noun: str) -> str:
-    """A number and a noun in the right form."""
+    """Return a number with its noun in singular or plural."""
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
-def _told(change: Change, node: Node | None) -> str:
+def _present(change: Change, node: Node | None) -> str:
+    """Return the present state of a change's znode in words."""
     if node is None:
-        return f"{change.path} is gone"
+        return f"{change.path} is deleted"
     data = shown((node.data or b"").decode(errors="replace"))
     return f"{change.path} has {data} in version {node.stat.version}"
 
 
 _REASONS = {
-    Code.NOT_EMPTY: "somebody has created something below a znode that was to be deleted",
-    Code.NO_NODE: "somebody has deleted the parent of a znode that was to be created",
+    Code.NOT_EMPTY: "another client has created a znode below a znode that the plan deletes",
+    Code.NO_NODE: "another client has deleted the parent of a znode that the plan creates",
 }
 
 
-def _live_error(done: str, members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedError:
-    told = "; ".join(f"{group}: {', '.join(names[:_NAMED])}" for group, names in members.items())
-    one = len(members) == 1
+def _live_error(members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedError:
+    where = "; ".join(f"{group}: {', '.join(names[:_NAMED])}" for group, names in members.items())
+    has = "the group has" if len(members) == 1 else f"{len(members)} groups have"
     return RefusedError(
-        f"{'the group has' if one else f'{len(members)} groups have'} live members",
-        where=told,
-        remedy=f"{done}: stop them first; or --force-live: {what_members_do(plan)}",
+        f"{has} live members; nothing was written",
+        where=where,
+        remedy=f"stop the members, or change the group anyway ({what_members_do(plan)})",
+        advice=Advice(Step.FORCE_LIVE),
     )
 
 

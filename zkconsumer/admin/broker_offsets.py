@@ -1,4 +1,4 @@
-"""Kafka's own storage of offsets, as the operator's tools read and write it."""
+"""Kafka's storage of offsets, as the operators' tools read and write it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import RefusedError, ZkConsumerError
+from zkconsumer.errors import Advice, RefusedError, Step, ZkConsumerError
 from zkconsumer.kafka.client_settings import broker_settings
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
@@ -18,9 +18,9 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 
 class BrokerOffsets:
-    """Kafka's own storage of offsets, for `apply` (`KafkaStore`).
+    """Kafka's storage of offsets in a real cluster, for `apply` (`KafkaStore`).
 
-    `limit_s`: seconds for one request. Each opens a client of its own and closes it.
+    `limit_s` is seconds per request. Each request opens and closes its own client.
     """
 
     def __init__(self, config: ConnectionConfig, brokers: Sequence[Broker], limit_s: float) -> None:
@@ -28,28 +28,29 @@ class BrokerOffsets:
 
     @classmethod
     def of(cls, connection: ZooKeeperClient) -> BrokerOffsets:
-        """That of the brokers that are registered now."""
+        """Return the storage of the brokers that are registered now."""
         limit_s = connection.config.zookeeper_connection_timeout_s
         return cls(connection.config, registered_brokers(connection), limit_s)
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is stored. Raises RefusedError where that cannot be known."""
+        """Return partition -> stored offset. Raises RefusedError if the brokers do not answer."""
         found = committed_in_kafka(self._brokers, group, partitions, limit_s=self._limit_s)
         faults = [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]
         if faults:
             raise RefusedError(
-                "what Kafka has of the group cannot be known",
+                f"the offsets of group {group} in Kafka cannot be read",
                 where="; ".join(faults[:5]),
-                remedy="see that the brokers are up, or leave Kafka out (--storage zookeeper)",
+                remedy="check the brokers, or change only the offsets in ZooKeeper",
+                advice=Advice(Step.ZOOKEEPER_ONLY),
             )
         return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def store(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, str]:
-        """Store these, as a commit of nobody's; the reasons for those that were not."""
+        """Store offsets without being a member; return partition -> reason for each failure."""
         settings = {
             **channel_settings(self._config.for_group(group)),
             **broker_settings(self._brokers),

@@ -1,11 +1,11 @@
-"""What is wrong with groups: one finding for each thing, with what mends it.
+"""`doctor`: find what is wrong with groups, and plan the repairs.
 
-Reads many groups at once. What passes by itself, as in the middle of a rebalance, is looked at
-twice, and only what is there both times is a finding.
+`doctor` reads many groups at once, and runs the checks of `admin.checks` on each. A rebalance
+causes some findings temporarily. `doctor` examines such a group twice, and reports only what it
+finds both times.
 
-What `doctor --fix` does: the findings' mends as a plan, to be shown and applied like any other.
-
-Only znodes that no session holds, and only as long as each is still what was found wrong.
+`plan_fixes` makes a plan of the findings' fixes, which `apply` executes. It changes only persistent
+znodes, and only if they have not changed since they were examined.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from zkconsumer.admin.findings import ExaminedGroup, Finding, Log, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
     GroupImage,
+    read_all_topic_payloads,
     read_allowed_groups,
     read_brokers,
     read_group_names,
-    read_topic_names,
-    read_topics,
     registered_brokers,
     unknown_group,
 )
@@ -54,25 +53,24 @@ PASSING = frozenset(
         registrations.NO_BROKERS,
     }
 )
-"""Findings that a rebalance, a registration or a restart under way brings about as well."""
+"""Codes of findings that a rebalance, a registration or a restart also causes temporarily."""
 
 PATIENCE_S = 1.0
-"""Seconds between the two looks. A rebalance of a healthy group takes less; a longer one is worth a
-finding."""
+"""Seconds between the two examinations. A rebalance of a healthy group is shorter."""
 
 ACCESS_DENIED = "access-denied"
 
 
-def examine(case: ExaminedGroup) -> list[Finding]:
-    """All that is wrong with one group as it was read; the worst first, and pure."""
+def examine(examined: ExaminedGroup) -> list[Finding]:
+    """Return everything that is wrong with a group, most severe first. Performs no I/O."""
     found = [
-        *registrations.of_members(case),
-        *registrations.of_settings(case),
-        *owners.of_owners(case),
-        *registrations.of_layouts(case),
-        *registrations.of_agreement(case),
-        *offsets.of_offsets(case),
-        *rights.of_rights(case),
+        *registrations.of_members(examined),
+        *registrations.of_settings(examined),
+        *owners.of_owners(examined),
+        *registrations.of_layouts(examined),
+        *registrations.of_agreement(examined),
+        *offsets.of_offsets(examined),
+        *rights.of_rights(examined),
     ]
     severities = list(Severity)
     return sorted(found, key=lambda one: severities.index(one.severity))
@@ -86,40 +84,45 @@ def doctor(
     ask_logs: AskLogs | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[Finding]:
-    """What is wrong with these groups, by default with all there are. Reads only.
+    """Return what is wrong with groups; None means all groups. Changes nothing.
 
-    `settings` returns the settings of a group's members (retries, back-off, session timeout,
-    strategy); without it the doctor does not check them. `ask_logs` returns the logs of partitions;
-    without it the doctor does not compare offsets with logs. A finding that may pass by itself is
-    examined again after `patience_s` seconds. Raises UnknownGroupError, ZooKeeperUnreachableError.
+    Args:
+        settings: returns the settings of a group's members (retries, back-off, session timeout,
+            strategy); without it the settings are not checked.
+        ask_logs: returns the logs of partitions; without it offsets are not compared with logs.
+        patience_s: seconds after which a group with temporary findings is examined again.
+
+    Raises:
+        UnknownGroupError: one of `groups` does not exist.
+        ZooKeeperUnreachableError: the connection is lost.
     """
     names = read_group_names(connection) if groups is None else list(groups)
     denied: list[Finding] = []
-    cases = _cases(connection, names, settings, denied)
+    by_name = _read_examined(connection, names, settings, denied)
     if groups is not None:
         for name in names:
-            if name not in cases and all(one.group != name for one in denied):
+            if name not in by_name and all(one.group != name for one in denied):
                 raise unknown_group(name, connection)
-    cases = _with_logs(connection, cases, ask_logs)
-    found = {name: examine(case) for name, case in cases.items()}
+    by_name = _with_logs(connection, by_name, ask_logs)
+    found = {name: examine(examined) for name, examined in by_name.items()}
     again = [name for name, all_of in found.items() if any(one.code in PASSING for one in all_of)]
     if again:
         time.sleep(patience_s)
-        second = _cases(connection, again, settings, denied)
+        second = _read_examined(connection, again, settings, denied)
         for name in again:
             first = {(one.code, one.subject) for one in found.pop(name)}
             if name in second:
-                case = replace(second[name], logs=cases[name].logs)
+                examined = replace(second[name], logs=by_name[name].logs)
                 found[name] = [
                     one
-                    for one in examine(case)
+                    for one in examine(examined)
                     if one.code not in PASSING or (one.code, one.subject) in first
                 ]
     return denied + [one for name in names for one in found.get(name, ())]
 
 
 def kafka_logs(limit_s: float) -> AskLogs:
-    """Asks the brokers, for at most so many seconds."""
+    """Return a function that asks the brokers for logs, with `limit_s` seconds per request."""
 
     def ask(brokers: Sequence[Broker], partitions: Sequence[TopicPartition]) -> Logs:
         from zkconsumer.kafka.logs import log_ends  # noqa: PLC0415 - loads librdkafka: 50 ms
@@ -132,17 +135,16 @@ def kafka_logs(limit_s: float) -> AskLogs:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _cases(
+def _read_examined(
     connection: ZooKeeperClient,
     names: Sequence[str],
     settings: MemberSettings | None,
     denied: list[Finding],
 ) -> dict[str, ExaminedGroup]:
-    topics = read_topics(connection, read_topic_names(connection))
-    payloads = {name: one.node.data for name, one in topics.items()}
+    payloads = read_all_topic_payloads(connection)
     brokers = read_brokers(connection)
     images = _images(connection, names, denied)
-    cases = {
+    by_name = {
         name: ExaminedGroup(
             image,
             payloads,
@@ -151,32 +153,35 @@ def _cases(
         )
         for name, image in images.items()
     }
-    extra = {name: _to_read_whole(case) for name, case in cases.items()}
+    extra = {name: _to_read_whole(examined) for name, examined in by_name.items()}
     nodes = connection.tree(*(path for roots in extra.values() for path in roots))
     of_group: dict[str, dict[str, Node]] = {}
     for path, node in nodes.items():
         of_group.setdefault(path.split("/")[2], {})[path] = node
-    cases = {
-        name: replace(case, image=replace(case.image, nodes={**case.image.nodes, **of_group[name]}))
+    by_name = {
+        name: replace(
+            examined,
+            image=replace(examined.image, nodes={**examined.image.nodes, **of_group[name]}),
+        )
         if name in of_group
-        else case
-        for name, case in cases.items()
+        else examined
+        for name, examined in by_name.items()
     }
-    cases = _with_rights(connection, cases, rights.places)
-    return _with_rights(connection, cases, rights.more_places)
+    by_name = _with_rights(connection, by_name, rights.places)
+    return _with_rights(connection, by_name, rights.more_places)
 
 
 def _with_rights(
     connection: ZooKeeperClient,
-    cases: dict[str, ExaminedGroup],
+    by_name: dict[str, ExaminedGroup],
     places: Callable[[ExaminedGroup], list[str]],
 ) -> dict[str, ExaminedGroup]:
-    wanted = {name: where for name, case in cases.items() if (where := places(case))}
+    wanted = {name: where for name, examined in by_name.items() if (where := places(examined))}
     lists = connection.rights(path for where in wanted.values() for path in where)
-    found = dict(cases)
+    found = dict(by_name)
     for name, where in wanted.items():
         known = {path: lists[path] for path in where if path in lists}
-        found[name] = replace(cases[name], rights={**cases[name].rights, **known})
+        found[name] = replace(by_name[name], rights={**by_name[name].rights, **known})
     return found
 
 
@@ -190,68 +195,71 @@ def _images(
             ACCESS_DENIED,
             name,
             error.where,
-            "we may not read it",
-            "members that authenticate as we do here are locked out of the group",
-            "authenticate as the group's members do (zookeeper.auth.*), or have its access control"
-            " list changed",
+            "ZooKeeper denies this connection access to the group",
+            "members that authenticate as this connection does cannot join the group",
+            "authenticate as the group's members do (zookeeper.auth.*), or change the access"
+            " control list",
         )
         for name, error in secret.items()
     )
     return images
 
 
-def _to_read_whole(case: ExaminedGroup) -> Iterator[str]:
-    """Foreign nodes, and what belongs to topics that are gone: to be deleted with all below."""
-    yield from registrations.foreign_nodes(case)
-    for parent, at in case.image.topic_rooms.items():
-        if at.name not in case.topics:
+def _to_read_whole(examined: ExaminedGroup) -> Iterator[str]:
+    """Yield the znodes whose whole subtree is read, since a fix may delete them with all below.
+
+    These are znodes of other clients' layouts, and directories of topics that do not exist.
+    """
+    yield from registrations.foreign_nodes(examined)
+    for parent, at in examined.image.topic_parents.items():
+        if at.name not in examined.topics:
             yield parent
 
 
 def _with_logs(
-    connection: ZooKeeperClient, cases: dict[str, ExaminedGroup], ask_logs: AskLogs | None
+    connection: ZooKeeperClient, by_name: dict[str, ExaminedGroup], ask_logs: AskLogs | None
 ) -> dict[str, ExaminedGroup]:
-    wanted = {name: offsets.offsets_to_compare(case) for name, case in cases.items()}
+    wanted = {name: offsets.offsets_to_compare(examined) for name, examined in by_name.items()}
     partitions = sorted({tp for tps in wanted.values() for tp in tps})
     if ask_logs is None or not partitions:
-        return cases
+        return by_name
     brokers = registered_brokers(connection)
     logs = ask_logs(brokers, partitions)
     return {
-        name: replace(case, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})
-        for name, case in cases.items()
+        name: replace(examined, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})
+        for name, examined in by_name.items()
     }
 
 
-# ---- mending -------------------------------------------------------------------------------------
+# ---- fixes ---------------------------------------------------------------------------------------
 
 
-def plan_mends(connection: ZooKeeperClient, findings: Iterable[Finding]) -> Plan:
-    """A plan of all that these findings' mends are; empty where they have none.
+def plan_fixes(connection: ZooKeeperClient, findings: Iterable[Finding]) -> Plan:
+    """Plan all fixes of these findings; the plan is empty if they have none.
 
-    Raises RefusedError where a znode is no longer what was found, or belongs to a session by now.
+    Raises RefusedError if a znode has changed since it was examined, or belongs to a session now.
     """
-    mends = {mend.path: mend for one in findings for mend in one.mends}
-    plan = plan_writes(connection, "doctor", {path: one.data for path, one in mends.items()})
+    fixes = {fix.path: fix for one in findings for fix in one.fixes}
+    plan = plan_writes(connection, "doctor", {path: one.data for path, one in fixes.items()})
     changed = [
         one.path
         for one in plan.changes
-        if one.before is None or one.before.mzxid != mends[one.path].mzxid
+        if one.before is None or one.before.mzxid != fixes[one.path].mzxid
     ]
     if changed:
         raise RefusedError(
-            "znodes changed since they were examined",
+            "znodes have changed since they were examined; nothing was written",
             where=", ".join(changed[:5]),
-            remedy="nothing was written: doctor again",
+            remedy="examine the group again",
         )
     return plan
 
 
 def live_of(plan: Plan) -> Live:
-    """How such a plan meets a group with members.
+    """Return what `apply` does with a plan of fixes if the group has members.
 
-    What blocks members is taken away under their eyes: that is what it is for, and nothing of it is
-    theirs. Offsets of a group with members are refused, as always.
+    Znodes that block members are deleted while the members run, since no member holds them. A plan
+    that changes offsets is refused while the group has members.
     """
     of_offsets = any(one.path.startswith(f"{paths.offsets(one.group)}/") for one in plan.changes)
     return Live.REFUSE if of_offsets else Live.FORCE

@@ -1,7 +1,7 @@
-"""Why a thread owns what it owns: the arithmetic that every member does, in words.
+"""Explain in words how the members of a group compute who owns which partition.
 
-Range: `kafka.consumer.RangeAssignor`, round-robin: `RoundRobinAssignor`, Kafka 0.8.2 to 1.1.1; in
-0.8.0 and 0.8.1 range is in `ZookeeperConsumerConnector` itself.
+Sources: `kafka.consumer.RangeAssignor` and `RoundRobinAssignor`, Kafka 0.8.2 to 1.1.1. In 0.8.0 and
+0.8.1 `ZookeeperConsumerConnector` itself implements range.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.admin.findings import ExaminedGroup, partitions_of, ranges
 from zkconsumer.admin.groups import (
+    read_all_topic_payloads,
     read_brokers,
     read_groups,
-    read_topic_names,
-    read_topics,
     unknown_group,
 )
 from zkconsumer.config.settings import ConsumerConfig
@@ -27,13 +26,14 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one thread of a topic should own.
+    """The share of one thread of a topic.
 
     Attributes:
-        position: the thread's place among the topic's threads, from 1; in round-robin, on the
-            circle of all threads.
-        partitions: what it should own; `owned`: what it does own now.
-        why: the reason, in a sentence.
+        position: the thread's place, from 1, among the topic's threads (range) or on the circle of
+            all threads (round-robin).
+        partitions: the partitions that the thread should own.
+        owned: the partitions that the thread owns now.
+        why: the reason in one sentence.
     """
 
     topic: str
@@ -46,12 +46,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a group's partitions are owned as they are.
+    """How the members of a group compute who owns what.
 
     Attributes:
-        rules: the strategy and the release whose rules these are.
-        words: how it is computed, a paragraph each; topics' own come under their names in `topics`.
-        failures: member -> what it throws instead.
+        rules: the strategy and the Kafka release whose rules apply.
+        words: paragraphs that explain the computation for the group.
+        topics: topic -> a paragraph that explains the computation for the topic.
+        shares: the share of each thread of each topic.
+        failures: member -> the exception that it throws instead of computing an assignment.
     """
 
     group: str
@@ -65,25 +67,24 @@ class Explanation:
 def explain(
     connection: ZooKeeperClient, group: str, *, settings: ConsumerConfig | None = None
 ) -> Explanation:
-    """Explain a live group, read once, by the rules that its owner nodes show.
+    """Read a live group once, and explain it by the rules that its owner znodes show.
 
-    `settings` are its members' (strategy, `exclude.internal.topics`) where the nodes do not tell.
-    Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
+    `settings` gives the members' strategy and `exclude.internal.topics` if no partition has an
+    owner. Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
     images = read_groups(connection, [group])
     if group not in images:
         raise unknown_group(group, connection)
-    topics = read_topics(connection, read_topic_names(connection))
-    payloads = {name: one.node.data for name, one in topics.items()}
+    payloads = read_all_topic_payloads(connection)
     has_brokers = bool(read_brokers(connection))
     return explanation(
         ExaminedGroup(images[group], payloads, settings=settings, has_brokers=has_brokers)
     )
 
 
-def explanation(case: ExaminedGroup) -> Explanation:
-    """The same of what was read."""
-    rules, wanted = case.rules, case.wanted
+def explanation(examined: ExaminedGroup) -> Explanation:
+    """Explain a group that was read. Performs no I/O."""
+    rules, wanted = examined.rules, examined.wanted
     is_range = rules.strategy is Strategy.RANGE or rules.profile.variant is Variant.RANGE_ONLY
     failures = {
         consumer: f"{part.error}: {part.message}"
@@ -91,55 +92,61 @@ def explanation(case: ExaminedGroup) -> Explanation:
         if isinstance(part, Failure)
     }
     topics = {
-        topic: fault or (_range_words if is_range else _circle_words)(case, topic)
+        topic: fault or (_range_words if is_range else _circle_words)(examined, topic)
         for topic in wanted.threads
         for fault in (wanted.topic_faults.get(topic, ""),)
     }
-    shares = tuple(_range_shares(case) if is_range else _circle_shares(case))
+    shares = tuple(_range_shares(examined) if is_range else _circle_shares(examined))
     return Explanation(
-        case.group, str(rules), tuple(_words(case, is_range=is_range)), topics, shares, failures
+        examined.group,
+        str(rules),
+        tuple(_words(examined, is_range=is_range)),
+        topics,
+        shares,
+        failures,
     )
 
 
-def _words(case: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
-    count = len(case.image.registrations)
+def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
+    count = len(examined.image.registrations)
     if not count:
-        yield "No member is registered, so nobody is due anything."
+        yield "No member is registered, so no partition is assigned."
         return
-    if not case.has_brokers:
-        yield "No broker is registered: members do not rebalance until there is one."
+    if not examined.has_brokers:
+        yield "No broker is registered, so members do not rebalance."
     members = "1 member is" if count == 1 else f"{count} members are"
     yield (
-        f"{members} registered, and each computes the whole assignment for itself, as"
-        f" {case.rules} does it. Nothing in ZooKeeper says so:"
+        f"{members} registered. Each computes the whole assignment for itself, by the rules of"
+        f" {examined.rules}. ZooKeeper does not store the rules:"
         + (
             " no partition has an owner, so these are the defaults."
-            if not case.owners
-            else " these are the rules that the owner nodes fit best."
+            if not examined.owners
+            else " these are the rules that the owner znodes fit best."
         )
     )
     if is_range:
         yield (
-            "Range deals each topic by itself: its partitions in numerical order, its threads"
-            " sorted by their ids as Java compares strings (so -10 comes before -2); n partitions"
-            " among m threads are n / m each, and one more for the first n mod m threads."
+            "Range assigns each topic by itself. It takes the partitions in numerical order, and"
+            " the threads sorted by their ids as Java compares strings (so -10 comes before -2)."
+            " Of n partitions, each of m threads gets n / m, and the first n mod m threads get one"
+            " more."
         )
     else:
-        form = case.rules.profile.key_form.value.format(topic="topic", partition="n")
+        form = examined.rules.profile.key_form.value.format(topic="topic", partition="n")
         yield (
-            "Round-robin deals all topics together: all partitions sorted by the hash code of"
-            f' "{form}", all threads sorted by their ids on a circle; each partition goes to the'
-            " next thread on the circle that has the topic."
+            "Round-robin assigns all topics together. It sorts all partitions by the hash code of"
+            f' "{form}", and puts all threads, sorted by their ids, on a circle. Each partition'
+            " goes to the next thread on the circle that subscribes to its topic."
         )
 
 
 # ---- range --------------------------------------------------------------------------------------
 
 
-def _range_words(case: ExaminedGroup, topic: str) -> str:
-    n, m = len(case.wanted.partitions[topic]), len(case.wanted.threads[topic])
+def _range_words(examined: ExaminedGroup, topic: str) -> str:
+    n, m = len(examined.wanted.partitions[topic]), len(examined.wanted.threads[topic])
     if not n:
-        return f"The topic does not exist, or has no partitions: its {_threads(m)} have nothing."
+        return f"The topic has no partitions or does not exist: its {_threads(m)} own nothing."
     share, extra = divmod(n, m)
     text = f"{_count(n)} / {_threads(m)} = {share} each"
     if extra:
@@ -156,94 +163,96 @@ def _idle(threads: int, partitions: int) -> str:
     )
 
 
-def _range_shares(case: ExaminedGroup) -> Iterator[Share]:
-    for topic, threads in case.wanted.threads.items():
-        numbers = case.wanted.partitions[topic]
+def _range_shares(examined: ExaminedGroup) -> Iterator[Share]:
+    for topic, threads in examined.wanted.threads.items():
+        numbers = examined.wanted.partitions[topic]
         share, extra = divmod(len(numbers), len(threads))
         start = 0
         for position, thread in enumerate(threads):
             end = start + share + (position < extra)
-            mine = numbers[start:end]
+            own = numbers[start:end]
             place = f"thread {position + 1} of {len(threads)}"
-            if mine:
+            if own:
                 why = f"{place}: {share}" + (" + 1" if position < extra else "")
                 why += f", from place {start + 1} of {len(numbers)}"
             elif numbers:
                 why = f"{place}, and the {_count(len(numbers))} end at {len(numbers)}: idle"
             else:
                 why = "there are no partitions"
-            yield _beside_today(case, Share(topic, position + 1, thread, mine, (), why))
+            yield _with_present(examined, Share(topic, position + 1, thread, own, (), why))
             start = end
 
 
 # ---- round-robin --------------------------------------------------------------------------------
 
 
-def _circle_words(case: ExaminedGroup, topic: str) -> str:
-    n, threads = len(case.wanted.partitions[topic]), case.wanted.threads[topic]
+def _circle_words(examined: ExaminedGroup, topic: str) -> str:
+    n, threads = len(examined.wanted.partitions[topic]), examined.wanted.threads[topic]
     if not n:
         return (
-            f"The topic does not exist, or has no partitions: its {_threads(len(threads))}"
-            " have nothing of it."
+            "The topic has no partitions or does not exist:"
+            f" its {_threads(len(threads))} own nothing of it."
         )
-    circle = _circle(case)
+    circle = _circle(examined)
     text = f"{_count(n)} for {len(threads)} of the {_threads(len(circle))} on the circle"
-    first = min(case.wanted.partitions[topic], key=lambda number: _hash(case, topic, number))
-    code = _hash(case, topic, first)
-    return f"{text}; the first to be dealt is {first}, whose hash code is {code}."
+    first = min(
+        examined.wanted.partitions[topic], key=lambda number: _hash(examined, topic, number)
+    )
+    code = _hash(examined, topic, first)
+    return f"{text}; the first to be assigned is partition {first}, whose hash code is {code}."
 
 
-def _circle(case: ExaminedGroup) -> list[ThreadId]:
+def _circle(examined: ExaminedGroup) -> list[ThreadId]:
     return sorted(
-        {one for threads in case.wanted.threads.values() for one in threads}, key=utf16_key
+        {one for threads in examined.wanted.threads.values() for one in threads}, key=utf16_key
     )
 
 
-def _hash(case: ExaminedGroup, topic: str, partition: int) -> int:
-    form = case.rules.profile.key_form.value
+def _hash(examined: ExaminedGroup, topic: str, partition: int) -> int:
+    form = examined.rules.profile.key_form.value
     return java_hash(form.format(topic=topic, partition=partition))
 
 
-def _circle_shares(case: ExaminedGroup) -> Iterator[Share]:
-    circle = _circle(case)
+def _circle_shares(examined: ExaminedGroup) -> Iterator[Share]:
+    circle = _circle(examined)
     place = {thread: position for position, thread in enumerate(circle)}
-    every = sorted(case.due, key=lambda tp: _hash(case, tp.topic, tp.partition))
+    every = sorted(examined.due, key=lambda tp: _hash(examined, tp.topic, tp.partition))
     turn = {tp: number for number, tp in enumerate(every, 1)}
     mine: dict[tuple[str, ThreadId], list[int]] = {}
-    for tp, thread in case.due.items():
+    for tp, thread in examined.due.items():
         mine.setdefault((tp.topic, thread), []).append(tp.partition)
-    for topic, threads in case.wanted.threads.items():
+    for topic, threads in examined.wanted.threads.items():
         for thread in threads:
             numbers = tuple(sorted(mine.get((topic, thread), ())))
             where = f"place {place[thread] + 1} of {len(circle)} on the circle"
             if numbers:
                 turns = ranges(turn[TopicPartition(topic, number)] for number in numbers)
-                why = f"{where}: dealt in turn {turns} of {len(turn)}"
+                why = f"{where}: assigned in turn {turns} of {len(turn)}"
             else:
-                why = f"{where}: no partition of this topic fell to it"
+                why = f"{where}: no partition of this topic is assigned to it"
             share = Share(topic, place[thread] + 1, thread, numbers, (), why)
-            yield _beside_today(case, share)
+            yield _with_present(examined, share)
 
 
-# ---- both ---------------------------------------------------------------------------------------
+# ---- the present owners -------------------------------------------------------------------------
 
 
-def _beside_today(case: ExaminedGroup, share: Share) -> Share:
-    """With what it owns now, and the reason ends with how that differs."""
-    owned = case.owned_by.get((share.topic, share.thread), ())
+def _with_present(examined: ExaminedGroup, share: Share) -> Share:
+    """Return the share with what the thread owns now, and how that differs."""
+    owned = examined.owned_by.get((share.topic, share.thread), ())
     missing = [number for number in share.partitions if number not in owned]
     extra = [number for number in owned if number not in share.partitions]
     why = share.why
     if missing:
         held = [
-            f"{number} by {case.owners[tp]}"
+            f"{number} by {examined.owners[tp]}"
             for number in missing
-            if (tp := TopicPartition(share.topic, number)) in case.owners
+            if (tp := TopicPartition(share.topic, number)) in examined.owners
         ]
         why += f"; does not own {partitions_of(missing)}"
         why += f" (held: {', '.join(held[:3])}{' ...' if len(held) > 3 else ''})" if held else ""
     if extra:
-        why += f"; owns {partitions_of(extra)} that others are due"
+        why += f"; owns {partitions_of(extra)} assigned to another thread"
     return replace(share, owned=owned, why=why)
 
 

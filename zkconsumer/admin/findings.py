@@ -1,6 +1,7 @@
-"""What `verify` and `doctor` have to say: one finding for each thing that is wrong.
+"""Findings of `verify` and `doctor`, and the group that their checks examine.
 
-One group as `doctor` and `explain` look at it: what was read, and what follows from it.
+A `Finding` is one thing that is wrong with a group. An `ExaminedGroup` is what was read of a group,
+with everything that the checks derive from it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Protocol
 
 from zkconsumer.admin.groups import GroupImage
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import AccessDeniedError
+from zkconsumer.errors import AccessDeniedError, Advice, Step
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
@@ -31,19 +32,19 @@ from zkconsumer.protocol.requests import Right
 
 
 class Severity(Enum):
-    """How bad it is; all but a note are problems."""
+    """Severity of a finding; errors and warnings are problems, notes are not."""
 
-    ERROR = "error"  # the group does not work, or not wholly
-    WARNING = "warning"  # it works, and something is wrong or will be
-    NOTE = "note"  # something could not be looked at
+    ERROR = "error"  # the group, or a part of it, does not work
+    WARNING = "warning"  # the group works, but something is wrong or will go wrong
+    NOTE = "note"  # something could not be examined
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """What `doctor --fix` would do with one znode: write `data`, or delete it where that is None.
+class Fix:
+    """A repair of one znode: write `data`, or delete the znode if `data` is None.
 
-    Never a znode of a session, which is alive as long as its znode is there. `mzxid` says which
-    state of the znode was found wrong.
+    The znode is always persistent. An ephemeral znode belongs to a live session, and ends with it.
+    `mzxid` identifies the state of the znode that was found wrong.
     """
 
     path: str
@@ -56,11 +57,14 @@ class Finding:
     """One thing that is wrong with a group.
 
     Attributes:
-        code: what kind of thing, a word for programs.
-        subject: the member, topic, thread or znode concerned; `partitions`: those of the topic.
-        what, why: one sentence each: what is wrong, and what comes of it.
-        remedy: the command that mends it, or what else to do.
-        mends: what `doctor --fix` does about it; empty where that cannot help.
+        code: kind of the finding, for programs.
+        subject: the member, topic, thread or znode concerned.
+        what: one sentence that says what is wrong.
+        why: one sentence that says what the consequence is.
+        remedy: what to do about it.
+        advice: the remedy as data, where one of zkconsumer's operations is the remedy.
+        partitions: the partitions of the topic that are concerned.
+        fixes: the repairs that `doctor --fix` plans; empty if it cannot repair this.
     """
 
     severity: Severity
@@ -71,11 +75,12 @@ class Finding:
     why: str
     remedy: str
     partitions: tuple[int, ...] = ()
-    mends: tuple[Mend, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    advice: Advice | None = None
 
     @property
     def is_problem(self) -> bool:
-        """Whether it counts for the exit code."""
+        """Whether this is an error or a warning."""
         return self.severity is not Severity.NOTE
 
     def __str__(self) -> str:
@@ -86,32 +91,27 @@ _SHOWN_RUNS = 12
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Partition numbers in short: `0-3, 7`; of very many runs the first, and how many more."""
+    """Return numbers in short, such as `0-3, 7`; beyond 12 runs, only how many numbers follow."""
     placed = enumerate(sorted(set(numbers)))
     runs = [
         [number for _, number in run] for _, run in groupby(placed, lambda pair: pair[1] - pair[0])
     ]
-    shown, rest = runs[:_SHOWN_RUNS], sum(map(len, runs[_SHOWN_RUNS:]))
-    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in shown)
-    return f"{text} and {rest} more" if rest else text
+    first, more = runs[:_SHOWN_RUNS], sum(map(len, runs[_SHOWN_RUNS:]))
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in first)
+    return f"{text} and {more} more" if more else text
 
 
 def partitions_of(numbers: Iterable[int]) -> str:
-    """The same with the word before it: `partition 7`, `partitions 0-3, 7`."""
+    """Return partition numbers in short with their noun: `partition 7`, `partitions 0-3, 7`."""
     known = set(numbers)
     return f"partition{'s' if len(known) > 1 else ''} {ranges(known)}"
 
 
-def fix_command(group: str) -> str:
-    """Return the command that makes the doctor's changes to a group."""
-    return f"zkconsumer doctor --group {group} --fix --execute"
-
-
-# ---- case ----------------------------------------------------------------------------------------
+# ---- the examined group --------------------------------------------------------------------------
 
 
 class Log(Protocol):
-    """A partition's log: the first offset it has, and the one after the last."""
+    """A partition's log: its first offset, and the offset after its last message."""
 
     @property
     def start(self) -> int: ...
@@ -121,13 +121,14 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class ExaminedGroup:
-    """A group.
+    """What was read of a group, and what follows from it.
 
     Attributes:
-        topics: payloads of all topics there are.
-        logs: a partition's log, or why it is not known; those that were asked for.
-        rights: znode -> its access control list, of those that were looked at.
-        settings: the members', where somebody said them.
+        image: the group's znodes.
+        topics: topic -> payload of its znode, of all topics.
+        logs: partition -> its log, or why it is unknown; only the partitions that were asked for.
+        rights: znode -> its access control list, or the refusal; only the znodes that were read.
+        settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
     """
 
@@ -140,17 +141,17 @@ class ExaminedGroup:
 
     @property
     def group(self) -> str:
-        """Its name."""
+        """The group's name."""
         return self.image.name
 
     @cached_property
     def owners(self) -> dict[TopicPartition, ThreadId]:
-        """Who owns what."""
+        """Partition -> the thread that owns it."""
         return self.image.threads
 
     @cached_property
     def owned_by(self) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
-        """(topic, thread) -> what it owns, ascending."""
+        """(topic, thread) -> the partitions that the thread owns, ascending."""
         found: dict[tuple[str, ThreadId], list[int]] = {}
         for tp, thread in sorted(self.owners.items()):
             found.setdefault((tp.topic, thread), []).append(tp.partition)
@@ -158,27 +159,27 @@ class ExaminedGroup:
 
     @cached_property
     def live(self) -> GroupInput:
-        """What members compute the assignment from, as `settings` say."""
-        said = self.settings
-        strategy = Strategy(said.partition_assignment_strategy) if said else Strategy.RANGE
-        exclude = said.exclude_internal_topics if said else True
+        """What the members compute the assignment from, with the strategy of `settings`."""
+        given = self.settings
+        strategy = Strategy(given.partition_assignment_strategy) if given else Strategy.RANGE
+        exclude = given.exclude_internal_topics if given else True
         return self.image.group_input(self.topics, strategy, exclude_internal=exclude)
 
     @cached_property
     def rules(self) -> Rules:
-        """Strategy, release and `exclude.internal.topics`, as the owner nodes show them."""
+        """Strategy, release and `exclude.internal.topics` that the owner znodes fit best."""
         return nearest(self.live, self.owners)
 
     @cached_property
     def wanted(self) -> RequestedTopics:
-        """What the members ask for."""
+        """The topics that the members subscribe to."""
         return requested_topics(
             self.image.members, self.topics, exclude_internal=self.rules.exclude_internal
         )
 
     @cached_property
     def due(self) -> dict[TopicPartition, ThreadId]:
-        """Who should own what, by those rules; nothing where members would fail."""
+        """Partition -> the thread that should own it by `rules`, of members that do not fail."""
         return {
             tp: thread
             for part in self.rules.parts.values()
@@ -187,15 +188,15 @@ class ExaminedGroup:
         }
 
     @cached_property
-    def quarrels(self) -> Mapping[ConsumerId, str]:
-        """Members that go by other rules than the rest, and which."""
+    def disagreements(self) -> Mapping[ConsumerId, str]:
+        """Member -> the rules by which it assigns, where they are not those of the others."""
         if self.wanted.faults:
             return {}
         rules = self.rules
         as_found = replace(
             self.live, strategy=rules.strategy, exclude_internal=rules.exclude_internal
         )
-        # Where these rules explain all, only registrations that mean two things are left to find.
+        # If these rules explain every owner, only ambiguous registrations can still disagree.
         left = {} if self._held == rules.parts else self.owners
         return detect(as_found, left, own=rules.profile if left else DEFAULT).disagreements
 
@@ -209,22 +210,27 @@ class ExaminedGroup:
         return held
 
     def session_of(self, path: str) -> int:
-        """The session that holds a znode; 0 for one that no session will take away."""
+        """Return the session that holds a znode; 0 for a persistent znode."""
         return self.image.nodes[path].stat.owner
 
-    def mend(self, path: str, data: bytes | None = None) -> Mend:
-        """Have a znode deleted, or its payload replaced."""
-        return Mend(path, self.image.nodes[path].stat.mzxid, data)
+    @property
+    def fix_advice(self) -> Advice:
+        """Advice to apply the doctor's fixes to this group."""
+        return Advice(Step.FIX, self.group)
 
-    def mends_of_tree(self, root: str) -> tuple[Mend, ...]:
+    def fix(self, path: str, data: bytes | None = None) -> Fix:
+        """Return the fix that replaces the payload of a znode; None deletes the znode."""
+        return Fix(path, self.image.nodes[path].stat.mzxid, data)
+
+    def fixes_of_tree(self, root: str) -> tuple[Fix, ...]:
         """Return the deletions of a znode and all below it; none if a session holds one of them."""
         found = list(self.below(root))
         if any(self.session_of(path) for path in found):
             return ()
-        return tuple(map(self.mend, reversed(found)))
+        return tuple(map(self.fix, reversed(found)))
 
     def below(self, root: str) -> Iterator[str]:
-        """A znode and all that were read below it, parents first."""
+        """Yield a znode and all znodes that were read below it, parents first."""
         if root in self.image.nodes:
             yield root
         for child in self._children.get(root, ()):

@@ -1,17 +1,14 @@
-"""What the operator's commands change, as plans: offsets, whole groups, topics.
+"""Plans that change offsets in ZooKeeper, groups and topics, and plans that undo a change.
 
-Every function reads what it needs over a connection, writes nothing, and returns a `Plan`, which
-`apply` makes happen:
+Each function reads what it needs, writes nothing, and returns a `Plan`, which `apply` executes:
 
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         plan = plan_offsets(connection, "offsets set", {"group": {TopicPartition("t", 0): 42}})
         for row in rows(plan):
             print(row)
         apply(connection, plan, backup_dir=Path("."))
 
-A znode that belongs to a session is never planned on: it is a living member's.
-
-The way back: a plan that restores what a backup holds.
+No plan changes an ephemeral znode, since it belongs to a live member.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, State
-from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.errors import Advice, ConfigError, RefusedError, Step
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
@@ -38,18 +35,20 @@ from zkconsumer.protocol.requests import Node, Right
 from zkconsumer.zk.client import ZooKeeperClient
 
 MAX_DELETED: Final = 10_000
-"""Znodes that one command deletes unless it is told more: a slip should not cost a cluster."""
+"""Default for the number of znodes that a plan may delete; a larger plan is refused. It limits the
+damage of a mistyped command."""
 
 Targets = Mapping[str, Mapping[TopicPartition, int | None]]
-"""Group -> partition -> its new offset; None takes the offset away."""
+"""Group -> partition -> its new offset; None deletes the offset."""
 
 
 def plan_offsets(
     connection: ZooKeeperClient, kind: str, targets: Targets, *, notes: Iterable[str] = ()
 ) -> Plan:
-    """Set or delete offsets in ZooKeeper, as `kind`; groups and parents that are missing are made.
+    """Plan to set or delete offsets in ZooKeeper; missing groups and parents are created.
 
-    The names must have been validated. Raises what reading raises.
+    `kind` is the kind of the plan. The caller has validated the names. Raises as
+    `ZooKeeperClient.read`.
     """
     images = read_groups(connection, targets, rooms=(OFFSETS,))
     changes: list[Change] = []
@@ -89,59 +88,58 @@ def plan_delete_offsets(
     topics: Mapping[str, Collection[int] | None],
     max_deleted: int = MAX_DELETED,
 ) -> Plan:
-    """Delete a group's offsets in ZooKeeper: of these topics, or of those partitions of them.
+    """Plan to delete a group's offsets of topics in ZooKeeper.
 
-    A topic that has no offset left goes as a whole.
-    Raises UnknownGroupError, ConfigError where there is no such offset, RefusedError beyond
+    `topics` is topic -> partitions; None means all partitions. If no offset of a topic remains, its
+    parent znode is deleted, too.
+
+    Raises UnknownGroupError; ConfigError if there is no such offset; RefusedError for more than
     `max_deleted` znodes.
     """
     tree = _tree(connection, group)
-    doomed: dict[str, Node] = {}
+    to_delete: dict[str, Node] = {}
     for topic, partitions in topics.items():
         room = paths.offsets_of(group, topic)
         offsets = {path: node for path, node in tree.nodes.items() if path.startswith(f"{room}/")}
         if partitions is None:
-            going = {path: tree.nodes[path] for path in (room, *offsets) if path in tree.nodes}
+            found = {path: tree.nodes[path] for path in (room, *offsets) if path in tree.nodes}
         else:
             named = {paths.offset(group, TopicPartition(topic, number)) for number in partitions}
-            going = {path: node for path, node in offsets.items() if path in named}
-            if going and going.keys() == offsets.keys():
-                going[room] = tree.nodes[room]
-        if not going:
+            found = {path: node for path, node in offsets.items() if path in named}
+            if found and found.keys() == offsets.keys():
+                found[room] = tree.nodes[room]
+        if not found:
             raise ConfigError(
                 f"group {group} has no such offset of topic {topic} in ZooKeeper",
                 where=room,
-                remedy="`zkconsumer offsets get` shows those it has",
+                remedy="see which offsets the group has",
+                advice=Advice(Step.SHOW_OFFSETS, group),
             )
-        doomed |= going
-    changes = _deletion(connection, doomed, max_deleted)
+        to_delete |= found
+    changes = _deletion(connection, to_delete, max_deleted)
     return Plan.of("offsets delete", connection.config.zookeeper_chroot, changes)
 
 
 def plan_delete_group(
     connection: ZooKeeperClient, group: str, *, max_deleted: int = MAX_DELETED
 ) -> Plan:
-    """Delete all that ZooKeeper holds of a group (`kafka.admin.ConsumerGroupCommand --delete`).
+    """Plan to delete all znodes of a group (`kafka.admin.ConsumerGroupCommand --delete`).
 
-    What belongs to a living session stays, with its parents, and a note says so.
-    Raises UnknownGroupError; RefusedError beyond `max_deleted` znodes.
+    Znodes of live sessions and their parents are kept, with a note. Raises UnknownGroupError;
+    RefusedError for more than `max_deleted` znodes.
     """
     tree = _tree(connection, group)
     held = _held(tree.nodes)
-    doomed = {path: node for path, node in tree.nodes.items() if path not in held}
-    changes = _deletion(connection, doomed, max_deleted)
-    notes = [
-        f"{path} belongs to the session 0x{node.stat.owner:x} and stays"
-        for path, node in tree.nodes.items()
-        if node.stat.owner
-    ]
+    to_delete = {path: node for path, node in tree.nodes.items() if path not in held}
+    changes = _deletion(connection, to_delete, max_deleted)
+    notes = _notes_on_kept(tree.nodes)
     return Plan.of("groups delete", connection.config.zookeeper_chroot, changes, notes=notes)
 
 
 def plan_copy_group(connection: ZooKeeperClient, source: str, target: str) -> Plan:
-    """Give a new group all offsets of another, with the access control lists of their znodes.
+    """Plan to copy all offsets of a group to a new group, with their access control lists.
 
-    Raises UnknownGroupError; RefusedError when the target exists.
+    Raises UnknownGroupError; RefusedError if the target exists.
     """
     tree = _tree(connection, source)
     changes = _copy(connection, tree, target)
@@ -152,15 +150,15 @@ def plan_copy_group(connection: ZooKeeperClient, source: str, target: str) -> Pl
 def plan_rename_group(
     connection: ZooKeeperClient, source: str, target: str, *, max_deleted: int = MAX_DELETED
 ) -> Plan:
-    """As `plan_copy_group`, and the old group goes once the new one is complete.
+    """Plan to copy a group as `plan_copy_group` does, and then to delete the old group.
 
-    Raises UnknownGroupError; RefusedError when the target exists, when anything of the group
-    belongs to a living session, and beyond `max_deleted` znodes.
+    Raises UnknownGroupError; RefusedError if the target exists, if a live session holds a znode of
+    the group, or for more than `max_deleted` znodes.
     """
     tree = _tree(connection, source)
     if held := sorted(path for path, node in tree.nodes.items() if node.stat.owner):
         raise RefusedError(
-            "something of the group belongs to a living session",
+            "live sessions hold znodes of the group",
             where=", ".join(held[:5]),
             remedy="stop its members first",
         )
@@ -176,10 +174,10 @@ def plan_forget_topics(
     groups: Collection[str] | None = None,
     max_deleted: int = MAX_DELETED,
 ) -> Plan:
-    """Take topics out of groups: their owner and offset znodes (`--delete --topic` of Kafka's).
+    """Plan to delete the owner and offset znodes of topics (Kafka: `--delete --topic`).
 
-    `groups` None: all that know one of them. Owner znodes of living sessions stay, with a note.
-    Raises UnknownGroupError; ConfigError where no group knows the topics; RefusedError beyond
+    `groups` None means all groups. Owner znodes of live sessions are kept, with a note. Raises
+    UnknownGroupError; ConfigError if no group has such znodes; RefusedError for more than
     `max_deleted` znodes.
     """
     names = read_group_names(connection) if groups is None else list(groups)
@@ -198,25 +196,22 @@ def plan_forget_topics(
     nodes |= connection.read(f"{room}/{name}" for room, some in below.items() for name in some)
     if not nodes:
         raise ConfigError(
-            f"no group knows {', '.join(topics)}",
+            f"no group has owners or offsets of {', '.join(topics)}",
             where=paths.CONSUMERS,
-            remedy="`zkconsumer groups show` tells which topics a group knows",
+            remedy="see the topics of a group",
+            advice=Advice(Step.SHOW_GROUP),
         )
     held = _held(nodes)
-    notes = [
-        f"{path} belongs to the session 0x{node.stat.owner:x} and stays"
-        for path, node in nodes.items()
-        if node.stat.owner
-    ]
-    doomed = {path: node for path, node in nodes.items() if path not in held}
-    changes = _deletion(connection, doomed, max_deleted)
+    notes = _notes_on_kept(nodes)
+    to_delete = {path: node for path, node in nodes.items() if path not in held}
+    changes = _deletion(connection, to_delete, max_deleted)
     return Plan.of("topics forget", connection.config.zookeeper_chroot, changes, notes=notes)
 
 
 def plan_writes(connection: ZooKeeperClient, kind: str, writes: Mapping[str, bytes | None]) -> Plan:
-    """Write these payloads to znodes of groups, or delete them where there is None; for `doctor`.
+    """Plan to write payloads to znodes of groups, for `doctor`; None deletes the znode.
 
-    Raises RefusedError for a znode that belongs to a session.
+    Raises RefusedError for an ephemeral znode.
     """
     nodes = connection.read(writes)
     rights = read_rights(connection, [path for path, data in writes.items() if data is None])
@@ -224,7 +219,7 @@ def plan_writes(connection: ZooKeeperClient, kind: str, writes: Mapping[str, byt
     for path, data in writes.items():
         node = nodes.get(path)
         if node is not None and node.stat.owner:
-            raise RefusedError("the znode belongs to a living session", where=path)
+            raise RefusedError("the znode belongs to a live session", where=path)
         before = None if node is None else state_of(node, rights.get(path))
         changes.append(Change(path, before, None if data is None else Content(data)))
     return Plan.of(kind, connection.config.zookeeper_chroot, changes)
@@ -241,12 +236,12 @@ def _tree(connection: ZooKeeperClient, group: str) -> GroupImage:
 
 
 def state_of(node: Node, rights: tuple[Right, ...] | None = None) -> State:
-    """A znode as it was read, as a plan has it."""
+    """Return the state of a znode as a plan records it."""
     return State(node.data, node.stat.version, node.stat.mzxid, rights)
 
 
 def _held(nodes: Mapping[str, Node]) -> set[str]:
-    """The znodes of living sessions, and all their parents."""
+    """Return the znodes of live sessions and all their parents."""
     held: set[str] = set()
     for path, node in nodes.items():
         parts = path.split("/")
@@ -256,14 +251,24 @@ def _held(nodes: Mapping[str, Node]) -> set[str]:
     return held
 
 
+def _notes_on_kept(nodes: Mapping[str, Node]) -> list[str]:
+    """Return a note on each znode that is kept because a live session holds it."""
+    return [
+        f"{path} is kept: session 0x{node.stat.owner:x} holds it"
+        for path, node in nodes.items()
+        if node.stat.owner
+    ]
+
+
 def _deletion(
     connection: ZooKeeperClient, nodes: Mapping[str, Node], max_deleted: int
 ) -> list[Change]:
     if len(nodes) > max_deleted:
         raise RefusedError(
-            f"{len(nodes)} znodes would be deleted, more than {max_deleted}",
+            f"the plan would delete {len(nodes)} znodes, more than {max_deleted}",
             where=next(iter(nodes)),
-            remedy=f"--max-znodes {len(nodes)}, if it is meant so",
+            remedy="if this is intended, raise the limit",
+            advice=Advice(Step.RAISE_LIMIT, value=str(len(nodes))),
         )
     rights = read_rights(connection, nodes)
     return [Change(path, state_of(node, rights.get(path)), None) for path, node in nodes.items()]
@@ -280,7 +285,8 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
         raise RefusedError(
             f"group {target} exists",
             where=paths.group(target),
-            remedy="name another; `zkconsumer offsets copy` writes into a group that exists",
+            remedy="name a group that does not exist, or copy offsets into the existing group",
+            advice=Advice(Step.COPY_OFFSETS, target, tree.name),
         )
     rooms = {paths.group(tree.name), paths.offsets(tree.name)}
     wanted = [
@@ -304,16 +310,16 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
 
 
 def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | None = None) -> Plan:
-    """Put back what stood in each znode before `done`, which `planfile.load` reads from a backup.
+    """Plan to restore each znode to its state before `done`, which `load_plan` reads from a backup.
 
-    Also where it was applied in part, and over what others have written since, which the notes
-    name. Znodes come back with their data and access control lists; versions begin anew. Znodes
-    that `done` had made go, unless others have put something below them by now.
+    `done` may have been applied in part. Later writes of other clients are overwritten, with a
+    note. A restored znode has its old data and access control list, and a new version. Znodes that
+    `done` created are deleted, unless another client has created znodes below them.
 
-    Kafka has no way to take an offset away: where there was none, the new one stays, and a note
-    says so; `kafka` is needed where `done` changed any.
+    Offsets in Kafka cannot be deleted. Where Kafka had no offset, the new offset is kept, with a
+    note. `kafka` is required if `done` changed offsets in Kafka.
 
-    Raises AccessDeniedError, RefusedError for offsets in Kafka without `kafka`.
+    Raises AccessDeniedError; RefusedError if `kafka` is required and missing.
     """
     nodes = connection.read(one.path for one in done.changes)
     made = {
@@ -331,11 +337,11 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
         for path, node in made.items()
         if path not in kept
     ]
-    notes = [f"{path} stays: something else is below it by now" for path in sorted(kept)]
+    notes = [f"{path} is kept: another client has created znodes below it" for path in sorted(kept)]
     for one in done.changes:
         node = nodes.get(one.path)
         if not one.is_due(node) and not one.is_done(node) and one.path not in kept:
-            notes.append(f"{one.path} was changed since, and goes back all the same")
+            notes.append(f"{one.path} has changed since, and is restored nevertheless")
         if one.before is not None:
             before = None if node is None else state_of(node)
             changes.append(Change(one.path, before, Content(one.before.data, one.before.rights)))
@@ -350,7 +356,7 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
 
 
 def _kept(connection: ZooKeeperClient, made: Mapping[str, Node]) -> set[str]:
-    """Those that cannot go, because somebody else's znode is below them."""
+    """Return the znodes that cannot be deleted, because another client's znode is below them."""
     kept: set[str] = set()
     below = connection.children(made)
     for path in sorted(made, key=lambda path: -path.count("/")):
@@ -365,7 +371,7 @@ def _kafka(done: Plan, kafka: KafkaStore | None) -> tuple[list[KafkaChange], lis
     for group in {one.group for one in done.kafka}:
         if kafka is None:
             raise RefusedError(
-                "the backup holds offsets in Kafka, and no broker is known", where=done.origin
+                "the backup holds offsets in Kafka, but no brokers are given", where=done.origin
             )
         wanted = [one for one in done.kafka if one.group == group]
         stored = kafka.fetch(group, [one.partition for one in wanted])
@@ -375,7 +381,7 @@ def _kafka(done: Plan, kafka: KafkaStore | None) -> tuple[list[KafkaChange], lis
                 changes.append(KafkaChange(group, one.partition, now, one.before))
             elif now is not None:
                 notes.append(
-                    f"{group} {one.partition} had no offset in Kafka, and keeps {now.offset}:"
-                    " Kafka takes none away"
+                    f"{group} {one.partition} had no offset in Kafka and keeps {now.offset}:"
+                    " offsets in Kafka cannot be deleted"
                 )
     return changes, notes

@@ -1,11 +1,10 @@
-"""What ZooKeeper holds of groups, topics and brokers: read at once, raw, and decoded on demand.
+"""Readers of groups, topics and brokers in ZooKeeper, and the reports that operators see of them.
 
-An image is a reading, not a transaction: its parts are read one after the other, so that a group at
-work may be torn. What was read carries its version, which is what a change is later bound to.
+A `GroupImage` holds the znodes of a group as they were read, and decodes them on demand. Its parts
+are read one after the other, not in a transaction, so the image of an active group may be
+inconsistent. Each znode is kept with its version, to which a later change is bound.
 
-Groups and their members, as people ask about them.
-
-Topics as ZooKeeper has them: partitions, replicas, leaders, in-sync replicas.
+`groups`, `members`, `topics` and `partitions` return reports made of these images.
 """
 
 from __future__ import annotations
@@ -15,7 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, UnknownGroupError
+from zkconsumer.errors import (
+    AccessDeniedError,
+    Advice,
+    MalformedZnodeError,
+    Step,
+    UnknownGroupError,
+)
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import GroupInput, RequestedTopics, requested_topics
@@ -40,7 +45,13 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 @dataclass(frozen=True, slots=True)
 class OffsetNode:
-    """An offset znode: `value` is None with a `fault`; negative means that there is none."""
+    """A decoded offset znode.
+
+    Attributes:
+        value: the offset; None with a `fault`. A negative value means that there is no offset.
+        version, mtime_ms: version of the znode, and time of its last write by the server's clock.
+        fault: why the payload is not an offset.
+    """
 
     value: int | None
     version: int
@@ -50,9 +61,12 @@ class OffsetNode:
 
 @dataclass(frozen=True)
 class GroupImage:
-    """What of a group's subtree was read: path -> znode, parents first.
+    """The part of a group's subtree that was read.
 
-    `listed`: parent -> names of its children, for every parent that was listed.
+    Attributes:
+        name: name of the group.
+        nodes: path -> znode, parents first.
+        listed: parent -> names of its children, for every parent that was listed.
     """
 
     name: str
@@ -61,12 +75,12 @@ class GroupImage:
 
     @cached_property
     def registrations(self) -> dict[ConsumerId, bytes | None]:
-        """Raw payloads of the members' registrations."""
+        """Consumer id -> payload of its registration."""
         return {at.name: node.data for at, node in self._of(Kind.MEMBER)}
 
     @cached_property
     def members(self) -> dict[ConsumerId, Registration | MalformedZnodeError]:
-        """Decoded registrations; in place of one that fails the JVM's members stands the error."""
+        """Consumer id -> decoded registration, or the error if it would fail JVM members."""
         return {
             name: _registration(self.name, name, data) for name, data in self.registrations.items()
         }
@@ -104,6 +118,7 @@ class GroupImage:
 
     @cached_property
     def offsets(self) -> dict[TopicPartition, OffsetNode]:
+        """Partition -> its offset znode, sorted."""
         found = {}
         for at, node in self._of(Kind.OFFSET):
             tp, stat = TopicPartition(at.name, at.partition), node.stat
@@ -115,8 +130,8 @@ class GroupImage:
         return dict(sorted(found.items()))
 
     @cached_property
-    def topic_rooms(self) -> dict[str, paths.Located]:
-        """The parents of owner and of offset znodes among those that were listed."""
+    def topic_parents(self) -> dict[str, paths.Located]:
+        """The listed parents of owner znodes and of offset znodes: path -> group and topic."""
         located = ((path, paths.locate(path)) for path in self.listed)
         return {path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)}
 
@@ -143,19 +158,19 @@ def _registration(
 
 @dataclass(frozen=True)
 class TopicImage:
-    """A topic's registration: `node` is its znode; `state` partition -> its state's znode."""
+    """A topic's registration: `node` is its znode, `state` is partition -> its state's znode."""
 
     name: str
     node: Node
     state: Mapping[int, Node] = field(default_factory=dict)
 
     def partitions(self, *, profile: Profile = DEFAULT) -> tuple[int, ...]:
-        """Ascending. Raises MalformedZnodeError."""
+        """Return the partition numbers, ascending. Raises MalformedZnodeError."""
         return decode_topic(self.node.data, where=paths.topic(self.name), profile=profile)
 
 
 def read_group_names(connection: ZooKeeperClient) -> list[str]:
-    """All groups that have a znode, sorted (`ConsumerGroupCommand --list`)."""
+    """Return the groups that have a znode, sorted (`ConsumerGroupCommand --list`)."""
     return connection.children([paths.CONSUMERS]).get(paths.CONSUMERS, [])
 
 
@@ -173,9 +188,11 @@ def read_groups(
     ),
     topics: Collection[str] | None = None,
 ) -> dict[str, GroupImage]:
-    """These groups, as far as they exist, all at once.
+    """Read groups with few requests; groups that do not exist are left out.
 
-    `rooms` are those that are looked into; `topics`: whose owners and offsets, None for all.
+    Args:
+        rooms: which of the directories `ids`, `owners` and `offsets` are read.
+        topics: whose owners and offsets are read; None means all topics.
     """
     roots = {paths.group(name): name for name in names}
     nodes = connection.read(roots)
@@ -216,7 +233,7 @@ def read_allowed_groups(
         OFFSETS,
     ),
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
-    """As `read_groups`; beside it, for each group that may not be read, the error."""
+    """Read groups as `read_groups` does; also return group -> error where access is denied."""
     denied: dict[str, AccessDeniedError] = {}
 
     def deny(name: str, error: AccessDeniedError) -> dict[str, GroupImage]:
@@ -250,22 +267,23 @@ def in_halves(
 
 
 def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:
-    """The error for a group that has no znode; with a connection it says on which servers."""
+    """Return the error for a group that has no znode; a connection adds the servers' addresses."""
     return UnknownGroupError(
         f"group {group} does not exist",
         where=connection.config.zookeeper_connect if connection else paths.group(group),
-        remedy="check the name and the chroot; `zkconsumer groups list` shows what there is",
+        remedy="check its name and the chroot; list the existing groups",
+        advice=Advice(Step.LIST_GROUPS),
     )
 
 
 def read_group_tree(connection: ZooKeeperClient, name: str) -> GroupImage | None:
-    """Everything below a group's znode, whatever it is; None where the group does not exist."""
+    """Read all znodes below a group's znode; return None if the group does not exist."""
     nodes = connection.tree(paths.group(name))
     return GroupImage(name, nodes) if nodes else None
 
 
 def read_topics(connection: ZooKeeperClient, names: Iterable[str]) -> dict[str, TopicImage]:
-    """These topics, as far as they exist, without the state of their partitions."""
+    """Read topics without their partitions' states; topics that do not exist are left out."""
     found = connection.read([paths.topic(name) for name in names])
     return {
         name: TopicImage(name, node)
@@ -275,12 +293,18 @@ def read_topics(connection: ZooKeeperClient, names: Iterable[str]) -> dict[str, 
 
 
 def read_topic_names(connection: ZooKeeperClient) -> list[str]:
-    """All topics, sorted."""
+    """Return the names of all topics, sorted."""
     return connection.children([paths.TOPICS]).get(paths.TOPICS, [])
 
 
+def read_all_topic_payloads(connection: ZooKeeperClient) -> dict[str, bytes | None]:
+    """Return topic -> payload of its znode, of all topics."""
+    topics = read_topics(connection, read_topic_names(connection))
+    return {name: one.node.data for name, one in topics.items()}
+
+
 def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZnodeError]:
-    """The registered brokers by id; in place of what cannot be read stands the error."""
+    """Return broker id -> registered broker, or the error if its registration cannot be read."""
     ids = connection.children([paths.BROKER_IDS]).get(paths.BROKER_IDS, [])
     nodes = connection.read(paths.broker(number) for number in ids)
     return decode_brokers({paths.locate(path).name: node.data for path, node in nodes.items()})
@@ -296,9 +320,9 @@ def registered_brokers(connection: ZooKeeperClient) -> list[Broker]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group and how many members it has; None: none, nor a place for them (no `ids` below it).
+    """A group and its number of members.
 
-    `fault`: why it is not known; then `members` is None.
+    `members` is None if the group has no `ids` znode, or if `fault` says why it is unknown.
     """
 
     name: str
@@ -308,14 +332,16 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """A member: what it asks for, and what it has.
+    """A registered member: its subscription, and what it owns.
 
     Attributes:
-        subscription: topic (of a pattern: regex) -> streams; empty where `fault` says why.
+        pattern: kind of its subscription; None if the registration cannot be read.
+        subscription: topic, or regex of a filter -> number of streams.
         threads: its consumer thread ids, of all topics.
-        owned: thread -> partitions that its owner nodes name.
-        session: the session that keeps it, 0 for a registration that none will take away.
-        since_ms: when it registered, by the server's clock.
+        owned: thread -> number of partitions that it owns; threads that own none are left out.
+        session: the session of the registration; 0 if it is persistent.
+        since_ms: time of the registration by the server's clock, in ms since 1970.
+        fault: why the registration cannot be read.
     """
 
     group: str
@@ -330,14 +356,14 @@ class MemberReport:
 
     @property
     def idle(self) -> tuple[ThreadId, ...]:
-        """Threads that own nothing."""
+        """Threads that own no partition."""
         return tuple(thread for thread in self.threads if thread not in self.owned)
 
 
 def groups(connection: ZooKeeperClient, *, topic: str | None = None) -> list[GroupSummary]:
-    """All groups there are, or those that have offsets or owners of a topic; sorted by name.
+    """Return all groups, or those with offsets or owners of a topic, sorted by name.
 
-    Raises as `Connection.read`. Kafka: `ConsumerGroupCommand --list`.
+    Raises as `ZooKeeperClient.read`. Kafka: `ConsumerGroupCommand --list`.
     """
     names = read_group_names(connection)
     if topic is not None:
@@ -361,9 +387,10 @@ def members(
     *,
     on_denied: Callable[[str, AccessDeniedError], None] | None = None,
 ) -> dict[str, tuple[RequestedTopics, list[MemberReport]]]:
-    """What the members of these groups ask for and have; of the groups that exist.
+    """Return group -> (its requested topics, its members), for the groups that exist.
 
-    A group that may not be read is told to `on_denied` and left out; without it that is raised.
+    A group to which ZooKeeper denies access is passed to `on_denied` and left out. Without
+    `on_denied` the error is raised.
     """
     images, denied = read_allowed_groups(connection, list(names), rooms=(MEMBERS, OWNERS))
     for name, error in denied.items():
@@ -381,7 +408,10 @@ def members(
 def read_topic_payloads(
     connection: ZooKeeperClient, images: Iterable[GroupImage]
 ) -> dict[str, bytes | None]:
-    """The topics that these groups have to do with; all there are where a member has a pattern."""
+    """Return topic -> payload of its znode, of all topics that concern these groups.
+
+    If a member subscribes by a topic filter, these are all topics.
+    """
     names: set[str] = set()
     for image in images:
         names |= {tp.topic for tp in (*image.owners, *image.offsets)}
@@ -396,7 +426,7 @@ def read_topic_payloads(
 
 
 def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[MemberReport]:
-    """Every member of a group, sorted."""
+    """Yield a report on each member of a group, sorted."""
     owned: dict[ThreadId, int] = {}
     for owner in image.owners.values():
         owned[owner.thread] = owned.get(owner.thread, 0) + 1
@@ -420,12 +450,12 @@ def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[Membe
 
 
 def idle_by_design(wanted: RequestedTopics) -> Iterator[str]:
-    """Of each topic with more threads than partitions, why some have nothing to do."""
+    """Yield, for each topic with more threads than partitions, why some threads are idle."""
     for topic, threads in wanted.threads.items():
         partitions = len(wanted.partitions.get(topic, ()))
         if not partitions:
             why = wanted.topic_faults.get(topic) or "the topic has no partitions, or does not exist"
-            yield f"{topic}: {_count(len(threads), 'thread')}, nothing to own: {why}"
+            yield f"{topic}: {_count(len(threads), 'thread')} without a partition: {why}"
         elif len(threads) > partitions:
             yield (
                 f"{topic}: {_count(len(threads), 'thread')}, {_count(partitions, 'partition')}:"
@@ -442,7 +472,10 @@ def _count(number: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """A topic: how many partitions, and replicas of each (fewest, most); or its `fault`."""
+    """A topic and its number of partitions, or the `fault` of its znode.
+
+    `replicas` is the lowest and the highest number of replicas of a partition.
+    """
 
     name: str
     partitions: int = 0
@@ -452,7 +485,11 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """Where a partition is kept; `leader` None where nobody leads, or a text: why not known."""
+    """The brokers of a partition.
+
+    `leader` is a broker id, None if the partition has no leader, or a text that says why the leader
+    is unknown.
+    """
 
     topic: str
     partition: int
@@ -462,12 +499,15 @@ class PartitionPlace:
 
     @property
     def out_of_sync(self) -> tuple[int, ...]:
-        """Replicas that lack something."""
+        """Replicas that are not in sync."""
         return tuple(one for one in self.replicas if one not in self.isr)
 
 
 def topics(connection: ZooKeeperClient, names: Iterable[str] | None = None) -> list[TopicSummary]:
-    """These topics, as far as they exist, or all; sorted. Raises as `Connection.read`."""
+    """Return topics, sorted; None means all, and topics that do not exist are left out.
+
+    Raises as `ZooKeeperClient.read`.
+    """
     wanted = read_topic_names(connection) if names is None else sorted(set(names))
     return [_topic_summary(image) for image in read_topics(connection, wanted).values()]
 
@@ -485,9 +525,10 @@ def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:
 
 
 def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionPlace]:
-    """Every partition of these topics, as far as they exist, sorted.
+    """Return every partition of these topics, sorted; topics that do not exist are left out.
 
-    Raises MalformedZnodeError for a topic that cannot be read, and as `Connection.read`.
+    Raises MalformedZnodeError for a topic whose znode cannot be decoded, and as
+    `ZooKeeperClient.read`.
     """
     placed = {
         (image.name, number): replicas
@@ -507,7 +548,7 @@ def _places(
         isr: tuple[int, ...] = ()
         try:
             if path not in states:
-                leader = "the brokers have not said yet"
+                leader = "the partition has no state znode yet"
             else:
                 state = decode_partition_state(states[path].data, where=path)
                 leader, isr = (state.leader if state.leader >= 0 else None), state.isr

@@ -1,19 +1,17 @@
-"""How far a group has come: its owners and offsets beside what the brokers' logs hold.
+"""The lag of groups: committed offsets, log ends, status of each partition, Prometheus metrics.
 
-A figure that could not be had is a text that says why, and never a number.
+A value that could not be read is a text that says why, never a number. Prometheus gets no sample
+for it.
 
-How a group gets on with a partition, told from its commits within a window of time.
+The status of a partition follows from its last commits. The rules are those of Burrow, LinkedIn's
+monitor of consumer lag (`calculatePartitionStatus` in core/internal/evaluator/caching.go), with two
+differences:
 
-The rules are Burrow's (LinkedIn's monitor of consumer lag, `calculatePartitionStatus` in
-core/internal/evaluator/caching.go), with two differences. Burrow sees every commit, also one that
-changes nothing; the old consumer writes an offset to ZooKeeper only when it has changed, so that
-"commits the same offset again" and "commits no more" look alike: whether the partition has an owner
-tells a stalled from a stopped one. And a window that has just begun holds one commit only: so long
-a silence counts when it is longer than the group may keep between two commits.
-
-Groups' lag for Prometheus, served by its own library.
-
-What is not known has no sample: it is never 0.
+- Burrow sees every commit. The old consumer writes an offset to ZooKeeper only if it has changed,
+  so repeated commits of one offset look like no commits. A partition with an owner is therefore
+  STALLED, and a partition without an owner is STOPPED.
+- A new window holds only one commit. Silence therefore counts only if it is longer than the group
+  may take between two commits.
 """
 
 from __future__ import annotations
@@ -41,34 +39,34 @@ from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartitio
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.zk.client import ZooKeeperClient
 
-NOTHING_COMMITTED = "nothing is committed"
+NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
 NO_SUCH_PARTITION = "the topic has no such partition"
 NOT_ASKED = "the brokers were not asked"
 
 Selection = Mapping[str, frozenset[int] | None]
-"""Topics, and which of their partitions: None for all."""
+"""Topic -> partitions; None means all partitions of the topic."""
 
 
 class Source(Enum):
-    """Where a committed offset is kept."""
+    """Store of a committed offset."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
-    BOTH = "both"  # the same in both
+    BOTH = "both"  # both stores have the same offset
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """A partition as a group has it.
+    """A partition of a group: owner, offsets, log.
 
     Attributes:
-        owner: the consumer thread that its owner znode names, None without one.
-        session: the session of the owner znode, 0 for one that no session will take away.
-        in_zookeeper: the offset there; None: none, a text: why it cannot be read.
-        written_ms: when that was written, by the server's clock.
-        in_kafka: the offset in Kafka's own storage, likewise.
-        log: where the log begins and ends, or why that is not known.
+        owner: the thread that its owner znode names; None without an owner znode.
+        session: the session of the owner znode; 0 if it is persistent.
+        in_zookeeper: the offset in ZooKeeper; None without one; a text says why it is unreadable.
+        written_ms: time of the last write to that offset by the server's clock, in ms since 1970.
+        in_kafka: the offset in Kafka; None without one; a text says why it is unknown.
+        log: start and end of the log, or why they are unknown.
         fault: what is wrong with the owner znode, or "".
     """
 
@@ -84,10 +82,10 @@ class PartitionLag:
 
     @property
     def committed(self) -> int | str | None:
-        """The offset that counts; None where there is none.
+        """The committed offset; None without one; a text says why it is unknown.
 
-        Kafka's if there is one, else ZooKeeper's, as `ConsumerGroupCommand` has it (0.9 to 1.1). It
-        is not known where Kafka's is not, unless the group has one in ZooKeeper.
+        It is Kafka's offset if there is one, and else ZooKeeper's, as in `ConsumerGroupCommand`
+        (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if there is one.
         """
         if isinstance(self.in_kafka, OffsetAndMetadata):
             return self.in_kafka.offset
@@ -95,7 +93,7 @@ class PartitionLag:
 
     @property
     def source(self) -> Source | None:
-        """Where that offset is from."""
+        """The store that `committed` comes from; None without an offset."""
         kafka = self.in_kafka.offset if isinstance(self.in_kafka, OffsetAndMetadata) else None
         if kafka is None:
             return Source.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
@@ -103,7 +101,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | str:
-        """Messages between the offset and the log's end, or why that is not known."""
+        """Messages from the committed offset to the end of the log, or why the lag is unknown."""
         committed = self.committed
         if isinstance(committed, int):
             return self.log if isinstance(self.log, str) else self.log.end - committed
@@ -112,7 +110,10 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group, and every partition that it has to do with, sorted."""
+    """A group and its partitions, sorted.
+
+    The partitions are those that it owns, has offsets of, or subscribes to.
+    """
 
     image: GroupImage
     requested_topics: RequestedTopics
@@ -120,6 +121,7 @@ class GroupLag:
 
     @property
     def name(self) -> str:
+        """The group's name."""
         return self.image.name
 
     @property
@@ -146,15 +148,15 @@ def group_lags(
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
 ) -> dict[str, GroupLag]:
-    """These groups, as far as they exist.
+    """Return group -> its lag; groups that do not exist are left out.
 
     Args:
-        limit_s: seconds for each question to the brokers.
-        only: topics and partitions to look at, by default all that the group owns, has offsets of,
+        limit_s: seconds per request to the brokers.
+        only: topics and partitions to report; None means all that the group owns, has offsets of,
             or subscribes to.
-        logs, kafka: how the brokers are asked, by default as `log_ends` and `committed_in_kafka`.
+        logs, kafka: functions that ask the brokers; default `log_ends` and `committed_in_kafka`.
 
-    Raises as `Connection.read`; what brokers do not say stands in the result.
+    Raises as `ZooKeeperClient.read`. If brokers do not answer, the result says so.
     """
     images = read_groups(connection, names)
     return lags_of(connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka)
@@ -169,7 +171,7 @@ def lags_of(
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
 ) -> dict[str, GroupLag]:
-    """As `group_lags`, of groups that have been read."""
+    """Return group -> its lag, as `group_lags` does, for groups that were read."""
     topics = read_topic_payloads(connection, images.values())
     brokers = registered_brokers(connection)
     existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}
@@ -208,7 +210,7 @@ def lags_of(
 def unasked_logs(
     brokers: Sequence[Broker], partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogRange | str]:
-    """For `group_lags`: leave the logs alone."""
+    """Return NOT_ASKED for each partition; as `logs` of `group_lags` it asks no broker."""
     return dict.fromkeys(partitions, NOT_ASKED)
 
 
@@ -244,7 +246,7 @@ def _lag(
     if offset is not None:
         in_zookeeper = offset.fault or offset.value
         if isinstance(in_zookeeper, int) and in_zookeeper < 0:
-            in_zookeeper = None  # the JVM's own "none"
+            in_zookeeper = None  # JVM members write a negative offset for "no offset"
     return PartitionLag(
         tp.topic,
         tp.partition,
@@ -262,25 +264,26 @@ def _lag(
 
 
 WINDOW = 10
-"""Commits that are kept for a partition, as in Burrow (`intervals`); older ones are forgotten."""
+"""Last commits that are kept for a partition, as in Burrow (`intervals`)."""
 
 PATIENCE_S = 120.0
-"""Seconds without a commit that mean nothing: twice the default of `auto.commit.interval.ms`."""
+"""Seconds without a commit before a partition counts as silent: twice the default of
+`auto.commit.interval.ms`."""
 
 
 class Status(Enum):
     """Burrow's states of a partition."""
 
     OK = "OK"
-    WARNING = "WARNING"  # it commits, and falls behind
-    STALLED = "STALLED"  # it has an owner, and does not move
-    STOPPED = "STOPPED"  # nobody owns it, and nobody commits
+    WARNING = "WARNING"  # offsets are committed, and the lag grows
+    STALLED = "STALLED"  # the partition has an owner, but its offset does not advance
+    STOPPED = "STOPPED"  # the partition has no owner and no commits
     REWOUND = "REWOUND"  # the offset went back
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: when, in seconds since the epoch; the offset; the lag when it was first seen."""
+    """A commit: its time in seconds since 1970, its offset, and the lag when it was first read."""
 
     at_s: float
     offset: int
@@ -289,7 +292,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Window:
-    """The last commits of one partition; `add` tells it what was read."""
+    """The last commits of one partition; `add` records a reading."""
 
     commits: list[Commit] = field(default_factory=list)
     lag: int | None = None
@@ -304,7 +307,7 @@ class Window:
         lag: int | None,
         is_owned: bool,
     ) -> None:
-        """Note a reading: what is committed, and when it was where the store says so."""
+        """Record a reading; `committed_s` is the time of the commit, if the store keeps it."""
         self.lag, self.is_owned = lag, is_owned
         if offset is None or lag is None:
             return
@@ -315,7 +318,7 @@ class Window:
         del self.commits[:-WINDOW]
 
     def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
-        """What the commits say now; None while they say nothing yet."""
+        """Return the status by the commits so far; None if they are too few."""
         if self.lag is None or not self.commits:
             return None
         return evaluate(
@@ -326,7 +329,10 @@ class Window:
 def evaluate(
     commits: Sequence[Commit], *, lag: int, is_owned: bool, now_s: float, patience_s: float
 ) -> Status | None:
-    """The state of a partition with these commits, at least one, whose lag is `lag` now."""
+    """Return the status of a partition with at least one commit; None if one is too few.
+
+    `lag` is the present lag in messages. `patience_s` is the longest silence that is normal.
+    """
     if lag <= 0 or any(one.lag <= 0 for one in commits):
         return Status.OK
     pairs = list(pairwise(commits))
@@ -344,7 +350,7 @@ def evaluate(
     return Status.OK
 
 
-# ---- exporter ------------------------------------------------------------------------------------
+# ---- Prometheus exporter -------------------------------------------------------------------------
 
 
 PARTITION = ("group", "topic", "partition")
@@ -372,7 +378,7 @@ def samples(
     *,
     at_s: float,
 ) -> Samples:
-    """The figures of these groups: metric -> (values of its labels, value)."""
+    """Return metric -> its samples (label values, value); unknown values have no sample."""
     found: Samples = {name: [] for name, _, _ in GAUGES}
     found["zkconsumer_group_read_timestamp_seconds"].append(((), at_s))
     for group in groups:
@@ -395,9 +401,10 @@ def samples(
 
 
 class LagExporter:
-    """Answers Prometheus with what `update` was given last, for as long as it is entered.
+    """HTTP server that answers Prometheus with the groups of the last `update`.
 
-    Raises ConfigError where prometheus-client is not installed, or the port cannot be had.
+    It runs while it is entered as a context. Entering raises ConfigError if prometheus-client is
+    not installed, or if the address cannot be used.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -411,8 +418,8 @@ class LagExporter:
         except ImportError as error:
             raise ConfigError(
                 "prometheus-client is not installed",
-                where="--prometheus",
-                remedy="pip install 'zkconsumer[metrics]'",
+                where="lag exporter",
+                remedy="run pip install 'zkconsumer[metrics]'",
             ) from error
         registry = prometheus_client.CollectorRegistry()
         registry.register(self)
@@ -420,8 +427,8 @@ class LagExporter:
             self._server, _ = prometheus_client.start_http_server(self._port, self._host, registry)
         except OSError as error:
             raise ConfigError(
-                f"nothing can be served at {self._host}:{self._port}: {error.strerror}",
-                where="--prometheus",
+                f"the address cannot be used: {error.strerror}",
+                where=f"{self._host}:{self._port}",
                 remedy="choose another port or address",
             ) from error
         return self
@@ -440,11 +447,11 @@ class LagExporter:
         groups: Iterable[GroupLag],
         status_of: Callable[[str, PartitionLag], Status | None],
     ) -> None:
-        """Answer with these from now on."""
+        """Replace the groups that are served."""
         self._samples = samples(groups, status_of, at_s=time.time())
 
     def collect(self) -> Iterator[Any]:
-        """What prometheus-client asks for; on its thread."""
+        """Yield the metrics; prometheus-client calls this on its own thread."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
 
         now = self._samples

@@ -1,17 +1,15 @@
-"""ZooKeeper as Kafka's old tools read it (`kafka.utils.ZkUtils`, 0.8.2 to 1.1).
+"""ZooKeeper as Kafka's old tools read and write it (`kafka.utils.ZkUtils`, Kafka 0.8.2 to 1.1).
 
-In ZooKeeper's own order of children, which their output has, and with the exceptions of the JVM as
-values: their texts are output, too. A tool of ours has `images` instead, which says more.
+`ZkUtils` reads with the old tools' requests. It keeps ZooKeeper's order of children, since the
+tools print in that order, and raises the JVM's exceptions, since the tools print their texts.
+zkconsumer's own tools read groups with `admin.groups`.
 
-Files of ExportZkOffsets, read as ImportZkOffsets reads them, but in full and strictly.
+`read_export` reads files of ExportZkOffsets. `committed` looks for offsets first in Kafka and then
+in ZooKeeper, as the old tools do.
 
-Committed offsets as the old tools looked for them: in Kafka, and else in ZooKeeper.
-
-Writes as Kafka's old tools did them (`kafka.utils.ZkUtils`, 0.8.2 to 1.1): whatever is there.
-
-The old tools had neither a plan nor a guard. Here each of their writes is a plan that is applied at
-once, members or not: so there is a backup, from which `zkconsumer undo` leads back, and what is
-written together is all written or, where ZooKeeper was lost, known in part.
+`Writing` makes the old tools' writes, even if the group has members. The old tools write without a
+check or a backup. Here each write is a plan that is applied at once, so there is a backup that
+`plan_undo` can restore, and each transaction is written as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 Key = TypeVar("Key", str, int)
 
-# What a partition's state says of one that has none.
+# The leader in a partition's state if the partition has no leader.
 NO_LEADER: Final = -1
 
 
 class JavaError(Exception):
-    """What the JVM would throw here: its class, and what `getMessage` says."""
+    """An exception that the JVM would throw: `kind` is its class, `text` its `getMessage`."""
 
     def __init__(self, kind: str, text: str | None) -> None:
         super().__init__(text)
@@ -64,7 +62,7 @@ class JavaError(Exception):
 
 
 class NoNodeError(JavaError):
-    """`ZkNoNodeException`: a znode is not there that the tool takes for granted."""
+    """`ZkNoNodeException`: a znode that the tool expects does not exist."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -75,7 +73,7 @@ class NoNodeError(JavaError):
 
 
 class ZkUtils:
-    """Reads as the tools of one release did, but many at once."""
+    """Reads what the tools of one release read, but many znodes per request batch."""
 
     def __init__(self, connection: ZooKeeperClient, profile: Profile) -> None:
         self.connection = connection
@@ -84,7 +82,7 @@ class ZkUtils:
     # ---- children and payloads -------------------------------------------------------------------
 
     def children(self, path: str) -> list[str]:
-        """In ZooKeeper's order. Raises NoNodeError."""
+        """Return the children of a znode in ZooKeeper's order. Raises NoNodeError."""
         found = self.children_or_none(path)
         if found is None:
             raise NoNodeError(path)
@@ -97,7 +95,7 @@ class ZkUtils:
         return path in self.connection.stats([path])
 
     def texts(self, asked: Iterable[str]) -> dict[str, str]:
-        """The payloads of those that exist; a znode without one says "null", as Java prints it."""
+        """Return path -> payload of the znodes that exist; Java prints "null" for no payload."""
         return {
             path: "null" if node.data is None else node.data.decode(errors="replace")
             for path, node in self.connection.read(asked).items()
@@ -106,7 +104,10 @@ class ZkUtils:
     # ---- topics and brokers ----------------------------------------------------------------------
 
     def partitions(self, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Ascending; none for a topic that does not exist (`getPartitionsForTopics`)."""
+        """Return topic -> partitions, ascending; empty for a missing topic.
+
+        Source: `getPartitionsForTopics`. Raises JavaError for a malformed topic znode.
+        """
         where = {topic: paths.topic(topic) for topic in topics}
         nodes = self.connection.read(where.values())
         try:
@@ -120,7 +121,7 @@ class ZkUtils:
             raise _thrown(error) from error
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The leader's id, or NO_LEADER; absent where there is no state."""
+        """Return partition -> id of its leader, or NO_LEADER; absent without a state znode."""
         where = {paths.partition_state(*tp): tp for tp in partitions}
         return {
             where[path]: _leader(node.data, where=path)
@@ -141,22 +142,28 @@ class ZkUtils:
     # ---- a group ---------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """In ZooKeeper's order (`getConsumerGroups`). Raises NoNodeError."""
+        """Return all groups in ZooKeeper's order (`getConsumerGroups`). Raises NoNodeError."""
         return self.children(paths.CONSUMERS)
 
     def owned_topics(self, group: str) -> list[str]:
-        """Topics with a parent of owners, in ZooKeeper's order (`getTopicsByConsumerGroup`)."""
+        """Return the topics below a group's `owners`, in ZooKeeper's order.
+
+        Source: `getTopicsByConsumerGroup`.
+        """
         return self.children_or_none(paths.owners(group)) or []
 
     def owners(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The thread ids in the owner znodes that exist."""
+        """Return partition -> thread id in its owner znode, if that exists."""
         where = {paths.owner(group, tp): tp for tp in partitions}
         return {where[path]: text for path, text in self.texts(where).items()}
 
     def offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What stands in the offset znodes that exist. Raises JavaError for what is no number."""
+        """Return partition -> offset in its znode, if that exists.
+
+        Raises JavaError for a payload that is not a number.
+        """
         where = {paths.offset(group, tp): tp for tp in partitions}
         found = {}
         for path, text in self.texts(where).items():
@@ -168,16 +175,16 @@ class ZkUtils:
         return found
 
     def is_active(self, group: str) -> bool:
-        """Whether anybody is registered (`isConsumerGroupActive`). Raises NoNodeError."""
+        """Return whether a member is registered (`isConsumerGroupActive`). Raises NoNodeError."""
         return bool(self.children(paths.ids(group)))
 
     def subscriptions(
         self, group: str, *, internal: frozenset[str]
     ) -> dict[str, Mapping[str, int]]:
-        """Member -> its topics with their streams, in ZooKeeper's order of members.
+        """Return member -> topic -> streams, in ZooKeeper's order of members.
 
-        `internal` are the topics that no pattern matches. Raises JavaError for a registration that
-        fails the JVM, and ConfigError for a pattern that cannot be evaluated here.
+        `internal` are the topics that no filter matches. Raises JavaError for a registration on
+        which the JVM fails, and ConfigError for a filter that cannot be evaluated here.
         """
         names = self.children_or_none(paths.ids(group)) or []
         where = {paths.member(group, name): name for name in names}
@@ -242,7 +249,7 @@ def _bucket(key: str | int, size: int) -> int:
     return code >> (32 - (size - 1).bit_count()) & (size - 1)
 
 
-# ---- legacy files --------------------------------------------------------------------------------
+# ---- files of ExportZkOffsets --------------------------------------------------------------------
 
 
 _LINE = re.compile(r"\r\n|\r|\n")  # as Java's BufferedReader
@@ -250,10 +257,10 @@ _LINE = re.compile(r"\r\n|\r|\n")  # as Java's BufferedReader
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The offsets of a file by group and partition, the last line for one winning.
+    """The offsets of a file: (group, partition) -> offset of its last line.
 
-    `unread`: the number of the first line that was not read, since the file ends for the JVM at its
-    first empty line; 0 if all were.
+    The JVM stops reading at the first empty line. `unread` is the number of the first line after
+    it; 0 if the whole file was read.
     """
 
     offsets: Mapping[tuple[str, TopicPartition], int]
@@ -261,10 +268,10 @@ class Exported:
 
 
 def read_export(data: bytes, *, where: str) -> Exported:
-    """Read a whole file. Raises ConfigError with the line of the first fault.
+    """Read a whole file. Raises ConfigError, which names the line of the first fault.
 
-    Stricter than the JVM, which wrote whatever stood there wherever it said, and so could break
-    every member of a group: a line is the path of an offset, a colon, and a number.
+    A line must be the path of an offset znode, a colon, and a number. The JVM's tool writes any
+    text to any path, and so can stop every member of a group.
     """
     offsets: dict[tuple[str, TopicPartition], int] = {}
     try:
@@ -278,17 +285,25 @@ def read_export(data: bytes, *, where: str) -> Exported:
             offsets[group, tp] = java_offset(text, number)
     except Fault as fault:
         raise ConfigError(
-            str(fault), where=f"{where}:{fault.line}", remedy="mend it; nothing was imported"
+            str(fault),
+            where=f"{where}:{fault.line}",
+            remedy="correct the file; no offset was imported",
         ) from fault
     return Exported(offsets, 0)
 
 
-# ---- legacy offsets ------------------------------------------------------------------------------
+# ---- committed offsets and partitions ------------------------------------------------------------
 
 
 @dataclass
 class Committed:
-    """The offsets that there are; `missing` are in neither place, `unknown` says Kafka's reason."""
+    """Committed offsets of partitions.
+
+    Attributes:
+        offsets: partition -> offset.
+        missing: partitions without an offset in either store.
+        unknown: partition -> why Kafka does not return its offset.
+    """
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     missing: list[TopicPartition] = field(default_factory=list)
@@ -298,9 +313,10 @@ class Committed:
 def committed(
     zk: ZkUtils, group: str, partitions: Sequence[TopicPartition], *, limit_s: float
 ) -> Committed:
-    """Ask for all of them. Raises JavaError for an offset znode that is no number.
+    """Return committed offsets from Kafka, or else from ZooKeeper.
 
-    `limit_s`: seconds for the brokers to answer in.
+    `limit_s` is seconds per request to the brokers. Raises JavaError for an offset znode that is
+    not a number.
     """
     brokers = list(zk.brokers().values())
     kept = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
@@ -320,10 +336,10 @@ def committed(
 
 
 def partitions_of(brokers: Sequence[Broker], topic: str, *, limit_s: float) -> list[int]:
-    """A topic's partitions as the brokers say, ascending; none if they do not know it.
+    """Return a topic's partitions as the brokers know them, ascending; empty if unknown.
 
-    Raises FetchError when no broker answers within `limit_s` seconds. Nothing is created by asking:
-    the topic is looked up in the metadata of all.
+    The request asks for the metadata of all topics, so brokers do not create this topic. Raises
+    FetchError if no broker answers within `limit_s` seconds.
     """
     settings: dict[str, Any] = {**broker_settings(brokers), "log_level": 2, "error_cb": _passing}
     client = AdminClient(settings)
@@ -333,26 +349,31 @@ def partitions_of(brokers: Sequence[Broker], topic: str, *, limit_s: float) -> l
         raise FetchError(
             f"the brokers do not answer: {error.args[0].str()}",
             where=", ".join(servers(brokers)),
-            remedy="check the list, and that they are up",
+            remedy="check the addresses, and whether the brokers are running",
         ) from error
     return sorted(topics[topic].partitions) if topic in topics else []
 
 
 def _passing(error: object) -> None:
-    """Connections come and go; the question that fails for it says so itself."""
+    """Ignore errors of single connections; a request that fails reports its own error."""
 
 
-# ---- legacy writes -------------------------------------------------------------------------------
+# ---- writes --------------------------------------------------------------------------------------
 
 
-# Somebody else may change the same znodes between the reading and the writing, as members that
-# commit do: so often all is read and tried again, then it is refused.
+# Another client, such as a member that commits, may change a znode between the read and the write.
+# Read and write are tried so many times; then the last RefusedError is raised.
 _ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a tool writes: `kind` is its name; the backup is told before the first write."""
+    """Writes of one old tool.
+
+    Attributes:
+        kind: kind of the plans: the tool's name.
+        on_backup: called with the path of each backup before the first write.
+    """
 
     connection: ZooKeeperClient
     kind: str
@@ -360,17 +381,17 @@ class Writing:
     on_backup: Callable[[Path], None]
 
     def put(self, values: Mapping[str, bytes]) -> None:
-        """Write these payloads, and create what is missing (`ZkUtils.updatePersistentPath`).
+        """Write payloads, and create missing znodes (`ZkUtils.updatePersistentPath`).
 
-        Parents that are created have a null payload, as the JVM's. Raises as `admin.apply.apply`
-        does, RefusedError when somebody else did not stop changing the same znodes.
+        A parent that is created has a null payload, as in the JVM. Raises as `admin.apply.apply`;
+        RefusedError if other clients keep changing the same znodes.
         """
         self._apply(lambda: _puts(self.connection, values), Live.FORCE)
 
     def delete(self, *roots: str, live: Live) -> None:
-        """Delete znodes with all that is below them (`ZkClient.deleteRecursive`), if they exist.
+        """Delete znodes, if they exist, with all below them (`ZkClient.deleteRecursive`).
 
-        Raises as `put` does; with Live.REFUSE also RefusedError while the group has members.
+        Raises as `put`; with Live.REFUSE also RefusedError if the group has members.
         """
         self._apply(lambda: _deletions(self.connection, roots), live)
 
@@ -412,17 +433,18 @@ def _deletions(connection: ZooKeeperClient, roots: Iterable[str]) -> Iterator[Ch
 
 
 def _parents(path: str) -> Iterator[str]:
-    """From the group's own znode down."""
+    """Yield the parents of a path, from the group's znode down."""
     parts = path.split("/")
     for end in range(3, len(parts)):
         yield "/".join(parts[:end])
 
 
 def forget(connection: ZooKeeperClient, group: str) -> None:
-    """Delete a group that one run made up for itself (`ZkUtils.maybeDeletePath`), if it can be.
+    """Delete the group that one run of a tool created for itself (`ZkUtils.maybeDeletePath`).
 
-    Without a backup, since nothing of it is anybody's; what refuses to go stays, as in the JVM.
+    There is no backup, since no other client uses the group. As in the JVM, a failed deletion is
+    ignored.
     """
-    doomed = [Delete(path) for path in reversed(connection.tree(paths.group(group)))]
-    for start in range(0, len(doomed), MAX_MULTI_WRITES):
-        connection.write(doomed[start : start + MAX_MULTI_WRITES])
+    deletions = [Delete(path) for path in reversed(connection.tree(paths.group(group)))]
+    for start in range(0, len(deletions), MAX_MULTI_WRITES):
+        connection.write(deletions[start : start + MAX_MULTI_WRITES])

@@ -1,11 +1,13 @@
-"""A group's offsets from ZooKeeper to Kafka, or back: planned, applied, and looked at again.
+"""Migration of a group's offsets from ZooKeeper to Kafka, or back: plan it, and verify it.
 
-The group must rest, or commit to both stores. It rests when nobody is registered below its `ids`,
-and the plan is applied under a guard that fails if that is not so any more. That it commits to both
-(`offsets.storage=kafka` with `dual.commit.enabled`) no znode says; it shows: each partition that
-has an owner has the same offset in both stores, or Kafka's is ahead and ZooKeeper's follows within
-moments, since members write to Kafka first (`ZookeeperConsumerConnector.commitOffsets`, Kafka 0.8.2
-to 1.1.1). Such a group has migrated already, and nothing of it is written.
+A group can be migrated if it has no registered members. `apply` then uses a guard that fails if a
+member has joined since.
+
+A group whose members commit to both stores (`offsets.storage=kafka` with `dual.commit.enabled`) has
+migrated already, and nothing is written. No znode states this setting, so it is inferred: each
+owned partition has the same offset in both stores, or Kafka's is higher and ZooKeeper's reaches it
+within `FOLLOW_S`. Members write to Kafka first (`ZookeeperConsumerConnector.commitOffsets`, Kafka
+0.8.2 to 1.1.1).
 """
 
 from __future__ import annotations
@@ -42,39 +44,39 @@ Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Sequence[Broker], str, Collection[TopicPartition]], Stored]
 
 FOLLOW_S = 3.0
-"""Seconds that ZooKeeper's offset may be behind Kafka's: a dual commit writes them right after each
-other. A group that takes longer counts as not committing to both."""
+"""Seconds that ZooKeeper's offset may be behind Kafka's; a dual commit writes one right after the
+other. A group that takes longer counts as not committing to both stores."""
 
 _LOOK_S = 0.2
 
 
 class Direction(Enum):
-    """From where to where."""
+    """Source and target of a migration."""
 
     TO_KAFKA = "zookeeper-to-kafka"
     TO_ZOOKEEPER = "kafka-to-zookeeper"
 
 
 class Lower(Enum):
-    """What becomes of a partition whose offset is higher where it is to go."""
+    """What to do with a partition whose offset in the target store is higher."""
 
     LEAVE = "leave"
-    FORCE = "force"  # it is moved back, and what was read since is read again
+    FORCE = "force"  # overwrite it; messages since the lower offset are redelivered
 
 
 class Action(Enum):
-    """What is done with one partition."""
+    """What the plan does with one partition."""
 
-    CREATE = "create"  # the other store has none
-    ADVANCE = "advance"  # the other store's is lower
-    SAME = "same"
-    BACK = "back"  # the other store's is higher, and moved back since that was forced
-    LEFT = "left"  # not migrated; the reason says why
-    NONE = "none"  # there is nothing to migrate
+    CREATE = "create"  # the target store has no offset
+    ADVANCE = "advance"  # the target store's offset is lower
+    SAME = "same"  # both offsets are equal
+    BACK = "back"  # the target store's offset is higher, and is overwritten (Lower.FORCE)
+    LEFT = "left"  # the partition is not migrated; the reason says why
+    NONE = "none"  # the source store has no offset
 
 
 class Activity(Enum):
-    """What the group does."""
+    """Whether the group has members, and how they commit."""
 
     IDLE = "idle"
     DUAL = "dual-committing"
@@ -83,7 +85,10 @@ class Activity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One partition: its offsets in both stores (None: none), what is done, and why it is left."""
+    """One partition: its offsets in both stores (None: no offset), and what the plan does with it.
+
+    `reason` says why the partition is not migrated, or what is unusual about its offset.
+    """
 
     partition: TopicPartition
     zookeeper: int | None
@@ -94,7 +99,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What is to be done: `plan` does it, and `transfers` say it, partition by partition."""
+    """A planned migration: `plan` makes it, and `transfers` describes it for each partition."""
 
     group: str
     direction: Direction
@@ -104,7 +109,7 @@ class Migration:
 
     @property
     def left(self) -> tuple[Transfer, ...]:
-        """Those that are not migrated."""
+        """The partitions that are not migrated."""
         return tuple(one for one in self.transfers if one.action is Action.LEFT)
 
 
@@ -119,12 +124,20 @@ def plan_migration(
     lower: Lower = Lower.LEAVE,
     follow_s: float = FOLLOW_S,
 ) -> Migration:
-    """Plan a group's migration; `topics` None: all there are. An offset that is outside the
-    log, of which `ask_logs` tells, goes as it is, with a reason that says so.
+    """Plan a group's migration. Writes nothing.
 
-    Writes nothing. Raises UnknownGroupError where the store it comes from does not know the group;
-    RefusedError where the group has members that do not commit to both stores,
-    and where Kafka does not tell all offsets.
+    Args:
+        ask_kafka: returns the group's offsets in Kafka.
+        ask_logs: returns the logs of partitions. An offset outside the log is migrated unchanged,
+            with a reason that says so.
+        topics: topics to migrate; None means all topics.
+        lower: what to do with a partition whose offset in the target store is higher.
+        follow_s: seconds that ZooKeeper's offset may be behind Kafka's in a dual commit.
+
+    Raises:
+        UnknownGroupError: the group is unknown in the source store.
+        RefusedError: the group has members that do not commit to both stores, or Kafka does not
+            return every offset.
     """
     image = read_groups(connection, [group]).get(group)
     is_new = image is None
@@ -151,12 +164,14 @@ def plan_migration(
     if activity is Activity.LIVE:
         raise _refused(group, image, transfers)
     if activity is Activity.DUAL:
-        transfers = tuple(_beside_members(one, image) for one in transfers)
-    transfers = tuple(_decided(one, lower) for one in transfers)
+        transfers = tuple(_with_dual_commit(one, image) for one in transfers)
+    transfers = tuple(_unless_lower(one, lower) for one in transfers)
     moves = [one.partition for one in transfers if one.action in _MOVES]
     if ask_logs is not None and moves:
         logs = ask_logs(brokers, moves)
-        transfers = tuple(_beside_log(one, logs.get(one.partition), direction) for one in transfers)
+        transfers = tuple(
+            _compared_with_log(one, logs.get(one.partition), direction) for one in transfers
+        )
     plan = _plan(connection, group, direction, transfers, stored)
     return Migration(group, direction, activity, transfers, plan)
 
@@ -164,7 +179,7 @@ def plan_migration(
 def verify_migration(
     connection: ZooKeeperClient, done: Migration, *, ask_kafka: AskKafka
 ) -> list[Transfer]:
-    """What of an applied migration is not in its store, read anew; empty when all has arrived."""
+    """Read the target store again, and return the partitions whose offset is not there."""
     moved = [one for one in done.transfers if one.action in _MOVES]
     image = _image(connection, done.group)
     brokers = registered_brokers(connection)
@@ -183,7 +198,7 @@ def verify_migration(
 
 
 def kafka_offsets(limit_s: float) -> AskKafka:
-    """Asks the brokers, for at most so many seconds a question."""
+    """Return a function that asks the brokers for offsets, with `limit_s` seconds per request."""
 
     def ask(
         brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
@@ -228,8 +243,9 @@ def _known(stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
     if unknown:
         tp, why = next(iter(unknown.items()))
         raise RefusedError(
-            f"Kafka does not tell the offsets of {len(unknown)} partitions, such as {tp}: {why}",
-            remedy="nothing was written: check the brokers, and try again",
+            f"Kafka does not return the offsets of {len(unknown)} partitions, such as {tp}: {why};"
+            " nothing was written",
+            remedy="check the brokers, and try again",
         )
     return {tp: one for tp, one in stored.items() if isinstance(one, OffsetAndMetadata)}
 
@@ -240,7 +256,7 @@ def _activity(
     stored: Mapping[TopicPartition, OffsetAndMetadata],
     follow_s: float,
 ) -> Activity:
-    """Whether ZooKeeper's offsets of all owned partitions are, or follow, Kafka's."""
+    """Return DUAL if ZooKeeper's offsets of all owned partitions equal or follow Kafka's."""
     if not image.owners:
         return Activity.LIVE
     deadline = time.monotonic() + follow_s
@@ -257,7 +273,7 @@ def _activity(
     return Activity.DUAL
 
 
-# ---- deciding -----------------------------------------------------------------------------------
+# ---- transfers ----------------------------------------------------------------------------------
 
 _MOVES = (Action.CREATE, Action.ADVANCE, Action.BACK)
 
@@ -273,7 +289,7 @@ def _transfer(
     fault = node.fault if node is not None else ""
     source, target = (here, there) if direction is Direction.TO_KAFKA else (there, here)
     if fault:
-        return Transfer(tp, here, there, Action.LEFT, f"the offset in ZooKeeper: {fault}")
+        return Transfer(tp, here, there, Action.LEFT, f"ZooKeeper's offset is malformed: {fault}")
     if source is None:
         return Transfer(tp, here, there, Action.NONE)
     if target is None:
@@ -283,24 +299,27 @@ def _transfer(
     return Transfer(tp, here, there, Action.ADVANCE if source > target else Action.BACK)
 
 
-def _beside_members(one: Transfer, image: GroupImage) -> Transfer:
+def _with_dual_commit(one: Transfer, image: GroupImage) -> Transfer:
     if one.partition in image.owners:
-        return replace(one, action=Action.SAME, reason="the group commits it to both stores")
+        return replace(one, action=Action.SAME, reason="its owner commits to both stores")
     if one.action in _MOVES:
-        why = "nobody owns it, and the group is live: stop it to migrate this"
+        why = "it has no owner, and the group has members: stop them to migrate it"
         return replace(one, action=Action.LEFT, reason=why)
     return one
 
 
-def _decided(one: Transfer, lower: Lower) -> Transfer:
+def _unless_lower(one: Transfer, lower: Lower) -> Transfer:
     if one.action is Action.BACK and lower is Lower.LEAVE:
-        why = "the offset there is higher, and never moved back unless that is forced"
+        why = "the target's offset is higher, and is not lowered unless forced"
         return replace(one, action=Action.LEFT, reason=why)
     return one
 
 
-def _beside_log(one: Transfer, log: Log | str | None, direction: Direction) -> Transfer:
-    """Said and not mended: members with either storage do the same there (`fetch` out of range)."""
+def _compared_with_log(one: Transfer, log: Log | str | None, direction: Direction) -> Transfer:
+    """Return the transfer with a reason if its offset is outside the log.
+
+    The offset is migrated unchanged, since members treat it alike in either store.
+    """
     offset = one.zookeeper if direction is Direction.TO_KAFKA else one.kafka
     if log is None or offset is None:
         return one
@@ -308,26 +327,27 @@ def _beside_log(one: Transfer, log: Log | str | None, direction: Direction) -> T
         return replace(one, reason=f"not compared with the log: {log}")
     if log.start <= offset <= log.end:
         return one
-    off = f"beyond the end of the log ({log.end})"
+    place = f"beyond the end of the log ({log.end})"
     if offset < log.start:
-        off = f"before the start of the log ({log.start})"
-    return replace(one, reason=f"{off}: members will go by auto.offset.reset")
+        place = f"before the start of the log ({log.start})"
+    return replace(one, reason=f"{place}: members will apply auto.offset.reset")
 
 
 def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:
     owned = [one for one in transfers if one.partition in image.owners]
-    apart = [one for one in owned if one.action is not Action.SAME] or owned
-    told = "; ".join(
+    different = [one for one in owned if one.action is not Action.SAME] or owned
+    offsets = "; ".join(
         f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
         f" Kafka {'-' if one.kafka is None else one.kafka}"
-        for one in apart[:3]
+        for one in different[:3]
     )
     members = ", ".join(list(image.registrations)[:3])
     return RefusedError(
-        f"group {group} has live members ({members}) that do not commit to both stores",
-        where=told,
-        remedy="nothing was written: stop them; or restart them one by one with"
-        " offsets.storage=kafka and dual.commit.enabled=true, and come back",
+        f"group {group} has live members ({members}) that do not commit to both stores; nothing"
+        " was written",
+        where=offsets,
+        remedy="stop the members; or restart them one by one with offsets.storage=kafka and"
+        " dual.commit.enabled=true, and try again",
     )
 
 
@@ -357,8 +377,8 @@ def _plan(
         value = int(found) if found and found.isdigit() else None
         if change.path in seen and value != seen[change.path]:
             raise RefusedError(
-                "an offset changed while it was looked at",
+                "an offset changed while the plan was made; nothing was written",
                 where=change.path,
-                remedy="nothing was written: try again",
+                remedy="try again",
             )
     return plan

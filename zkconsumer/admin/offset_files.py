@@ -1,14 +1,14 @@
-"""Files of offsets: four formats, told apart by themselves, read in full before anything is used.
+"""Files of offsets in four formats. The reader detects the format, and reads the whole file first.
 
-- lines of Kafka's ExportZkOffsets, which ImportZkOffsets reads (0.8 to 1.1): the znode's path, a
-  colon, the offset;
-- CSV of kafka-consumer-groups: `topic,partition,offset`, or with the group before it;
+- lines of Kafka's ExportZkOffsets, which ImportZkOffsets reads (0.8 to 1.1): path of the offset
+  znode, colon, offset;
+- CSV of kafka-consumer-groups: `topic,partition,offset`, optionally preceded by the group;
 - JSON of kafka-utils (`offset_save`): `{"groupid": G, "offsets": {T: {"0": 5}}}`;
-- our own JSON, which holds several groups.
+- zkconsumer's JSON, which holds several groups.
 
-A line may end as on Windows, since Java's readers take that, too. Everything else that is not as it
-should be is one error, with the line: an empty line in the midst (there the JVM's tool stops
-without a word), a byte order mark, a partition that is there twice, a name that is none.
+A line may end with CR LF, as Java's readers accept. Any fault is an error that names the line: an
+empty line before other lines (where the JVM's tool silently stops), a byte order mark, a repeated
+partition, an illegal name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from zkconsumer.errors import BadFileError, InvalidNameError, shown
+from zkconsumer.errors import Advice, BadFileError, InvalidNameError, Step, shown
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
 from zkconsumer.protocol.model import TopicPartition
@@ -33,10 +33,11 @@ Offsets = dict[str, dict[TopicPartition, int]]
 """Group -> partition -> offset."""
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes. A million offsets; a longer file is refused, since all of it is kept in memory."""
+"""Bytes of a file; enough for a million offsets. A longer file is an error, since the whole file is
+kept in memory."""
 
 MAX_LINE: Final = 4_096
-"""Characters. The longest names make a line of 600; a longer line is refused."""
+"""Characters of a line; the longest names need 600. A longer line is an error."""
 
 OURS: Final = "zkconsumer-offsets"
 
@@ -45,16 +46,16 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class FileFormat(Enum):
-    """How offsets are written."""
+    """Format of a file of offsets."""
 
     JSON = "json"
     CSV = "csv"
     KAFKA_UTILS = "kafka-utils"
-    LEGACY = "legacy"  # of ExportZkOffsets
+    LEGACY = "legacy"  # the format of ExportZkOffsets
 
 
 class Fault(Exception):
-    """What is wrong, and the line, 0 for none."""
+    """A fault in a file; `line` is the number of its line, 0 if unknown."""
 
     def __init__(self, what: str, line: int = 0) -> None:
         super().__init__(what)
@@ -62,7 +63,7 @@ class Fault(Exception):
 
 
 def read_file(path: Path, *, group: str | None = None) -> Offsets:
-    """As `read_offsets`, of a file; "-" is standard input. Raises BadFileError."""
+    """Return the offsets of a file, or of standard input for "-". Raises BadFileError."""
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
@@ -75,10 +76,10 @@ def read_file(path: Path, *, group: str | None = None) -> Offsets:
 
 
 def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:
-    """All offsets of a file; `where` is its name for errors.
+    """Return all offsets of a file's contents; errors name the file `where`.
 
-    `group`: of files that name none; of those that do, the only one that they may name.
-    Raises BadFileError; then nothing of the file counts.
+    `group` is the group of a file that names none; a file that names another group is an error.
+    Raises BadFileError.
     """
     try:
         if len(data) > MAX_FILE_BYTES:
@@ -89,18 +90,18 @@ def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offset
         raise BadFileError(
             str(error) if isinstance(error, Fault) else error.what,
             where=f"{where}:{line}" if line else where,
-            remedy="mend the file, and try again: nothing of it was used",
+            remedy="correct the file, and try again; no offset of it was used",
         ) from error
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file. Raises Fault."""
+    """Return the text of a file. Raises Fault."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Fault("this is not UTF-8", data[: error.start].count(b"\n") + 1) from error
+        raise Fault("the file is not UTF-8", data[: error.start].count(b"\n") + 1) from error
     if text.startswith("\ufeff"):
-        raise Fault("it begins with a byte order mark", 1)
+        raise Fault("the file begins with a byte order mark", 1)
     return text
 
 
@@ -122,19 +123,19 @@ def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
             check_names(line, group, topic)
             legal.add((group, topic))
         if only is not None and group != only:
-            raise Fault(f"it is of group {shown(group)}, and {shown(only)} was asked for", line)
+            raise Fault(f"the offset is of group {shown(group)}, not of {shown(only)}", line)
         tp = TopicPartition(topic, partition)
         of_group = found.setdefault(group, {})
         if tp in of_group:
-            raise Fault(f"{tp} of group {group} is there twice", line)
+            raise Fault(f"{tp} of group {group} occurs twice", line)
         of_group[tp] = offset
     if not found:
-        raise Fault("there are no offsets in it")
+        raise Fault("the file holds no offsets")
     return found
 
 
 def check_names(line: int, group: str, topic: str) -> None:
-    """Raises Fault for what no group or topic can be called."""
+    """Check the names of a group and a topic. Raises Fault."""
     try:
         paths.validate_group(group)
         paths.validate_topic(topic)
@@ -146,7 +147,7 @@ def check_names(line: int, group: str, topic: str) -> None:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; empty ones may only be at the end."""
+    """Yield lines with their numbers. Raises Fault for an empty line before other lines."""
     empty = 0
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.removesuffix("\r")
@@ -156,7 +157,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             empty = empty or number
             continue
         if empty:
-            raise Fault("the line is empty, and there are more behind it", empty)
+            raise Fault("the line is empty, and other lines follow", empty)
         yield number, line
 
 
@@ -167,15 +168,15 @@ def _path_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[
 
 
 def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
-    """Group, partition, and what stands for the offset, in a line of ExportZkOffsets.
+    """Return the group, the partition and the offset's text of a line of ExportZkOffsets.
 
-    The names are still to be validated. Raises Fault.
+    The caller validates the names. Raises Fault.
     """
     path, colon, text = line.partition(":")
     at = paths.locate(path)
     if not colon or at.kind is not Kind.OFFSET:
         example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
-        raise Fault(f"{shown(line)} is not like {example}:42", number)
+        raise Fault(f"{shown(line)} is not of the form {example}:42", number)
     return at.group, TopicPartition(at.name, _partition(at.partition, number)), text
 
 
@@ -187,38 +188,38 @@ def _csv_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_
         try:
             (cells,) = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
-            raise Fault(f"{shown(line)} is no line of CSV", number) from error
+            raise Fault(f"{shown(line)} is not a line of CSV", number) from error
         if number == 1 and [one.strip().lower() for one in cells] in _HEADERS:
             continue
         if len(cells) not in (3, 4):
-            raise Fault(f"{shown(line)} is not like [group,]topic,partition,offset", number)
+            raise Fault(f"{shown(line)} is not of the form [group,]topic,partition,offset", number)
         if len(cells) == 3 and group is None:
-            raise Fault("it names no group: --group", number)
+            raise Fault("the line names no group, and no group is given for the file", number)
         of = cells[0] if len(cells) == 4 else group or ""
         topic, partition, offset = cells[-3:]
         if not _PARTITION.fullmatch(partition):
-            raise Fault(f"{shown(partition)} is no partition", number)
+            raise Fault(f"{shown(partition)} is not a partition", number)
         yield number, of, topic, _partition(int(partition), number), _offset(offset, number)
 
 
 def _partition(number: int, line: int) -> int:
     if not 0 <= number <= MAX_INT32:
-        raise Fault(f"{number} is no partition", line)
+        raise Fault(f"{number} is not a partition", line)
     return number
 
 
 def java_offset(text: str, line: int) -> int:
-    """What Java takes for the number. Raises Fault."""
+    """Return the number that Java's `Long.parseLong` returns. Raises Fault."""
     try:
         return parse_int64(text)
     except ValueError as error:
-        raise Fault(f"{shown(text)} is no offset", line) from error
+        raise Fault(f"{shown(text)} is not an offset", line) from error
 
 
 def _offset(text: str, line: int) -> int:
     offset = java_offset(text, line)
     if offset < 0:
-        raise Fault(f"{offset} is no offset: a negative one means that there is none", line)
+        raise Fault(f"{offset} is not an offset: a negative number means no offset", line)
     return offset
 
 
@@ -229,37 +230,37 @@ def _json(text: str) -> Iterator[_Entry]:
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise Fault(f"no JSON: {error.msg}", error.lineno) from error
+        raise Fault(f"the file is not JSON: {error.msg}", error.lineno) from error
     except (RecursionError, ValueError) as error:
-        raise Fault(f"no JSON: {error}") from error
+        raise Fault(f"the file is not JSON: {error}") from error
     match document:
         case {"format": str(name), "version": int(version), "groups": dict(groups)}:
             if (name, version, len(document)) != (OURS, 1, 3):
-                raise Fault(f"it is not of format {OURS}, version 1")
+                raise Fault(f"the format is not {OURS}, version 1")
         case {"groupid": str(group), "offsets": dict(offsets)}:
             groups = {group: offsets}
         case _:
-            raise Fault(f"it is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
+            raise Fault(f"the file is neither {OURS} nor JSON of kafka-utils (groupid, offsets)")
     for group, topics in groups.items():
         for topic, partitions in _object(topics, group).items():
             for number, offset in _object(partitions, topic).items():
                 if type(offset) is not int or not 0 <= offset < 2**63:
-                    raise Fault(f"{group} {topic} {number}: {shown(str(offset))} is no offset")
+                    raise Fault(f"{group} {topic} {number}: {shown(str(offset))} is not an offset")
                 if not _PARTITION.fullmatch(number):
-                    raise Fault(f"{group} {topic}: {shown(number)} is no partition")
+                    raise Fault(f"{group} {topic}: {shown(number)} is not a partition")
                 yield 0, group, topic, _partition(int(number), 0), offset
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Fault(f"{shown(name)} is no object")
+        raise Fault(f"{shown(name)} is not an object")
     return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Fault("a name is twice in one object")
+        raise Fault("an object has a name twice")
     return found
 
 
@@ -267,9 +268,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileFormat) -> str:
-    """The text of a file, which `read_offsets` reads again; sorted.
+    """Return offsets as the text of a file, sorted; `read_offsets` reads it.
 
-    Raises BadFileError for several groups in the JSON of kafka-utils, which has no room for them.
+    Raises BadFileError for several groups in the JSON of kafka-utils, which holds one group.
     """
     entries = [
         (group, *tp, at) for group, of in sorted(offsets.items()) for tp, at in sorted(of.items())
@@ -292,8 +293,9 @@ def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileF
         return json.dumps(document, indent=1) + "\n"
     if len(groups) != 1:
         raise BadFileError(
-            f"{len(groups)} groups do not fit into the JSON of kafka-utils",
-            remedy="export one at a time, or choose another --format",
+            f"{len(groups)} groups do not fit into the JSON of kafka-utils, which holds one group",
+            remedy="write one group per file, or choose another format",
+            advice=Advice(Step.OTHER_FORMAT),
         )
     ((group, of_group),) = groups.items()
     return json.dumps({"groupid": group, "offsets": of_group}, indent=1) + "\n"

@@ -1,21 +1,20 @@
-"""Moving a group's offsets, in ZooKeeper and in Kafka: what is known of them, and the plan.
+"""Plans that move a group's offsets in ZooKeeper and Kafka, and the reader of committed offsets.
 
-    with Connection(config) as connection:
+    with ZooKeeperClient(config) as connection:
         moved = plan_reset(
             connection, "billing", Reset(Kind.DURATION, now_ms - 3_600_000),
             topics={"orders": None}, limit_s=6.0,
         )
         apply(connection, moved.plan, backup_dir=Path("."))
 
-In Kafka (`offsets.storage=kafka`) there are no versions: what is stored there is read back before
-the first write, and then written. Brokers take it as long as nobody of the new consumer's kind is
-in a group of that name.
+The resets are those of `kafka-consumer-groups --reset-offsets`, with the rules of
+`kafka.admin.ConsumerGroupCommand` (1.1): an offset outside the log is moved to the nearest end of
+the log, and a time after the last message means the end of the log. `resolve` applies these rules
+without I/O.
 
-Where an offset is to be moved: the kinds of `kafka-consumer-groups --reset-offsets`.
-
-Pure: what the log and the group have is given. The rules are those of
-`kafka.admin.ConsumerGroupCommand` (1.1): an offset outside the log is moved to its nearest end, and
-where the log has no message of a time or later it is the log's end.
+Offsets in Kafka (`offsets.storage=kafka`) have no versions. They are read again before the first
+write, and then overwritten. Brokers accept the write unless members of the new consumer are in a
+group of that name.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.errors import ConfigError, RefusedError, shown
+from zkconsumer.errors import Advice, ConfigError, RefusedError, Step, shown
 from zkconsumer.kafka.logs import (
     LogRange,
     are_times_exact,
@@ -61,23 +60,24 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class Kind(Enum):
-    """How the new offset is found; the values are the options of Kafka's tool."""
+    """Kind of a reset; the values are the options of Kafka's tool."""
 
-    EARLIEST = "to-earliest"  # where the log begins
-    LATEST = "to-latest"  # where it ends
-    OFFSET = "to-offset"  # this one
-    DATETIME = "to-datetime"  # the first message of that instant or later
-    DURATION = "by-duration"  # the same, so long ago
-    SHIFT = "shift-by"  # so many messages on, or back where it is negative
-    CURRENT = "to-current"  # as it is, but within the log
-    FILE = "from-file"  # as a file says
+    EARLIEST = "to-earliest"  # the start of the log
+    LATEST = "to-latest"  # the end of the log
+    OFFSET = "to-offset"  # a given offset
+    DATETIME = "to-datetime"  # the first message at a given time or later
+    DURATION = "by-duration"  # the first message of a given last period
+    SHIFT = "shift-by"  # a given number of messages forward, or back if it is negative
+    CURRENT = "to-current"  # the present offset, moved into the range of the log
+    FILE = "from-file"  # the offset in a file
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A kind, and its number where it has one.
+    """A reset: its kind, and its value, if the kind has one.
 
-    `value`: an offset, a number of messages, or milliseconds since 1970.
+    `value` is an offset (OFFSET), a number of messages (SHIFT), or milliseconds since 1970
+    (DATETIME, and DURATION as the start of the period).
     """
 
     kind: Kind
@@ -86,9 +86,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
-    """A partition as it is: what is committed, the log's range, the answer by time.
+    """What is known of a partition; a text instead of a value says why it is unknown.
 
-    A text in place of a number says why it is not known. `wanted`: what a file says.
+    Attributes:
+        current: the committed offset; None without one.
+        log: the range of the log.
+        at: the offset of the first message at the time of the reset or later; None if there is no
+            such message.
+        wanted: the offset in the file of `Kind.FILE`.
     """
 
     current: int | str | None
@@ -100,33 +105,33 @@ class OffsetFacts:
 def resolve(
     reset: Reset, partitions: Mapping[TopicPartition, OffsetFacts]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The new offset of each partition, and notes about those that the log's range has moved.
+    """Return the new offset of each partition, and notes on offsets moved into the log.
 
-    Raises RefusedError, naming the partitions, where what is needed is not known: nothing is
-    guessed, and no partition is left out silently.
+    Raises RefusedError, which names the partitions, if a new offset cannot be determined.
     """
     targets: dict[TopicPartition, int] = {}
     notes: list[str] = []
     faults: list[str] = []
     for tp, known in partitions.items():
-        aim = _aim(reset, known)
-        if isinstance(aim, str):
-            faults.append(f"{tp}: {aim}")
+        target = _target(reset, known)
+        if isinstance(target, str):
+            faults.append(f"{tp}: {target}")
             continue
-        targets[tp], note = _clamped(aim, known.log)
+        targets[tp], note = _clamped(target, known.log)
         if note:
             notes.append(f"{tp}: {note}")
     if faults:
         raise RefusedError(
-            f"the new offset of {len(faults)} of {len(partitions)} partitions cannot be known",
+            f"the new offset of {len(faults)} of {len(partitions)} partitions cannot be determined",
             where="; ".join(faults[:5]),
-            remedy="leave them out (--topic TOPIC:P,P...), or mend it",
+            remedy="remove the cause, or select other partitions",
+            advice=Advice(Step.SELECT_PARTITIONS),
         )
     return targets, notes
 
 
-def _aim(reset: Reset, known: OffsetFacts) -> int | str:
-    """The offset before the log's range is looked at, or why there is none."""
+def _target(reset: Reset, known: OffsetFacts) -> int | str:
+    """Return the new offset before it is moved into the log, or why it is unknown."""
     match reset.kind:
         case Kind.EARLIEST:
             return known.log if isinstance(known.log, str) else known.log.start
@@ -136,13 +141,13 @@ def _aim(reset: Reset, known: OffsetFacts) -> int | str:
             return _end(known) if known.at is None else known.at
         case Kind.SHIFT:
             if known.current is None:
-                return "nothing is committed that could be shifted"
+                return "no offset is committed that could be shifted"
             shift = reset.value
             return known.current if isinstance(known.current, str) else known.current + shift
         case Kind.CURRENT:
             return _end(known) if known.current is None else known.current
         case Kind.FILE:
-            return "the file does not name it" if known.wanted is None else known.wanted
+            return "the file has no offset of it" if known.wanted is None else known.wanted
         case Kind.OFFSET:
             return reset.value
 
@@ -155,13 +160,13 @@ def _clamped(offset: int, log: LogRange | str) -> tuple[int, str]:
     if isinstance(log, str):
         return max(0, offset), f"not checked against the log: {log}"
     if offset < log.start:
-        return log.start, f"{offset} is before the log, which begins at {log.start}"
+        return log.start, f"{offset} is before the start of the log; set to {log.start}"
     if offset > log.end:
-        return log.end, f"{offset} is behind the log, which ends at {log.end}"
+        return log.end, f"{offset} is beyond the end of the log; set to {log.end}"
     return offset, ""
 
 
-# ---- what people write --------------------------------------------------------------------------
+# ---- parsers ------------------------------------------------------------------------------------
 
 _DURATION = re.compile(
     r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?"
@@ -171,89 +176,94 @@ _DURATION = re.compile(
 _UNITS_S = (7 * 86_400, 86_400, 3_600, 60, 1)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of an ISO 8601 duration such as PT1H30M or P7D; weeks to seconds, nothing negative.
+def parse_duration(text: str, *, where: str = "duration") -> float:
+    """Return the seconds of an ISO 8601 duration, such as PT1H30M or P7D.
 
-    Years and months have no fixed length. Raises ConfigError.
+    Years and months are rejected, since they have no fixed length. Raises ConfigError with `where`.
     """
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ConfigError(
-            f"{text[:80]!r} is no duration",
-            where="--by-duration",
-            remedy="ISO 8601, such as PT1H30M or P7D; weeks, days, hours, minutes, seconds",
+            f"{text[:80]!r} is not a duration",
+            where=where,
+            remedy="use ISO 8601 with weeks, days, hours, minutes, seconds, such as PT1H30M or P7D",
         )
     *whole, fraction = match.groups()
     seconds = sum(int(n or 0) * unit for n, unit in zip(whole, _UNITS_S, strict=True))
     return seconds + float(f"0.{fraction or 0}")
 
 
-def parse_instant(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 date and time; without a zone it is UTC.
+def parse_instant(text: str, *, where: str = "time") -> int:
+    """Return the milliseconds since 1970 of an ISO 8601 date and time; the default zone is UTC.
 
-    Kafka's tool takes its own machine's zone there. Raises ConfigError.
+    Kafka's tool uses the zone of its machine as the default. Raises ConfigError with `where`.
     """
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"{text[:80]!r} is no date and time",
-            where="--to-datetime",
-            remedy="ISO 8601, such as 2026-01-31T13:00:00.000 (UTC) or ...T13:00:00+01:00",
+            f"{text[:80]!r} is not a date and time",
+            where=where,
+            remedy="use ISO 8601, such as 2026-01-31T13:00:00.000 (UTC) or ...T13:00:00+01:00",
         ) from error
     aware = found if found.tzinfo else found.replace(tzinfo=UTC)
     millis = round(aware.timestamp() * 1000)
     if millis < 0:
         raise ConfigError(
             f"{text[:80]!r} is before 1970",
-            where="--to-datetime",
-            remedy="--to-earliest is the beginning of the log",
+            where=where,
+            remedy="reset to the start of the log instead",
         )
     return millis
 
 
 def parse_offset(text: str, *, where: str) -> int:
-    """An offset from 0 on. Raises ConfigError."""
+    """Return an offset from 0 to `MAX_OFFSET`. Raises ConfigError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > MAX_OFFSET:
         raise ConfigError(
-            f"{text[:80]!r} is no offset", where=where, remedy=f"a number from 0 to {MAX_OFFSET}"
+            f"{text[:80]!r} is not an offset",
+            where=where,
+            remedy=f"use a number from 0 to {MAX_OFFSET}",
         )
     return int(text)
 
 
 def shown_instant(millis: int) -> str:
-    """An instant as people read it, in UTC."""
+    """Return a time in ISO 8601, in UTC."""
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def at_most(texts: Iterable[str], number: int) -> list[str]:
-    """The first of many texts, and how many more there are."""
-    told = list(texts)
-    more = len(told) - number
-    return told if more <= 0 else [*told[:number], f"and {more} more like that"]
+    """Return the first `number` of many texts, and how many more there are."""
+    known = list(texts)
+    more = len(known) - number
+    return known if more <= 0 else [*known[:number], f"and {more} more like that"]
 
 
-# ---- moving --------------------------------------------------------------------------------------
+# ---- plans ---------------------------------------------------------------------------------------
 
 
 Selection = Mapping[str, frozenset[int] | None]
-"""Topics, and which of their partitions: None for all."""
+"""Topic -> partitions; None means all partitions of the topic."""
 
-_NOTES: Final = 20  # of one kind, so many are shown
+_NOTES: Final = 20  # a plan has at most so many notes of one kind
 _ASKED: Final = 20
-"""Groups whose offsets in Kafka are looked for to make a note, with a client for each; of others it
-is said that it is not known."""
+"""Groups whose offsets in Kafka are read for notes; each needs its own client. For further groups
+the note says that it is unknown."""
 
 
 class Times(Enum):
-    """Whether an answer by time of brokers before 0.10 will do, which know segments only."""
+    """Whether approximate offsets for a time are accepted.
+
+    Brokers before 0.10 know only the times of log segments.
+    """
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
 
 
 class Unknown(Enum):
-    """What becomes of a group that nobody was ever in."""
+    """What to do about a group that does not exist."""
 
     REFUSE = "refuse"
     MAKE = "make"
@@ -261,13 +271,10 @@ class Unknown(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """A plan, and where the logs that it is about end, to show lag by."""
+    """A plan, and partition -> end of the log, from which the lag is computed."""
 
     plan: Plan
     ends: Mapping[TopicPartition, int]
-
-
-# ---- plans --------------------------------------------------------------------------------------
 
 
 def plan_reset(
@@ -283,20 +290,22 @@ def plan_reset(
     wanted: Mapping[TopicPartition, int] | None = None,
     kind: str = "offsets reset",
 ) -> OffsetMove:
-    """Move a group's offsets as `kafka-consumer-groups --reset-offsets` does, within the logs.
+    """Plan to move a group's offsets as `kafka-consumer-groups --reset-offsets` does.
 
     Args:
-        topics: which topics and partitions; None: all that the group has offsets or owners of.
-        limit_s: seconds for each question to the brokers.
-        storage: where the offsets are kept; with both the larger one is what is shifted, and both
-            get the same.
-        times: by time, brokers before 0.10 answer with the beginning of a segment.
-        wanted: the offsets, for `Kind.FILE`.
+        topics: topics and partitions; None means all of which the group has offsets or owners.
+        limit_s: seconds per request to the brokers.
+        storage: where the offsets are changed. With both stores, the higher offset is the current
+            one, and both stores get the same new offset.
+        times: whether approximate offsets are accepted for a reset by time.
+        unknown: what to do if the group does not exist.
+        wanted: partition -> offset, for `Kind.FILE`.
+        kind: kind of the plan.
 
     Raises:
-        UnknownGroupError: nobody was ever in the group.
-        ConfigError: a topic or a partition does not exist, or there is none to move.
-        RefusedError: something that is needed is not known, or only approximately.
+        UnknownGroupError: the group does not exist.
+        ConfigError: a topic or a partition does not exist, or there is no offset to move.
+        RefusedError: a new offset cannot be determined, or only approximately.
     """
     image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
     if image is None and unknown is Unknown.REFUSE:
@@ -305,17 +314,19 @@ def plan_reset(
     partitions = sorted(_partitions(connection, there, topics) if wanted is None else wanted)
     if not partitions:
         raise ConfigError(
-            f"group {group} has no offsets and no owners", remedy="name topics with --topic"
+            f"group {group} has no offsets and no owners",
+            remedy="select the partitions",
+            advice=Advice(Step.SELECT_PARTITIONS),
         )
     brokers = registered_brokers(connection)
     times_note = _by_time(brokers, reset, times)
     logs = log_ends(brokers, partitions, limit_s=limit_s)
     kafka = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
     at = _first_of(brokers, logs, reset.value, limit_s) if times_note else {}
-    said = wanted or {}
+    given = wanted or {}
     known = {
         tp: OffsetFacts(
-            _current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), said.get(tp)
+            _current(there, tp, kafka.get(tp), storage), logs[tp], at.get(tp), given.get(tp)
         )
         for tp in partitions
     }
@@ -325,7 +336,7 @@ def plan_reset(
     if storage is Storage.ZOOKEEPER and any(isinstance(one, tuple) for one in kafka.values()):
         notes.append(
             f"Kafka has offsets of group {group}, too, which members with offsets.storage=kafka"
-            " read; --storage both moves those as well"
+            " read; they are not changed (storage `both` changes both)"
         )
     ends = {tp: log.end for tp, log in logs.items() if isinstance(log, LogRange)}
     return OffsetMove(plan.noted(*notes), ends)
@@ -337,17 +348,17 @@ def plan_import(
     *,
     kind: str = "offsets import",
 ) -> Plan:
-    """Set offsets in ZooKeeper exactly as they were exported; groups that are missing are made.
+    """Plan to set offsets in ZooKeeper exactly as given; missing groups are created.
 
-    Unlike `plan_reset` with `Kind.FILE` no broker is asked, so that it works where none is up;
-    topics and partitions that do not exist are named by notes.
+    Unlike `plan_reset` with `Kind.FILE` this needs no broker. Notes name topics and partitions that
+    do not exist.
     """
     wanted = {tp for of in offsets.values() for tp in of}
     payloads = connection.read({paths.topic(tp.topic): None for tp in wanted})
     topics = {paths.locate(path).name: node.data for path, node in payloads.items()}
     existing = {topic: set(partitions_in(topic, topics)[0]) for topic in topics}
     missing = {
-        f"topic {tp.topic} does not exist (any more)"
+        f"topic {tp.topic} does not exist"
         if tp.topic not in existing
         else f"topic {tp.topic} has no partition {tp.partition}"
         for tp in wanted
@@ -365,10 +376,11 @@ def read_committed(
     limit_s: float,
     storage: Storage = Storage.ZOOKEEPER,
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
-    """The committed offsets of these groups, and notes about what has none that can be read.
+    """Return group -> partition -> committed offset, and notes on offsets that cannot be read.
 
-    From Kafka: of the topics that the group has offsets or owners of in ZooKeeper, or of `topics`.
-    With both the larger one counts. Raises UnknownGroupError, ConfigError for an unknown topic.
+    Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
+    ZooKeeper. With both stores the higher offset counts. Raises UnknownGroupError; ConfigError for
+    an unknown topic.
     """
     names = list(groups)
     images = read_groups(
@@ -398,10 +410,10 @@ def read_committed(
 
 
 def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: float) -> list[str]:
-    """What is to be said of groups' offsets in Kafka where only those in ZooKeeper are changed.
+    """Return notes on groups' offsets in Kafka, for a plan that changes only ZooKeeper.
 
-    Looked for are the topics below a group's `offsets` and `owners`; all there are where it has
-    none. What the brokers do not tell is a note as well. `limit_s`: seconds for each question.
+    Kafka is asked for the topics below a group's `offsets` and `owners`, or for all topics if it
+    has none there. If the brokers do not answer, a note says so. `limit_s` is seconds per request.
     """
     names = list(groups)
     brokers = registered_brokers(connection)
@@ -409,19 +421,19 @@ def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: 
     for number, name in enumerate(names):
         more = len(names) - number - 1
         others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
-        unknown = f"whether Kafka has offsets of group {name}{others}, too, is not known: "
+        unknown = f"it is unknown whether Kafka has offsets of group {name}{others}, too: "
         if number == _ASKED:
-            return [*notes, f"{unknown}only {_ASKED} groups are looked at"]
+            return [*notes, f"{unknown}only the first {_ASKED} groups are examined"]
         stored = committed_in_kafka(
             brokers, name, _ever_owned(connection, name), limit_s=limit_s
         ).values()
         if any(isinstance(one, OffsetAndMetadata) for one in stored):
             notes.append(
                 f"Kafka has offsets of group {name}, too, which members with offsets.storage=kafka"
-                " read; this is about those in ZooKeeper alone"
+                " read; this plan changes only those in ZooKeeper"
             )
         elif faults := [one for one in stored if isinstance(one, str)]:
-            return [*notes, unknown + faults[0]]  # the next would be waited for as long
+            return [*notes, unknown + faults[0]]  # the next group would time out as well
     return notes
 
 
@@ -454,7 +466,9 @@ def _plan(
             for tp, offset in of.items():
                 before = kafka[group].get(tp)
                 if isinstance(before, str):
-                    raise RefusedError("what Kafka has cannot be known", where=f"{tp}: {before}")
+                    raise RefusedError(
+                        "the present offset in Kafka cannot be read", where=f"{tp}: {before}"
+                    )
                 if before is None or before.offset != offset:
                     changes.append(KafkaChange(group, tp, before, OffsetAndMetadata(offset)))
     in_zookeeper: Targets = {} if storage is Storage.KAFKA else targets
@@ -463,19 +477,23 @@ def _plan(
 
 
 def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]:
-    """What is to be said of an answer by time; nothing where none is asked for."""
+    """Return a note on a reset by time, and nothing for other resets.
+
+    Raises RefusedError if the brokers cannot answer exactly and `times` demands it.
+    """
     if reset.kind not in (Kind.DATETIME, Kind.DURATION):
         return []
-    told = f"the first messages from {shown_instant(reset.value)} on"
+    note = f"new offsets are those of the first messages at {shown_instant(reset.value)} or later"
     if are_times_exact(brokers):
-        return [told]
+        return [note]
     if times is Times.EXACT:
         raise RefusedError(
-            "brokers before 0.10 know the times of whole segments only",
-            where="--to-datetime",
-            remedy="--approximate takes the beginning of the last older segment, or of the log",
+            "brokers before 0.10 know only the times of log segments",
+            where=shown_instant(reset.value),
+            remedy="accept the start of the last older segment, or of the log",
+            advice=Advice(Step.APPROXIMATE),
         )
-    return [f"{told}, approximately: brokers before 0.10 know the times of whole segments only"]
+    return [f"{note}, approximately: brokers before 0.10 know only the times of log segments"]
 
 
 def _first_of(
@@ -487,7 +505,7 @@ def _first_of(
     found = offsets_at(brokers, logs, at_ms, limit_s=limit_s)
     if are_times_exact(brokers):
         return found
-    # Where no segment is older all of the log may be from then on.
+    # If no segment is older, the whole log may be at that time or later.
     starts = {tp: log if isinstance(log, str) else log.start for tp, log in logs.items()}
     return {tp: starts[tp] if one is None else one for tp, one in found.items()}
 
@@ -495,7 +513,7 @@ def _first_of(
 def _current(
     image: GroupImage, tp: TopicPartition, kafka: Any, storage: Storage
 ) -> int | str | None:
-    """What counts as committed: an offset, None for none, or why it cannot be known."""
+    """Return the committed offset by `storage`, None without one, or why it is unknown."""
     node = image.offsets.get(tp)
     here: int | str | None = None
     if node is not None:
@@ -511,13 +529,13 @@ def _current(
 def _partitions(
     connection: ZooKeeperClient, image: GroupImage, topics: Selection | None
 ) -> set[TopicPartition]:
-    """The partitions that are meant; all of a topic are those that the topic has."""
+    """Return the selected partitions; None selects those with an offset or an owner."""
     known = {tp for tp in (*image.offsets, *image.owners) if tp.partition >= 0}
     return known if topics is None else partitions_of(connection, topics)
 
 
 def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPartition]:
-    """These topics' partitions. Raises ConfigError for a topic or a partition that is not there."""
+    """Return the selected partitions. Raises ConfigError for an unknown topic or partition."""
     nodes = connection.read(map(paths.topic, topics))
     payloads = {paths.locate(path).name: node.data for path, node in nodes.items()}
     found: set[TopicPartition] = set()
@@ -527,13 +545,14 @@ def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPa
             raise ConfigError(
                 f"topic {topic} does not exist",
                 where=paths.topic(topic),
-                remedy="`zkconsumer topics list` shows those there are",
+                remedy="list the existing topics",
+                advice=Advice(Step.LIST_TOPICS),
             )
         if missing := sorted((numbers or set()) - there):
             raise ConfigError(
                 f"topic {topic} has no partition {missing[0]}",
                 where=paths.topic(topic),
-                remedy=f"it has {len(there)}",
+                remedy=f"the topic has {len(there)} partitions",
             )
         found |= {TopicPartition(topic, number) for number in numbers or there}
     return found
@@ -542,9 +561,9 @@ def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPa
 def select_topics(
     connection: ZooKeeperClient, group: str, pattern: str
 ) -> dict[str, frozenset[int] | None]:
-    """The topics that a group has offsets or owners of and that match a Java regex, as a whole.
+    """Select the topics of a group's offsets and owners whose whole name matches a Java regex.
 
-    Raises InvalidFilterError, UnknownGroupError, ConfigError where none does.
+    Raises InvalidFilterError, UnknownGroupError, and ConfigError if no topic matches.
     """
     wanted = white_list(pattern)
     image = read_groups(connection, [group], rooms=(OFFSETS, OWNERS)).get(group)
@@ -556,6 +575,6 @@ def select_topics(
     if not found:
         raise ConfigError(
             f"no topic of group {group} matches {shown(pattern)}",
-            remedy=f"it has {', '.join(topics[:20]) or 'none'}",
+            remedy=f"the group's topics are {', '.join(topics[:20]) or 'none'}",
         )
     return found

@@ -1,13 +1,12 @@
-"""A change to groups, as a value: what is to be written, and what stood there when it was planned.
+"""Plans: changes of groups as values, and as files.
 
-A plan holds the version of every znode that it read, which is what applying it is bound to: `apply`
-writes nothing if anything else stands there by then. A plan is also the way back: it holds all that
-it takes away, access control lists included. As a file: `admin.plan`.
+A plan holds what is to be written, and the present state and version of each znode concerned.
+`apply` writes nothing if a znode has changed since. The plan also holds the data and the access
+control list of each znode that it deletes, so the change can be undone.
 
-A plan as a file: JSON with a version, read strictly, since a file may come from anywhere.
-
-A backup is the same file, written and flushed to the disk before the first write: `undo` reads the
-old state from it, and `apply` finishes what a crash has left half done.
+A plan file is JSON with a format version. Any client may have written it, so it is read strictly.
+A backup is the plan file that `apply` writes to the disk before the first change. `plan_undo`
+reads the old state from it, and `apply` uses it to complete a change that was interrupted.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from zkconsumer.protocol.requests import (
 
 
 class State(NamedTuple):
-    """A znode as it was read; `rights` where the plan takes it away."""
+    """State of a znode when the plan was made; `rights` only if the plan deletes the znode."""
 
     data: bytes | None
     version: int
@@ -56,7 +55,7 @@ class State(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A znode as it is to be; `rights` None: as the configuration says (`zookeeper.acl`)."""
+    """New content of a znode; `rights` None means the configured ones (`zookeeper.acl`)."""
 
     data: bytes | None
     rights: tuple[Right, ...] | None = None
@@ -72,9 +71,9 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One znode: `before` is what stood there (None: nothing), `after` what is to (None: nothing).
+    """The change of one znode, from `before` to `after`; None means that there is no znode.
 
-    A znode that stays keeps its access control list.
+    A znode that exists before and after keeps its access control list.
     """
 
     path: str
@@ -106,14 +105,15 @@ class Change:
 
     @property
     def _is_swapped(self) -> bool:
-        """The parent of the members' znodes, which the guard of `apply` itself puts there anew.
+        """Whether this is `ids`, the parent of the registrations, which guards create again.
 
-        Nobody writes to it, and while it has a child it cannot be deleted: its data will do.
+        Its version and mzxid therefore change. Comparing its data is enough: clients do not write
+        to it, and ZooKeeper does not delete it while it has children.
         """
         return self.path == paths.ids(self.group)
 
     def is_due(self, node: Node | None) -> bool:
-        """Whether this is still what was planned on."""
+        """Return whether the znode still has the state that the plan is based on."""
         if self.before is None or node is None:
             return self.before is None and node is None
         if self._is_swapped:
@@ -121,7 +121,7 @@ class Change:
         return (node.data, node.stat.version, node.stat.mzxid) == self.before[:3]
 
     def is_done(self, node: Node | None) -> bool:
-        """Whether this is what the change leaves, and one write away from what was before."""
+        """Return whether the znode has its new content, after exactly one write."""
         if self.after is None or node is None:
             return self.after is None and node is None
         version = 0 if self.before is None else self.before.version + 1
@@ -130,7 +130,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class KafkaChange:
-    """An offset that Kafka keeps for a group; there is no way to take one away."""
+    """The change of a group's offset in Kafka, which cannot be deleted."""
 
     group: str
     partition: TopicPartition
@@ -140,13 +140,15 @@ class KafkaChange:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one command is to change, in the order in which it will be done.
+    """Changes of groups, in the order in which they are made.
 
     Attributes:
-        kind: the command, such as "offsets reset".
-        chroot: that of the ZooKeeper it was planned on; "" for none.
-        notes: what the operator should know before applying it.
-        origin: the file it was read from; "" if it was made in this process.
+        kind: kind of the plan, such as "offsets reset".
+        chroot: chroot of the ZooKeeper connection; "" without one.
+        changes: changes of znodes.
+        kafka: changes of offsets in Kafka.
+        notes: what the operator should know before applying the plan.
+        origin: the file that the plan was read from; "" if it was made in this process.
     """
 
     kind: str
@@ -166,10 +168,10 @@ class Plan:
         kafka: Iterable[KafkaChange] = (),
         notes: Iterable[str] = (),
     ) -> Plan:
-        """A plan of these changes, less those that change nothing, in an order that can be done.
+        """Return a plan of changes in an executable order, without those that change nothing.
 
-        First what is written, group by group, parents first; then what is deleted, children first:
-        a group is copied before the old one goes.
+        Creations and writes come first, by group and parents first. Deletions follow, children
+        first. So a group is copied before the old one is deleted.
         """
         wanted = {one.path: one for one in changes if not _is_idle(one)}
         ordered = sorted(wanted.values(), key=_order)
@@ -178,7 +180,7 @@ class Plan:
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
-        """The groups that it changes, sorted."""
+        """The groups that the plan changes, sorted."""
         found = {one.group for one in self.changes} | {one.group for one in self.kafka}
         return tuple(sorted(found))
 
@@ -191,18 +193,18 @@ class Plan:
 
     @cached_property
     def body(self) -> str:
-        """What it would change, as the lines of a plan file; one change a line."""
+        """The changes as lines of a plan file, one change per line."""
         return ",\n".join(
             f" {json.dumps(key)}: {_lines(value)}" for key, value in _contents(self).items()
         )
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits that name exactly these changes: of SHA-256 over `body`."""
+        """The first 12 hex digits of the SHA-256 of `body`, which identify these changes."""
         return hashlib.sha256(self.body.encode()).hexdigest()[:12]
 
     def noted(self, *notes: str) -> Plan:
-        """The same with more notes."""
+        """Return the same plan with more notes."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
 
@@ -219,11 +221,11 @@ def _order(change: Change) -> tuple[Any, ...]:
     return 0, change.group, change.verb is Verb.SET, depth, change.path
 
 
-# ---- as plain values ----------------------------------------------------------------------------
+# ---- writing plan files -------------------------------------------------------------------------
 
 
 def _lines(value: Any) -> str:
-    """One entry of a list a line, so that a plan can be read and compared."""
+    """Return a value as JSON; a list has one entry per line, so that people can compare plans."""
     if not isinstance(value, list) or not value:
         return json.dumps(value)
     return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
@@ -269,15 +271,17 @@ def _content_record(content: Content | None) -> dict[str, Any] | None:
     return {"data": data, "acl": rights}
 
 
-# ---- for people ---------------------------------------------------------------------------------
+# ---- rows for display ---------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """One line of what a plan shows.
+    """One change as a row for display.
 
-    `old`, `new`: offsets, or whatever text stands there; None where there is nothing. `topic` and
-    `partition` are None where `path` is no offset's. `lag`, `new_lag`: messages to the log's end,
-    where that is known.
+    Attributes:
+        action, store: value of the `Verb`, and "zookeeper" or "kafka".
+        topic, partition: None if `path` is not an offset znode.
+        old, new: offsets, or the texts of other znodes; None without a znode.
+        lag, new_lag: messages from `old` and from `new` to the end of the log, if known.
     """
 
     action: str
@@ -293,7 +297,7 @@ class Row(NamedTuple):
 
 
 def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[Row]:
-    """What a plan changes, old and new, with the change of lag where the logs' `ends` are given."""
+    """Yield the changes of a plan as rows; `ends` (partition -> end of its log) adds the lag."""
     known = ends or {}
     for change in plan.changes:
         at = paths.locate(change.path)
@@ -341,18 +345,18 @@ def _lag(end: int | None, offset: int | str | None) -> int | None:
     return end - offset if end is not None and isinstance(offset, int) else None
 
 
-# ---- planfile ------------------------------------------------------------------------------------
+# ---- plan files ----------------------------------------------------------------------------------
 
 
 FORMAT: Final = "zkconsumer-plan"
 VERSION: Final = 1
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Bytes. A plan of a million offsets; a longer file is refused before it is read."""
+"""Bytes of a plan file; enough for a million offsets. A longer file is an error."""
 
 
 def who() -> str:
-    """The user and the machine, for the audit line."""
+    """Return `user@host` for the audit line."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in containers
@@ -361,7 +365,7 @@ def who() -> str:
 
 
 def dumps(plan: Plan) -> str:
-    """A plan as the text of a file, with who made it and when."""
+    """Return a plan as the text of a plan file, with its author and time."""
     head = {
         "format": FORMAT,
         "version": VERSION,
@@ -374,10 +378,10 @@ def dumps(plan: Plan) -> str:
 
 
 def save(plan: Plan, path: Path) -> Path:
-    """Write a plan where no file is yet: whole or not at all, readable by its owner alone.
+    """Write a plan atomically to a new file that only its owner can read.
 
-    When this returns the file and its name are on the disk.
-    Raises ConfigError when it cannot be written.
+    On return the file and its directory entry are on the disk. Raises ConfigError if the file
+    exists or cannot be written.
     """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -386,7 +390,7 @@ def save(plan: Plan, path: Path) -> Path:
                 file.write(dumps(plan))
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(name, path)  # unlike a rename, never over another file
+            os.link(name, path)  # unlike a rename, this fails if the file exists
         finally:
             os.unlink(name)
         directory = os.open(path.parent, os.O_RDONLY)
@@ -398,16 +402,16 @@ def save(plan: Plan, path: Path) -> Path:
         raise ConfigError(
             f"the plan cannot be written: {error.strerror}",
             where=str(path),
-            remedy="name a file that does not exist, in a directory that may be written",
+            remedy="name a file that does not exist, in a writable directory",
         ) from error
     return path
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan or a backup. Raises BadFileError; nothing of a faulty file is used.
+    """Read a plan file or a backup. Raises BadFileError.
 
-    Only a regular file is read. Another client may have put a FIFO in its place, which would block
-    this process for ever, or a device, which has no end.
+    Only a regular file is read: a FIFO could block the process forever, and a device could be
+    endless.
     """
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
@@ -415,57 +419,57 @@ def load_plan(path: Path) -> Plan:
             path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
         ) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _bad(path, "not a regular file")
+                raise _bad(path, "it is not a regular file")
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise _bad(path, f"longer than {MAX_FILE_BYTES} bytes")
+            raise _bad(path, f"it is longer than {MAX_FILE_BYTES} bytes")
         text = data.decode()
     except OSError as error:
         raise _bad(path, error.strerror or type(error).__name__) from error
     except UnicodeDecodeError as error:
-        raise _bad(path, "no UTF-8") from error
+        raise _bad(path, "it is not UTF-8") from error
     return loads(text, path=path)
 
 
 def loads(text: str, *, path: Path) -> Plan:
-    """As `load`, of a text; `path` is for the errors."""
+    """Read the text of a plan file; errors name `path`. Raises BadFileError."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, f"no JSON: {error}") from error
+        raise _bad(path, f"it is not JSON: {error}") from error
     try:
         plan = _plan(document, str(path))
     except (_Fault, ZkConsumerError) as error:
         raise _bad(path, str(error)) from error
     if plan.hash != document.get("hash"):
-        raise _bad(path, "its contents are not those that its hash stands for: it was changed")
+        raise _bad(path, "its contents do not match its hash, so it was changed")
     return plan
 
 
 def _bad(path: Path, why: str) -> BadFileError:
     return BadFileError(
-        f"this is no plan: {why}",
+        f"the file is not a plan: {why}",
         where=str(path),
-        remedy="use a file of --plan-out, or a backup, as it was written",
+        remedy="use an unchanged plan file or backup",
     )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- reading plan files -------------------------------------------------------------------------
 
 
 class _Fault(Exception):
-    """What is wrong, and in which entry."""
+    """A fault in a plan file; the text names the entry."""
 
 
 def _plan(document: Any, origin: str) -> Plan:
     fields = {"format", "version", "hash", "made", "notes", "kind", "chroot", "changes", "kafka"}
     one = _object(document, fields, "the file")
     if one["format"] != FORMAT or one["version"] != VERSION or type(one["version"]) is not int:
-        raise _Fault(f"format {FORMAT} of version {VERSION} is due")
+        raise _Fault(f"its format is not {FORMAT}, version {VERSION}")
     changes = tuple(_change(it, f"changes[{n}]") for n, it in enumerate(_list(one["changes"])))
     kafka = tuple(_kafka(it, f"kafka[{n}]") for n, it in enumerate(_list(one["kafka"])))
-    _unlike((it.path for it in changes), "path")
-    _unlike(((it.group, it.partition) for it in kafka), "partition")
+    _require_unique((it.path for it in changes), "path")
+    _require_unique(((it.group, it.partition) for it in kafka), "partition")
     notes = tuple(_text(it, "notes") for it in _list(one["notes"]))
     return Plan(
         _text(one["kind"], "kind"), _text(one["chroot"], "chroot"), changes, kafka, notes, origin
@@ -507,9 +511,9 @@ def _bytes(value: Any, where: str) -> bytes | None:
     try:
         data = b64decode(_text(value, where), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _Fault(f"{where}: data are no base64") from error
+        raise _Fault(f"{where}: data is not base64") from error
     if len(data) > MAX_PAYLOAD_BYTES:
-        raise _Fault(f"{where}: data are longer than {MAX_PAYLOAD_BYTES} bytes")
+        raise _Fault(f"{where}: data is longer than {MAX_PAYLOAD_BYTES} bytes")
     return data
 
 
@@ -517,7 +521,7 @@ def _right(value: Any, where: str) -> Right:
     match value:
         case [str(identity), int(permissions)] if 0 <= permissions <= 31 and ":" in identity:
             return Right(identity, permissions)
-    raise _Fault(f"{where}: no entry of an access control list")
+    raise _Fault(f"{where}: not an entry of an access control list")
 
 
 def _kafka(value: Any, where: str) -> KafkaChange:
@@ -535,36 +539,36 @@ def _stored(value: Any, where: str) -> OffsetAndMetadata:
     match value:
         case [int(offset), str(metadata)] if offset >= 0:
             return OffsetAndMetadata(offset, metadata)
-    raise _Fault(f"{where}: no offset with its metadata")
+    raise _Fault(f"{where}: not an offset with its metadata")
 
 
 def _object(value: Any, fields: set[str], where: str) -> dict[str, Any]:
     if not isinstance(value, dict) or value.keys() != fields:
-        raise _Fault(f"{where}: an object with {', '.join(sorted(fields))} is due, nothing else")
+        raise _Fault(f"{where}: not an object with exactly {', '.join(sorted(fields))}")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise _Fault("a list is due")
+        raise _Fault("a value is not a list")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _Fault(f"{where}: a text is due")
+        raise _Fault(f"{where}: not a string")
     return value
 
 
 def _number(value: Any, where: str, *, lowest: int, highest: int = 2**63 - 1) -> int:
     if type(value) is not int or not lowest <= value <= highest:
-        raise _Fault(f"{where}: a number from {lowest} on is due")
+        raise _Fault(f"{where}: not a number from {lowest} to {highest}")
     return value
 
 
-def _unlike(keys: Iterable[object], what: str) -> None:
+def _require_unique(keys: Iterable[object], what: str) -> None:
     seen: set[object] = set()
     for key in keys:
         if key in seen:
-            raise _Fault(f"{what} {key} is there twice")
+            raise _Fault(f"{what} {key} occurs twice")
         seen.add(key)

@@ -1,8 +1,8 @@
-"""Whether a group has settled: every partition that members ask for is owned by one of them.
+"""Whether a group has settled: every partition that members subscribe to has a registered owner.
 
-What `kafka.tools.VerifyConsumerRebalance` meant to check. That of 0.8.2, and of 0.9.0 to 0.10.0.0,
-says "failed" of every group (KAFKA-3952), and all of them want owners of Kafka's own topics, which
-`exclude.internal.topics` keeps from every wildcard.
+`kafka.tools.VerifyConsumerRebalance` intends the same check. In 0.8.2 and from 0.9.0 to 0.10.0.0 it
+reports "failed" for every group (KAFKA-3952). All its releases also demand owners of Kafka's
+internal topics, although `exclude.internal.topics` excludes these from every topic filter.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from zkconsumer.admin.findings import Finding, Severity, partitions_of
 from zkconsumer.admin.groups import (
     GroupImage,
+    read_all_topic_payloads,
     read_groups,
-    read_topic_names,
-    read_topics,
     unknown_group,
 )
-from zkconsumer.errors import shown
+from zkconsumer.errors import Advice, Step, shown
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
@@ -31,24 +31,23 @@ MALFORMED_TOPIC = "malformed-topic"
 def verify(
     connection: ZooKeeperClient, group: str, *, exclude_internal: bool = True
 ) -> list[Finding]:
-    """What keeps a group from having settled; empty when it has, and when it has no members.
+    """Return why a group has not settled; empty if it has settled, or has no members.
 
-    Reads once, so that a group in the middle of a rebalance has not settled. `exclude_internal` is
+    The group is read once, so a group that is rebalancing has not settled. `exclude_internal` is
     the members' `exclude.internal.topics`. Raises UnknownGroupError, AccessDeniedError and
     ZooKeeperUnreachableError.
     """
     images = read_groups(connection, [group])
     if group not in images:
         raise unknown_group(group, connection)
-    topics = read_topics(connection, read_topic_names(connection))
-    payloads = {name: one.node.data for name, one in topics.items()}
+    payloads = read_all_topic_payloads(connection)
     return list(unsettled(images[group], payloads, exclude_internal=exclude_internal))
 
 
 def unsettled(
     image: GroupImage, topics: Mapping[str, bytes | None], *, exclude_internal: bool = True
 ) -> Iterator[Finding]:
-    """The same of what was read; `topics` are the payloads of all topics there are."""
+    """Yield why a group has not settled; `topics` is topic -> payload of all topics."""
     wanted = requested_topics(image.members, topics, exclude_internal=exclude_internal)
     for consumer, error in wanted.faults.items():
         yield Finding(
@@ -57,8 +56,9 @@ def unsettled(
             image.name,
             consumer,
             f"its registration cannot be read: {error.what}",
-            "which topics it asks for, and whether they are owned, cannot be told",
-            f"zkconsumer doctor --group {image.name}",
+            "its topics are unknown, so it is unknown whether they have owners",
+            "examine the group",
+            advice=Advice(Step.EXAMINE, image.name),
         )
     for topic, fault in wanted.topic_faults.items():
         yield Finding(
@@ -66,9 +66,9 @@ def unsettled(
             MALFORMED_TOPIC,
             image.name,
             topic,
-            f"its partitions: {fault}",
-            "members that read it fail",
-            "compare the topic's znode with another's and mend it",
+            f"its partitions cannot be read: {fault}",
+            "members that subscribe to it fail",
+            f"compare {paths.topic(topic)} with the znode of another topic, and correct it",
         )
     for topic, missing in unowned(wanted, image.owners).items():
         of_all = len(missing) == len(wanted.partitions[topic])
@@ -79,9 +79,10 @@ def unsettled(
             image.name,
             topic,
             what,
-            "nobody reads them",
-            f"zkconsumer explain {image.name}",
+            "their messages are not consumed",
+            "see which threads should own them",
             missing,
+            advice=Advice(Step.EXPLAIN, image.name),
         )
     for (topic, thread), numbers in unregistered(wanted, image.owners).items():
         yield Finding(
@@ -89,18 +90,19 @@ def unsettled(
             UNREGISTERED,
             image.name,
             topic,
-            f"{shown(thread)}, the owner of {partitions_of(numbers)}, is no thread that a member"
-            " has registered for this topic",
-            "no member of the group reads them",
-            f"zkconsumer doctor --group {image.name}",
+            f"{shown(thread)}, the owner of {partitions_of(numbers)}, is not a thread that a"
+            " member has registered for this topic",
+            "no member of the group consumes them",
+            "examine the group",
             numbers,
+            advice=Advice(Step.EXAMINE, image.name),
         )
 
 
 def unowned(
     wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerZnode]
 ) -> dict[str, tuple[int, ...]]:
-    """Topic -> partitions that members ask for and nobody owns; not those where all are owned."""
+    """Return topic -> partitions without an owner, of the topics that members subscribe to."""
     found = {
         topic: tuple(number for number in numbers if TopicPartition(topic, number) not in owners)
         for topic, numbers in wanted.partitions.items()
@@ -111,9 +113,10 @@ def unowned(
 def unregistered(
     wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerZnode]
 ) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
-    """(topic, owner) -> partitions, where the owner is no thread that is registered for the topic.
+    """Return (topic, owner) -> partitions whose owner is not a thread registered for the topic.
 
-    Only topics that members ask for, and no threads of members whose registration says nothing.
+    Topics without a subscriber are left out, and so are threads of members whose registration
+    cannot be read.
     """
     known = {topic: frozenset(threads) for topic, threads in wanted.threads.items()}
     there = {topic: frozenset(numbers) for topic, numbers in wanted.partitions.items()}

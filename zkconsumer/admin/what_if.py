@@ -1,7 +1,7 @@
-"""Who would own what if members came or went, or topics grew; and what would move against today.
+"""The assignment of a group after hypothetical changes: members join or leave, topics grow.
 
-The group is read once and never written; every member computes what is shown here by itself
-(`kafka.consumer.PartitionAssignor`, Kafka 0.8.0 to 1.1.1).
+The group is read once, and nothing is written. The assignment is the one that each member computes
+for itself (`kafka.consumer.PartitionAssignor`, Kafka 0.8.0 to 1.1.1).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from zkconsumer.admin.groups import (
     MEMBERS,
     OWNERS,
+    read_all_topic_payloads,
     read_groups,
-    read_topic_names,
-    read_topics,
     unknown_group,
 )
 from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
@@ -35,13 +34,13 @@ from zkconsumer.protocol.registrations import (
 )
 from zkconsumer.zk.client import ZooKeeperClient
 
-_WHERE = "--what-if"
+_WHERE = "what-if"
 _FORMS = "+MEMBER:THREADS, +MEMBER:TOPIC=THREADS[,...], -MEMBER, or TOPIC=+PARTITIONS"
 _GROWTH = re.compile(r"([^=]+)=\+([0-9]{1,6})")
 
 MAX_ADDED = 100_000
-"""Partitions that a what-if adds to a topic: far beyond use, and still computed in a second. More
-are refused."""
+"""Highest number of partitions that one change may add to a topic; more are an error. The
+assignment is then still computed within a second."""
 
 Owners = Mapping[TopicPartition, ThreadId]
 
@@ -53,28 +52,27 @@ def live_group(
     strategy: Strategy = Strategy.RANGE,
     exclude_internal: bool = True,
 ) -> tuple[GroupInput, Owners]:
-    """What members of a group compute from, and who owns what now.
+    """Return the input of a group's assignment, and partition -> present owner.
 
     Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
     images = read_groups(connection, [name], rooms=(MEMBERS, OWNERS))
     if name not in images:
         raise unknown_group(name, connection)
-    topics = read_topics(connection, read_topic_names(connection))
-    payloads = {topic: one.node.data for topic, one in topics.items()}
+    payloads = read_all_topic_payloads(connection)
     image = images[name]
     return image.group_input(payloads, strategy, exclude_internal=exclude_internal), image.threads
 
 
-# ---- what if ------------------------------------------------------------------------------------
+# ---- hypothetical changes -----------------------------------------------------------------------
 
 
 def what_if(group: GroupInput, wishes: Iterable[str]) -> GroupInput:
-    """The group after all of these, one after the other; raises ConfigError for one that cannot be.
+    """Return the group after changes, applied in their order. Raises ConfigError for a bad change.
 
-    `+MEMBER:2` comes with two threads for whatever the group's members ask for, `+MEMBER:T=2,U=1`
-    for topics of its own; `-MEMBER` goes; `TOPIC=+8` has eight partitions more, and is new if it
-    does not exist.
+    `+MEMBER:2` is a new member with two threads for each topic of the group. `+MEMBER:T=2,U=1` is a
+    new member with its own subscription. `-MEMBER` removes a member. `TOPIC=+8` adds eight
+    partitions to a topic, and creates the topic if it does not exist.
     """
     for wish in wishes:
         if wish.startswith("+"):
@@ -87,51 +85,55 @@ def what_if(group: GroupInput, wishes: Iterable[str]) -> GroupInput:
 
 
 def joined(group: GroupInput, consumer: ConsumerId, registration: Registration) -> GroupInput:
-    """With one member more."""
+    """Return the group with one more member."""
     payload = encode_registration(replace(registration, timestamp_ms=0))
     return replace(group, registrations={**group.registrations, consumer: payload})
 
 
 def left(group: GroupInput, consumer: ConsumerId, *, where: str) -> GroupInput:
-    """With one member less; raises ConfigError where it is none, and `where` is what said so."""
+    """Return the group without a member. Raises ConfigError with `where` for an unknown member."""
     if consumer not in group.registrations:
         raise ConfigError(
-            f"{shown(consumer)} is no member",
+            f"{shown(consumer)} is not a member",
             where=where,
-            remedy="one of " + ", ".join(list(group.registrations)[:5])
+            remedy="name one of " + ", ".join(list(group.registrations)[:5])
             if group.registrations
-            else "the group has none",
+            else "the group has no members",
         )
     others = {name: data for name, data in group.registrations.items() if name != consumer}
     return replace(group, registrations=others)
 
 
 def topic_counts(text: str, *, where: str) -> dict[str, int]:
-    """`TOPIC=STREAMS[,TOPIC=STREAMS]` as a subscription. Raises ConfigError."""
+    """Parse `TOPIC=STREAMS[,TOPIC=STREAMS]` as a subscription. Raises ConfigError."""
     try:
         pairs = [one.rpartition("=") for one in text.split(",")]
         return validate_topic_counts({topic: int(count) for topic, _, count in pairs})
     except ValueError as error:
         raise ConfigError(
-            f"{shown(text)} is no subscription", where=where, remedy="TOPIC=STREAMS[,...]"
+            f"{shown(text)} is not a subscription", where=where, remedy="use TOPIC=STREAMS[,...]"
         ) from error
 
 
 def _joined(group: GroupInput, wish: str) -> GroupInput:
-    consumer, colon, asked = wish[1:].rpartition(":")
+    consumer, colon, threads_or_topics = wish[1:].rpartition(":")
     if not colon or not consumer:
-        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
+        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=f"use {_FORMS}")
     paths.validate_consumer_id(consumer)
-    if "=" in asked:
-        return joined(group, consumer, Registration(topic_counts(asked, where=_WHERE)))
-    if not (asked.isascii() and asked.isdigit() and len(asked) < 10):
-        raise ConfigError(f"{shown(wish)} names no member", where=_WHERE, remedy=_FORMS)
-    threads = validate_streams(int(asked), where=_WHERE)
-    return joined(group, consumer, _like_the_others(group, threads))
+    if "=" in threads_or_topics:
+        topics = topic_counts(threads_or_topics, where=_WHERE)
+        return joined(group, consumer, Registration(topics))
+    count = threads_or_topics
+    if not (count.isascii() and count.isdigit() and len(count) < 10):
+        raise ConfigError(
+            f"{shown(wish)} has no number of threads", where=_WHERE, remedy=f"use {_FORMS}"
+        )
+    threads = validate_streams(int(count), where=_WHERE)
+    return joined(group, consumer, _usual_registration(group, threads))
 
 
-def _like_the_others(group: GroupInput, threads: int) -> Registration:
-    """What the members ask for: all their topics, or the filter that most of them have."""
+def _usual_registration(group: GroupInput, threads: int) -> Registration:
+    """Return a registration for all topics of the members, or for their most frequent filter."""
     topics: dict[str, int] = {}
     filters: Counter[tuple[Pattern, str]] = Counter()
     for consumer, payload in group.registrations.items():
@@ -148,9 +150,9 @@ def _like_the_others(group: GroupInput, threads: int) -> Registration:
         return Registration({regex: threads}, pattern)
     if not topics:
         raise ConfigError(
-            "no member says which topics the group reads",
+            "no member has a subscription that the new member could adopt",
             where=_WHERE,
-            remedy="+MEMBER:TOPIC=THREADS",
+            remedy="use +MEMBER:TOPIC=THREADS",
         )
     return Registration(topics)
 
@@ -159,9 +161,9 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
     match = _GROWTH.fullmatch(wish)
     if match is None or not 0 < int(match[2]) <= MAX_ADDED:
         raise ConfigError(
-            f"{shown(wish)} is no change of a group",
+            f"{shown(wish)} is not a change of a group",
             where=_WHERE,
-            remedy=f"{_FORMS}; at most {MAX_ADDED} partitions",
+            remedy=f"use {_FORMS}, with at most {MAX_ADDED} partitions",
         )
     topic, more = paths.validate_topic(match[1]), int(match[2])
     there = decode_topic(group.topics[topic], where=topic) if topic in group.topics else ()
@@ -171,12 +173,12 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
     return replace(group, topics={**group.topics, topic: json.dumps(document).encode()})
 
 
-# ---- what moves ---------------------------------------------------------------------------------
+# ---- the result ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who owns a partition `now`, and who would `then`; None: nobody."""
+    """A partition with its owner `now`, and its owner `then`, after the changes; None: no owner."""
 
     partition: TopicPartition
     now: ThreadId | None
@@ -184,12 +186,12 @@ class Place:
 
     @property
     def moves(self) -> bool:
-        """Whether it goes from one owner to another."""
+        """Whether the partition changes from one owner to another."""
         return self.now is not None and self.then is not None and self.now != self.then
 
 
 def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners) -> list[Place]:
-    """Each partition that has an owner, or would have one, sorted."""
+    """Return each partition that has an owner now or then, sorted."""
     then = {
         tp: thread
         for part in parts.values()

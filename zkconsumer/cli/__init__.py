@@ -154,9 +154,9 @@ class _LazyGroup(TyperGroup):
             abandon_stdout()
             raise typer.Exit(Exit.OK) from None
         except ZkConsumerError as error:
-            from zkconsumer.cli.output import say
+            from zkconsumer.cli.output import error_text, say
 
-            say(str(error))
+            say(error_text(error))
             raise typer.Exit(exit_code(error)) from error
         return result
 

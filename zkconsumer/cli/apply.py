@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.options import Common, operator
-from zkconsumer.cli.output import Align, Column, Output, say, say_all
+from zkconsumer.cli.output import Align, Column, Output, command_of, say, say_all
+from zkconsumer.errors import Advice, Step
 from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _tell_of_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> 
 
 
 def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
-    from zkconsumer.admin.apply import Live, apply, way_on
+    from zkconsumer.admin.apply import Live, apply
     from zkconsumer.admin.plan import who
 
     store = None
@@ -214,7 +215,8 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
     except KeyboardInterrupt:
         if progress.backup is not None:
             made = f"interrupted: at least {progress.done} of {len(plan)} changes were made"
-            say(f"{made}; {way_on(progress.backup)}")
+            then = command_of(Advice(Step.COMPLETE_OR_UNDO, value=str(progress.backup)))
+            say(f"{made}; complete the change, or undo it: `{then}`")
         raise
     finally:
         progress.end()

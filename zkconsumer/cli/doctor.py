@@ -1,12 +1,9 @@
-"""`zkconsumer doctor`: what is wrong with groups, and what mends it.
-
-`zkconsumer verify`: has the group settled?
-"""
+"""`zkconsumer doctor` finds what is wrong with groups; `zkconsumer verify` checks one condition."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +11,17 @@ import typer
 
 from zkconsumer.cli.apply import Changing, carry_out, changing
 from zkconsumer.cli.options import Common, Groups, OneGroup, operator
-from zkconsumer.cli.output import Align, Color, Column, Output, Row, safe, say, say_all
+from zkconsumer.cli.output import (
+    Align,
+    Color,
+    Column,
+    Output,
+    Row,
+    remedy_of,
+    safe,
+    say,
+    say_all,
+)
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
 _WIDTH = 100
-"""Characters of a line where standard output is no terminal."""
+"""Characters per line if standard output is not a terminal."""
 
 COLUMNS = (
     Column("severity", color=_COLORS.get),
@@ -34,7 +41,7 @@ COLUMNS = (
     Column("subject"),
     Column("what"),
     Column("why"),
-    Column("remedy", "MENDED BY"),
+    Column("remedy"),
     Column("partitions"),
     Column("fixable"),
 )
@@ -43,20 +50,22 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 Logs = Annotated[
-    bool, typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs.")
+    bool,
+    typer.Option("--logs/--no-logs", help="Compare offsets with the brokers' logs, or do not."),
 ]
 Patience = Annotated[
     float,
     typer.Option(
         min=0.0,
         metavar="S",
-        help="Seconds until what may pass by itself, as in a rebalance, is looked at again.",
+        help="Seconds after which a group is examined again if a rebalance may cause a finding.",
     ),
 ]
 Fix = Annotated[
     bool,
     typer.Option(
-        "--fix", help="Plan what mends it, and with --execute do that; znodes of sessions stay."
+        "--fix",
+        help="Plan the repairs, and make them with --execute. Ephemeral znodes are not changed.",
     ),
 ]
 
@@ -72,14 +81,17 @@ def doctor(
     patience: Patience = 1.0,
     fix: Fix = False,
 ) -> None:
-    """Look for everything that is known to go wrong with groups: registrations that stall all JVM
-    members, owner nodes that block a partition, partitions without owner, offsets that cannot be
-    read or lie outside the log, nodes of other clients, members that do not agree, retries that end
-    too early (of --config), access control lists that lock members out.
+    """Find what is wrong with groups, and repair it with --fix --execute.
 
-    Examines the groups of --group, else group.id of --config, else all. Reads only, but with --fix
-    --execute. Exit code 1: a problem was found, or is left; notes do not count. 4: --fix would
-    change offsets of a group that has live members.
+    The doctor examines the groups of --group, else group.id of --config, else all groups. It finds
+    registrations that stall all JVM members, owner znodes that block a partition, partitions
+    without an owner, offsets that cannot be read or are outside the log, znodes of other clients,
+    members that disagree on the assignment, retries that end too early (needs --config), and access
+    control lists that deny members a right.
+
+    It changes nothing without --fix --execute. Exit code 1: a problem was found, or remains after
+    the repairs; a note is not a problem. Exit code 4: --fix would change offsets of a group that
+    has members.
 
     Example: zkconsumer doctor --group billing --config consumer.properties --fix
     """
@@ -88,7 +100,7 @@ def doctor(
     from zkconsumer.cli import Exit
 
     if (how.execute or how.plan_out) and not fix:
-        raise ConfigError("there is nothing to execute without --fix", remedy="add --fix")
+        raise ConfigError("--execute and --plan-out need --fix", remedy="add --fix")
     names, settings = _groups(common, group)
     with common.connect() as connection:
         ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
@@ -98,37 +110,35 @@ def doctor(
 
         found = examine()
         if not fix:
-            _write(common, found)
+            _write(common, found, remedy_of)
         elif common.output is Output.TABLE:
-            _write(common, map(_mended_below, found))
+            _write(common, found, _remedy_with_plan)
         if fix:
             _fix(common, connection, found, how)
             if how.execute:
                 found = examine()
-                say_all(f"left: {one}" for one in found)
+                say_all(f"remains: {one}" for one in found)
     problems = sum(one.is_problem for one in found)
     if problems:
-        fixable = sum(bool(one.mends) for one in found)
-        say(f"{_counted(problems, 'problem')}, of which --fix can mend {fixable}")
+        fixable = sum(bool(one.fixes) for one in found)
+        say(f"{_counted(problems, 'problem')}, of which --fix can fix {fixable}")
         raise typer.Exit(Exit.PROBLEM)
     say("no problem found")
 
 
 def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how: Changing) -> None:
     from zkconsumer.admin.apply import Live
-    from zkconsumer.admin.doctor import live_of, plan_mends
+    from zkconsumer.admin.doctor import live_of, plan_fixes
 
-    plan = plan_mends(connection, found)
+    plan = plan_fixes(connection, found)
     if live_of(plan) is Live.FORCE:
         how = replace(how, force_live=True)
     carry_out(common, connection, plan, how)
 
 
-def _mended_below(one: Finding) -> Finding:
-    """Return the finding with a remedy that points to the plan printed below it."""
-    from zkconsumer.admin.findings import fix_command
-
-    return replace(one, remedy=one.remedy.replace(fix_command(one.group), "by the plan below"))
+def _remedy_with_plan(one: Finding) -> str:
+    """Return the remedy of a finding whose fixes, if it has any, are in the plan printed below."""
+    return f"{one.remedy}, by the plan below" if one.fixes else remedy_of(one)
 
 
 def _groups(
@@ -148,10 +158,10 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-# ---- what is shown ------------------------------------------------------------------------------
+# ---- output -------------------------------------------------------------------------------------
 
 
-def _row(one: Finding) -> Row:
+def _row(one: Finding, remedy: str) -> Row:
     return {
         "severity": one.severity.value,
         "code": one.code,
@@ -159,14 +169,14 @@ def _row(one: Finding) -> Row:
         "subject": one.subject,
         "what": one.what,
         "why": one.why,
-        "remedy": one.remedy,
+        "remedy": remedy,
         "partitions": list(one.partitions),
-        "fixable": bool(one.mends),
+        "fixable": bool(one.fixes),
     }
 
 
-def _write(common: Common, found: Iterable[Finding]) -> None:
-    rows = [_row(one) for one in found]
+def _write(common: Common, found: Iterable[Finding], worded: Callable[[Finding], str]) -> None:
+    rows = [_row(one, worded(one)) for one in found]
     if common.output not in (Output.TABLE, Output.LEGACY):
         common.write(rows, COLUMNS)
         return
@@ -177,7 +187,7 @@ def _write(common: Common, found: Iterable[Finding]) -> None:
         color = _COLORS[row["severity"]] if screen.color else None
         print(f"\x1b[{color.value}m{head}\x1b[0m" if color else head, end="")
         print(f"  group {safe(row['group'])}: {safe(row['subject'])}")
-        for word, name in (("", "what"), ("why: ", "why"), ("mend: ", "remedy")):
+        for word, name in (("", "what"), ("why: ", "why"), ("remedy: ", "remedy")):
             print(_paragraph(word + safe(row[name]), width))
 
 
@@ -192,7 +202,7 @@ def _paragraph(text: str, width: int) -> str:
     )
 
 
-# ---- verify --------------------------------------------------------------------------------------
+# ---- zkconsumer verify ---------------------------------------------------------------------------
 
 
 VERIFY_COLUMNS = (
@@ -214,14 +224,19 @@ def verify(
     group: OneGroup = None,
     internal: Annotated[
         bool,
-        typer.Option("--internal-topics", help="With exclude.internal.topics=false."),
+        typer.Option(
+            "--internal-topics", help="Check as for members with exclude.internal.topics=false."
+        ),
     ] = False,
 ) -> None:
-    """Check that a group has settled: every partition that its members ask for has an owner node,
-    of a thread that a member registered for the topic. Reads only.
+    """Check that a group has settled. Changes nothing.
 
-    Exit code 0: it has; 1: it has not, and the findings are written. What VerifyConsumerRebalance
-    meant to check, which says "failed" of every group in 0.8.2 to 0.10.0.0.
+    A group has settled if each partition that its members subscribe to has an owner znode, and the
+    owner is a thread that a member has registered for the topic. Exit code 0: the group has
+    settled. Exit code 1: it has not, and the findings say why.
+
+    Kafka's VerifyConsumerRebalance intends the same check, but reports "failed" for every group in
+    0.8.2 and 0.9.0 to 0.10.0.0.
 
     Example: zkconsumer verify --zookeeper zk1:2181/kafka --group billing
     """
@@ -237,7 +252,7 @@ def verify(
             "subject": one.subject,
             "what": one.what,
             "partitions": list(one.partitions),
-            "remedy": one.remedy,
+            "remedy": remedy_of(one),
         }
         for one in found
     ]

@@ -419,9 +419,11 @@ def _reset_of(given: Mapping[str, Any]) -> Reset:
         case offset_plans.Kind.OFFSET:
             return offset_plans.Reset(kind, offset_plans.parse_offset(value, where="--to-offset"))
         case offset_plans.Kind.DATETIME:
-            return offset_plans.Reset(kind, offset_plans.parse_instant(value))
+            return offset_plans.Reset(
+                kind, offset_plans.parse_instant(value, where="--to-datetime")
+            )
         case offset_plans.Kind.DURATION:
-            ago_s = offset_plans.parse_duration(value)
+            ago_s = offset_plans.parse_duration(value, where="--by-duration")
             return offset_plans.Reset(kind, max(0, round((time.time() - ago_s) * 1000)))
         case offset_plans.Kind.SHIFT:
             return offset_plans.Reset(kind, value)

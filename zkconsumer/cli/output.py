@@ -21,11 +21,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
-from zkconsumer.errors import printable
+from zkconsumer.errors import Advice, Step, ZkConsumerError, printable
 
 Row = Mapping[str, Any]
+
+
+class Remediable(Protocol):
+    """An error or a finding: a remedy in words, and, where it has one, as data."""
+
+    @property
+    def remedy(self) -> str: ...
+    @property
+    def advice(self) -> Advice | None: ...
 
 
 class Output(Enum):
@@ -186,6 +195,51 @@ def say_all(texts: Iterable[str]) -> None:
     """Write messages to standard error, each different one once."""
     for text in dict.fromkeys(texts):
         say(text)
+
+
+# ---- errors and remedies ------------------------------------------------------------------------
+
+_COMMANDS: Mapping[Step, str] = {
+    Step.LIST_GROUPS: "zkconsumer groups list",
+    Step.LIST_TOPICS: "zkconsumer topics list",
+    Step.SHOW_GROUP: "zkconsumer groups show GROUP",
+    Step.SHOW_OFFSETS: "zkconsumer offsets get --group {group}",
+    Step.COPY_OFFSETS: "zkconsumer offsets copy --group {group} --from {value}",
+    Step.SELECT_PARTITIONS: "--topic TOPIC:P,P...",
+    Step.EXAMINE: "zkconsumer doctor --group {group}",
+    Step.FIX: "zkconsumer doctor --group {group} --fix --execute",
+    Step.EXPLAIN: "zkconsumer explain {group}",
+    Step.RESET_TO_CURRENT: (
+        "zkconsumer offsets reset --group {group} --topic {value} --to-current --execute"
+    ),
+    Step.FORCE_LIVE: "--force-live",
+    Step.RAISE_LIMIT: "--max-znodes {value}",
+    Step.APPROXIMATE: "--approximate",
+    Step.ZOOKEEPER_ONLY: "--storage zookeeper",
+    Step.OTHER_FORMAT: "--format",
+    Step.SAME_CHROOT: "--zookeeper HOST:PORT{value}",
+    Step.COMPLETE_OR_UNDO: ("zkconsumer apply {value}` or `zkconsumer undo {value} --execute"),
+}
+"""The command or option that performs each step that an error or a finding of `admin` advises."""
+
+
+def command_of(advice: Advice) -> str:
+    """Return the command or option for an advice."""
+    return _COMMANDS[advice.step].format(group=advice.group, value=advice.value)
+
+
+def remedy_of(one: Remediable) -> str:
+    """Return the remedy of an error or a finding, with the command or option for it."""
+    if one.advice is None:
+        return one.remedy
+    return f"{one.remedy}: `{command_of(one.advice)}`"
+
+
+def error_text(error: ZkConsumerError) -> str:
+    """Return an error as one line: what, where, and the remedy in terms of this command line."""
+    text = error.what + (f" ({error.where})" if error.where else "")
+    remedy = remedy_of(error)
+    return f"{text}: {remedy}" if remedy else text
 
 
 _SHOWN_REASONS = 10

@@ -1,1 +1,1 @@
-"""What `doctor` looks for in one group, each a function from what was read to findings."""
+"""The checks of `doctor`: functions from an `ExaminedGroup` to findings. They perform no I/O."""

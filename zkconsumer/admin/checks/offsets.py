@@ -1,4 +1,4 @@
-"""Offset nodes that cannot be read, that belong to nothing, or that point outside the log."""
+"""Offset znodes that cannot be read, that have no partition, or that point outside the log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zkconsumer.admin.findings import (
     Finding,
     Log,
     Severity,
-    fix_command,
     partitions_of,
 )
+from zkconsumer.errors import Advice, Step
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.java.text import parse_int64
@@ -23,50 +23,55 @@ MALFORMED_OFFSET, OFFSET_OF_NOTHING = "malformed-offset", "offset-of-nothing"
 BEYOND, BEHIND, UNKNOWN = "offset-beyond-log", "offset-behind-log", "log-unknown"
 
 
-def offsets_to_compare(case: ExaminedGroup) -> list[TopicPartition]:
-    """Partitions whose log must be known: those that exist and have an offset."""
+def offsets_to_compare(examined: ExaminedGroup) -> list[TopicPartition]:
+    """Return the partitions whose logs the checks need: those that exist and have an offset."""
     there = {
-        topic: frozenset(partitions_in(topic, case.topics)[0])
-        for topic in {tp.topic for tp in case.image.offsets}
+        topic: frozenset(partitions_in(topic, examined.topics)[0])
+        for topic in {tp.topic for tp in examined.image.offsets}
     }
     return [
         tp
-        for tp, node in case.image.offsets.items()
+        for tp, node in examined.image.offsets.items()
         if node.value is not None and node.value >= 0 and tp.partition in there[tp.topic]
     ]
 
 
-def of_offsets(case: ExaminedGroup) -> Iterator[Finding]:
-    """What is wrong with the offsets in ZooKeeper."""
-    yield from _malformed(case)
-    yield from _of_nothing(case)
-    yield from _beside_the_log(case)
+def of_offsets(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield what is wrong with the offsets in ZooKeeper."""
+    yield from _malformed(examined)
+    yield from _without_partition(examined)
+    yield from _outside_the_log(examined)
 
 
-def _malformed(case: ExaminedGroup) -> Iterator[Finding]:
-    for tp, node in case.image.offsets.items():
+def _malformed(examined: ExaminedGroup) -> Iterator[Finding]:
+    for tp, node in examined.image.offsets.items():
         if not node.fault or not paths.is_topic(tp.topic):
             continue
-        path = paths.offset(case.group, tp)
-        number = _number(case.image.nodes[path].data)
-        mend = case.mend(path, None if number is None else encode_offset(number))
-        kept = "deletes it, and auto.offset.reset decides" if number is None else f"writes {number}"
+        path = paths.offset(examined.group, tp)
+        number = _number(examined.image.nodes[path].data)
+        fix = examined.fix(path, None if number is None else encode_offset(number))
+        repair = (
+            "delete it, so that auto.offset.reset applies"
+            if number is None
+            else f"replace it by {number}"
+        )
         yield Finding(
             Severity.ERROR,
             MALFORMED_OFFSET,
-            case.group,
+            examined.group,
             tp.topic,
             f"the offset of {partitions_of([tp.partition])}: {node.fault}",
-            "a JVM member that is given the partition fails in every rebalance, with"
+            "the JVM member to which the partition is assigned fails in every rebalance, with"
             " NumberFormatException",
-            f"{fix_command(case.group)} ({kept})",
+            repair,
             (tp.partition,),
-            (mend,),
+            (fix,),
+            examined.fix_advice,
         )
 
 
 def _number(data: bytes | None) -> int | None:
-    """The number that somebody wrote with blanks or a line feed around it, as `echo` does."""
+    """Return the offset in a payload with surrounding blanks or line feeds, as `echo` writes."""
     try:
         number = parse_int64((data or b"").decode().strip())
     except (UnicodeDecodeError, ValueError):
@@ -74,110 +79,114 @@ def _number(data: bytes | None) -> int | None:
     return number if number >= 0 else None
 
 
-def _of_nothing(case: ExaminedGroup) -> Iterator[Finding]:
+def _without_partition(examined: ExaminedGroup) -> Iterator[Finding]:
     by_topic: dict[str, list[int]] = {}
-    for tp in case.image.offsets:
+    for tp in examined.image.offsets:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     for topic, numbers in by_topic.items():
-        there, fault = partitions_in(topic, case.topics)
+        there, fault = partitions_in(topic, examined.topics)
         known = frozenset(there)
         gone = tuple(number for number in numbers if number not in known)
         if not gone or fault or not paths.is_topic(topic):
             continue
-        exists = topic in case.topics
+        exists = topic in examined.topics
         if exists:
-            leaves = (paths.offset(case.group, TopicPartition(topic, number)) for number in gone)
-            mends = tuple(map(case.mend, leaves))
+            leaves = (
+                paths.offset(examined.group, TopicPartition(topic, number)) for number in gone
+            )
+            fixes = tuple(map(examined.fix, leaves))
         else:
-            mends = case.mends_of_tree(paths.offsets_of(case.group, topic))
+            fixes = examined.fixes_of_tree(paths.offsets_of(examined.group, topic))
         yield Finding(
             Severity.WARNING,
             OFFSET_OF_NOTHING,
-            case.group,
+            examined.group,
             topic,
-            f"{partitions_of(gone)}: an offset, and the topic "
+            f"{partitions_of(gone)}: there is an offset, but the topic "
             + ("has no such partition" if exists else "does not exist"),
-            "when the topic is made anew, the group begins there in the middle of it, or beyond"
-            " its end",
-            fix_command(case.group),
+            "if the topic is created again, the group starts at this offset, in the middle of the"
+            " new log or beyond its end",
+            "delete it",
             gone,
-            mends,
+            fixes,
+            examined.fix_advice,
         )
 
 
-def _beside_the_log(case: ExaminedGroup) -> Iterator[Finding]:
-    for off in (_BEYOND, _BEHIND):
-        yield from _compared(case, off)
+def _outside_the_log(examined: ExaminedGroup) -> Iterator[Finding]:
+    for rule in (_BEYOND, _BEHIND):
+        yield from _compared(examined, rule)
     reasons: dict[str, list[TopicPartition]] = {}
-    for tp in case.image.offsets:
-        log = case.logs.get(tp)
+    for tp in examined.image.offsets:
+        log = examined.logs.get(tp)
         if isinstance(log, str):
             reasons.setdefault(log, []).append(tp)
     for reason, tps in reasons.items():
         yield Finding(
             Severity.NOTE,
             UNKNOWN,
-            case.group,
-            case.group,
+            examined.group,
+            examined.group,
             f"the logs of {len(tps)} partition{'s' if len(tps) > 1 else ''}, such as {tps[0]}, are"
             f" unknown: {reason}",
-            "offsets beyond or behind them were not looked for",
+            "their offsets were not compared with the logs",
             "check the brokers",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Off:
-    """A way to be outside of the log."""
+class _OutsideRule:
+    """One of the two ways in which an offset is outside the log."""
 
-    is_off: Callable[[int, Log], bool]
+    is_outside: Callable[[int, Log], bool]
     severity: Severity
     code: str
     where: str
     why: str
 
 
-_BEYOND = _Off(
+_BEYOND = _OutsideRule(
     lambda value, log: value > log.end,
     Severity.ERROR,
     BEYOND,
     "beyond the end of the log",
-    "the log was lost or made anew: members go by auto.offset.reset when they fetch there",
+    "the log was lost or created again; members apply auto.offset.reset when they fetch there",
 )
-_BEHIND = _Off(
+_BEHIND = _OutsideRule(
     lambda value, log: value < log.start,
     Severity.WARNING,
     BEHIND,
-    "before the first that the log still has",
-    "messages were deleted before the group read them: members go by auto.offset.reset when they"
+    "before the start of the log",
+    "messages were deleted before the group read them; members apply auto.offset.reset when they"
     " fetch there",
 )
 
 
-def _compared(case: ExaminedGroup, off: _Off) -> Iterator[Finding]:
+def _compared(examined: ExaminedGroup, rule: _OutsideRule) -> Iterator[Finding]:
     found: dict[str, list[tuple[int, int, Log]]] = {}
-    for tp, node in case.image.offsets.items():
-        log = case.logs.get(tp)
+    for tp, node in examined.image.offsets.items():
+        log = examined.logs.get(tp)
         if log is None or isinstance(log, str) or node.value is None or node.value < 0:
             continue
-        if off.is_off(node.value, log):
+        if rule.is_outside(node.value, log):
             found.setdefault(tp.topic, []).append((tp.partition, node.value, log))
     for topic, rows in found.items():
         numbers = tuple(row[0] for row in rows)
         first, value, log = rows[0]
         ends = f"{log.start} to {log.end}"
         if len(rows) == 1:
-            told = f"the offset is {value}, {off.where} ({ends})"
+            text = f"the offset is {value}, {rule.where} ({ends})"
         else:
-            told = f"the offset is {off.where} (partition {first}: {value}, log {ends})"
+            text = f"the offset is {rule.where} (partition {first}: {value}, log {ends})"
+        partitions = f"{topic}:{','.join(map(str, numbers))}"
         yield Finding(
-            off.severity,
-            off.code,
-            case.group,
+            rule.severity,
+            rule.code,
+            examined.group,
             topic,
-            f"{partitions_of(numbers)}: {told}",
-            off.why,
-            f"zkconsumer offsets reset --group {case.group} --topic"
-            f" {topic}:{','.join(map(str, numbers))} --to-current --execute",
+            f"{partitions_of(numbers)}: {text}",
+            rule.why,
+            "move it into the range of the log",
             numbers,
+            advice=Advice(Step.RESET_TO_CURRENT, examined.group, partitions),
         )

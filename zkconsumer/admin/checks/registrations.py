@@ -1,6 +1,6 @@
-"""Nodes as other clients write them: no JVM member ever looks at these, or sees what they mean.
+"""Registrations that stall a group, members that disagree, settings that cannot work.
 
-Registrations that stall a group, members that do not agree, and settings that cannot work.
+This module also finds znodes of other clients' layouts, which JVM members ignore or misunderstand.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, fix_command
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC
 from zkconsumer.errors import MalformedZnodeError, shown
 from zkconsumer.protocol import paths
@@ -22,83 +22,90 @@ FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
 _PYKAFKA = re.compile(r"[0-9]+-[0-9]+")
 
 
-def foreign_nodes(case: ExaminedGroup) -> list[str]:
-    """Znodes of the group that are none of the JVM's layout: to be read with all below them."""
+def foreign_nodes(examined: ExaminedGroup) -> list[str]:
+    """Return the znodes of the group that the JVM's layout does not have."""
     found = []
-    for parent, at in case.image.topic_rooms.items():
+    for parent, at in examined.image.topic_parents.items():
         odd = not paths.is_topic(at.name)
-        names = case.image.listed[parent]
+        names = examined.image.listed[parent]
         found += [f"{parent}/{name}" for name in names if odd or not paths.is_partition(name)]
     return found
 
 
-def of_layouts(case: ExaminedGroup) -> Iterator[Finding]:
-    """Topics and partitions that are named as no JVM client names them."""
-    for parent, at in case.image.topic_rooms.items():
+def of_layouts(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield topics and partitions whose names no JVM client writes."""
+    for parent, at in examined.image.topic_parents.items():
         if not paths.is_topic(at.name):
-            yield _topic(case, parent, at.name)
+            yield _topic(examined, parent, at.name)
             continue
-        names = case.image.listed[parent]
+        names = examined.image.listed[parent]
         odd = [f"{parent}/{name}" for name in names if not paths.is_partition(name)]
         if odd:
-            yield _nodes(case, at.name, odd, at.kind)
+            yield _nodes(examined, at.name, odd, at.kind)
 
 
-def _topic(case: ExaminedGroup, parent: str, name: str) -> Finding:
+def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
     why = "no topic can have that name"
     if name.startswith(("b'", 'b"')):
-        why += ": a Python 3 client wrote the text of its bytes, as pykafka does (its issue 888)"
-    mends = case.mends_of_tree(parent)
+        why += ": a Python 3 client wrote the repr of its bytes, as pykafka does (pykafka #888)"
+    fixes = examined.fixes_of_tree(parent)
     return Finding(
         Severity.WARNING,
         FOREIGN_TOPIC,
-        case.group,
+        examined.group,
         shown(name),
-        f"{parent} is no topic's",
-        why + "; to JVM members it means nothing, and both may be reading the same partitions",
-        fix_command(case.group) if mends else _stop_of(case, [parent]),
-        mends=mends,
+        f"the name of {parent} is not a topic's",
+        why + "; JVM members ignore the znode, so both clients may consume the same partitions",
+        "delete it" if fixes else _stop_of(examined, [parent]),
+        fixes=fixes,
+        advice=examined.fix_advice if fixes else None,
     )
 
 
-def _nodes(case: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> Finding:
+def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
     listed = ", ".join(map(shown, names[:3])) + (" ..." if len(names) > 3 else "")
-    mends = tuple(mend for path in odd for mend in case.mends_of_tree(path))
-    remedy = fix_command(case.group) if mends else _stop_of(case, odd)
+    fixes = tuple(fix for path in odd for fix in examined.fixes_of_tree(path))
+    remedy = "delete them" if fixes else _stop_of(examined, odd)
+    advice = examined.fix_advice if fixes else None
     if kind is Kind.OFFSETS_OF:
         return Finding(
             Severity.WARNING,
             FOREIGN_OFFSETS,
-            case.group,
+            examined.group,
             topic,
-            f"offset nodes that are no partitions': {listed}",
-            "no JVM member reads them: what they say is not where the group goes on",
+            f"offset znodes whose names are not partitions: {listed}",
+            "JVM members ignore them, so the group does not resume at these offsets",
             remedy,
-            mends=mends,
+            fixes=fixes,
+            advice=advice,
         )
     pykafka = any(map(_PYKAFKA.fullmatch, names))
     layout = "pykafka's layout, leader-partition" if pykafka else "an unknown layout"
     return Finding(
         Severity.ERROR,
         FOREIGN_OWNERS,
-        case.group,
+        examined.group,
         topic,
-        f"owner nodes that are no partitions': {listed} ({layout})",
-        "JVM members do not see them and own the same partitions as well: everything is read twice",
+        f"owner znodes whose names are not partitions: {listed} ({layout})",
+        "JVM members ignore them and own the same partitions, so each message is consumed twice",
         remedy,
-        mends=mends,
+        fixes=fixes,
+        advice=advice,
     )
 
 
-def _stop_of(case: ExaminedGroup, roots: list[str]) -> str:
+def _stop_of(examined: ExaminedGroup, roots: list[str]) -> str:
     sessions = {
-        session for root in roots for path in case.below(root) if (session := case.session_of(path))
+        session
+        for root in roots
+        for path in examined.below(root)
+        if (session := examined.session_of(path))
     }
     held = ", ".join(f"0x{session:x}" for session in sorted(sessions)) or "of another client"
     return (
-        f"stop the process that holds session {held}, or give it a group.id of its own;"
-        " then doctor again"
+        f"stop the process that holds session {held}, or give it another group.id;"
+        " then examine the group again"
     )
 
 
@@ -109,100 +116,102 @@ PERSISTENT_MEMBER, DISAGREEMENT = "persistent-registration", "disagreement"
 NO_BROKERS, SHORT_RETRIES = "no-brokers", "short-retries"
 
 
-def of_members(case: ExaminedGroup) -> Iterator[Finding]:
-    """What is wrong with registrations, those first that fail every member."""
-    for consumer, error in case.wanted.faults.items():
+def of_members(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield what is wrong with registrations, first those that fail every member."""
+    for consumer, error in examined.wanted.faults.items():
         thrown = error.thrown if isinstance(error, MalformedZnodeError) else ""
         yield _finding(
-            case,
+            examined,
             MALFORMED,
             consumer,
             f"its registration cannot be read: {error.what}",
-            "every rebalance of every JVM member of the group fails on it"
-            f"{f' with {thrown}' if thrown else ''}, so that nobody takes a partition over",
+            "every rebalance of every JVM member of the group fails"
+            f"{f' with {thrown}' if thrown else ''}, so no partition changes its owner",
         )
-    for consumer in case.image.registrations:
-        path = paths.member(case.group, consumer)
-        if not case.session_of(path) and consumer not in case.wanted.faults:
+    for consumer in examined.image.registrations:
+        path = paths.member(examined.group, consumer)
+        if not examined.session_of(path) and consumer not in examined.wanted.faults:
             yield _finding(
-                case,
+                examined,
                 PERSISTENT_MEMBER,
                 consumer,
-                "its registration is persistent: no session will ever take it away",
-                "partitions are given to it that nobody reads",
+                "its registration is persistent: no session expiry deletes it",
+                "partitions are assigned to it, and their messages are not consumed",
             )
-    for topic, fault in case.wanted.topic_faults.items():
+    for topic, fault in examined.wanted.topic_faults.items():
         yield Finding(
             Severity.ERROR,
             MALFORMED_TOPIC,
-            case.group,
+            examined.group,
             topic,
             f"its partitions cannot be read: {fault}",
-            "members that ask for it fail in every rebalance",
-            f"compare {paths.topic(topic)} with another topic's znode, and mend it",
+            "members that subscribe to it fail in every rebalance",
+            f"compare {paths.topic(topic)} with the znode of another topic, and correct it",
         )
 
 
-def _finding(case: ExaminedGroup, code: str, consumer: str, what: str, why: str) -> Finding:
-    path = paths.member(case.group, consumer)
-    session = case.session_of(path)
+def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: str) -> Finding:
+    path = paths.member(examined.group, consumer)
+    session = examined.session_of(path)
     if session:
-        remedy = f"stop the process that holds session 0x{session:x}: {path} goes with it"
-        return Finding(Severity.ERROR, code, case.group, consumer, what, why, remedy)
+        remedy = f"stop the process that holds session 0x{session:x}: this deletes {path}"
+        return Finding(Severity.ERROR, code, examined.group, consumer, what, why, remedy)
     return Finding(
         Severity.ERROR,
         code,
-        case.group,
+        examined.group,
         consumer,
         what,
         why,
-        fix_command(case.group),
-        mends=(case.mend(path),),
+        "delete it",
+        fixes=(examined.fix(path),),
+        advice=examined.fix_advice,
     )
 
 
-def of_agreement(case: ExaminedGroup) -> Iterator[Finding]:
-    """Members that compute another assignment than the rest."""
-    for consumer, why in case.quarrels.items():
+def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield members that compute another assignment than the other members."""
+    for consumer, why in examined.disagreements.items():
         yield Finding(
             Severity.ERROR,
             DISAGREEMENT,
-            case.group,
+            examined.group,
             consumer,
-            f"it goes by other rules than the rest of the group: {why}",
-            "two members want the same partition, one of them fails, and others stay unread",
-            "give all members one partition.assignment.strategy, one exclude.internal.topics, and"
-            " Kafka releases on one side of 1.0 (docs/releases.md)",
+            f"it assigns by other rules than the rest of the group: {why}",
+            "two members claim the same partition, one of them fails, and other partitions have no"
+            " owner",
+            "give all members the same partition.assignment.strategy, the same"
+            " exclude.internal.topics, and Kafka releases on one side of 1.0 (docs/releases.md)",
         )
 
 
-def of_settings(case: ExaminedGroup) -> Iterator[Finding]:
-    """Brokers that are missing, and retries that end before a dead member's session does."""
-    if case.image.registrations and not case.has_brokers:
+def of_settings(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield missing brokers, and retries that end before a dead member's session expires."""
+    if examined.image.registrations and not examined.has_brokers:
         yield Finding(
             Severity.ERROR,
             NO_BROKERS,
-            case.group,
-            case.group,
+            examined.group,
+            examined.group,
             "no broker is registered",
-            "members find nothing to read, and do not rebalance",
-            f"start the brokers, or check the chroot: they register below {paths.BROKER_IDS}",
+            "members have nothing to consume, and do not rebalance",
+            f"start the brokers, or check the chroot: brokers register below {paths.BROKER_IDS}",
         )
-    said = case.settings
-    if said is None:
+    given = examined.settings
+    if given is None:
         return
-    tried_s = said.rebalance_max_retries * said.rebalance_backoff_s
-    if tried_s < said.zookeeper_session_timeout_s:
-        needed_ms = 1000 * said.zookeeper_session_timeout_s / said.rebalance_max_retries
+    tried_s = given.rebalance_max_retries * given.rebalance_backoff_s
+    if tried_s < given.zookeeper_session_timeout_s:
+        needed_ms = 1000 * given.zookeeper_session_timeout_s / given.rebalance_max_retries
         yield Finding(
             Severity.WARNING,
             SHORT_RETRIES,
-            case.group,
+            examined.group,
             "rebalance.backoff.ms",
-            f"rebalance.max.retries x rebalance.backoff.ms is {said.rebalance_max_retries} x"
-            f" {said.rebalance_backoff_s:g} s = {tried_s:g} s, less than"
-            f" zookeeper.session.timeout.ms, {said.zookeeper_session_timeout_s:g} s",
-            "when a member dies, JVM members give up before ZooKeeper frees what it owned, and"
-            " stay in the group idle",
-            f"rebalance.backoff.ms={needed_ms + 500:.0f}, or more retries, at all members",
+            f"rebalance.max.retries x rebalance.backoff.ms is {given.rebalance_max_retries} x"
+            f" {given.rebalance_backoff_s:g} s = {tried_s:g} s, less than"
+            f" zookeeper.session.timeout.ms, {given.zookeeper_session_timeout_s:g} s",
+            "when a member dies, JVM members give up before ZooKeeper deletes its owner znodes, and"
+            " then stay in the group without a partition",
+            f"set rebalance.backoff.ms={needed_ms + 500:.0f}, or more retries, in all members",
         )

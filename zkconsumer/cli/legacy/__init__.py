@@ -1,7 +1,7 @@
-"""`zkconsumer legacy NAME [old arguments]`: Kafka's old tools, byte by byte, so scripts go on.
+"""`zkconsumer legacy NAME [old arguments]`: Kafka's old tools, with the same output byte for byte.
 
-Exit codes are the old tools' own, 1 for whatever the JVM ended with an exception, but 3 when
-ZooKeeper cannot be reached; for some of the tools that was 0.
+Exit codes are those of the old tools, and 1 where the JVM ends with an exception. If ZooKeeper is
+unreachable, the exit code is 3, where some old tools return 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class _Entry(NamedTuple):
-    """Where a tool is written again, and the releases that had it."""
+    """A tool: its Java class, the function that implements it, and its first and last release."""
 
     java: str
     module: str
@@ -64,34 +64,44 @@ def legacy(
         Name,
         typer.Argument(
             metavar="NAME",
-            help=f"The tool, whose own arguments follow it: {', '.join(_TOOLS)}.",
+            help=f"Name of the tool, followed by the tool's arguments: {', '.join(_TOOLS)}.",
         ),
     ],
     *,
     release: Annotated[
-        Release | None, typer.Option(help="As of this release; by default the newest with it.")
+        Release | None,
+        typer.Option(help="Kafka release to imitate; default: the newest that has the tool."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Properties: authentication and TLS to ZooKeeper."),
+        typer.Option(
+            metavar="FILE", help="Properties file with authentication and TLS for ZooKeeper."
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="Such a property."),
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="A property that overrides the --config file; repeatable.",
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             metavar="S",
-            help="Seconds to wait for ZooKeeper, by default 30, and for the brokers, 10.",
+            help="Seconds to wait for ZooKeeper (default 30) and for the brokers (default 10).",
         ),
     ] = None,
     backup_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where what is overwritten or deleted is kept.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Directory of the backups of overwritten and deleted znodes."
+        ),
     ] = Path(),
 ) -> None:
-    """Kafka's old tools with their old arguments and output.
+    """Run one of Kafka's old tools, with its old arguments and output.
 
     For example: zkconsumer legacy --release 0.9.0.1 ConsumerGroupCommand --zookeeper h:2181 --list
     """
@@ -125,7 +135,9 @@ def _run(
     except (ZooKeeperUnreachableError, ChrootMissingError):
         raise
     except ZkConsumerError as error:
-        _end(f"zkconsumer: {error}")
+        from zkconsumer.cli.output import error_text
+
+        _end(f"zkconsumer: {error_text(error)}")
 
 
 def _end(words: str) -> NoReturn:

@@ -1,12 +1,9 @@
-"""ConsoleConsumer in its ZooKeeper mode, on a member of our own.
+"""ConsoleConsumer in its ZooKeeper mode: options, message formatters, and the run.
 
-What `--topic` names is a pattern, as it was. At the end everything that was written is committed.
-
-The options of ConsoleConsumer, in the words of each release.
-
-Those of the new consumer are in the help, and refused by the tool.
-
-How ConsoleConsumer writes messages: `kafka.tools.*MessageFormatter`, 0.8.2 to 1.1.
+The tool consumes with a zkconsumer member. As in the original, `--topic` is a pattern, and the exit
+commits everything that was written. The help has the words of each release. It lists the options of
+the new consumer, which the tool refuses. The formatters are `kafka.tools.*MessageFormatter`, 0.8.2
+to 1.1.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from zkconsumer.protocol.filters import TopicFilter
 
 
-# ---- console usage -------------------------------------------------------------------------------
+# ---- options -------------------------------------------------------------------------------------
 
 
 SUMMARY: Final = (
@@ -49,7 +46,7 @@ _DIRECTORY = "If csv-reporter-enable is set, and this parameter isset, the csv m
 
 
 def options(release: Release) -> Iterator[Option]:
-    """The options of `kafka.tools.ConsoleConsumer` of a release."""
+    """Yield the options of `kafka.tools.ConsoleConsumer` of a release."""
     yield Option("topic", "The topic id to consume on.", "topic")
     yield Option("whitelist", "Whitelist of topics to include for consumption.", "whitelist")
     yield Option("blacklist", "Blacklist of topics to exclude from consumption.", "blacklist")
@@ -183,18 +180,21 @@ Formatter = Callable[[Record], bytes]
 
 _NULL: Final = b"null"
 
-# What librdkafka calls the kinds of time.
+# librdkafka's timestamp types, as the old tools print them.
 _TIMES: Final = {1: "CreateTime", 2: "LogAppendTime"}
 
 
 def formatter(java: str, properties: Mapping[str, str], release: Release) -> Formatter:
-    """Raises JavaError for a class that is not known here."""
+    """Return the function that formats a message as a Java class does.
+
+    Raises JavaError for an unknown class.
+    """
     modern = release.since(Release.R0_10)
     match java:
         case "kafka.tools.DefaultMessageFormatter":
             return _default(properties, release)
         case "kafka.tools.LoggingMessageFormatter" if modern:
-            # What it writes beside goes to a log that the tools switched off.
+            # The messages it also logs go to a logger that the tools switch off.
             return _default(properties, release)
         case "kafka.tools.NoOpMessageFormatter":
             return lambda message: b""
@@ -270,7 +270,10 @@ def _deserializer(java: str | None) -> Callable[[bytes], bytes]:
 
 
 def _checksum(message: Record) -> int:
-    """The CRC of the message as one of format 1, or 0 where it has no time (`Message.checksum`)."""
+    """Return the CRC of the message in format 1, or in format 0 if it has no timestamp.
+
+    Source: `Message.checksum`.
+    """
     kind, milliseconds = message._raw.timestamp()
     if kind not in _TIMES:
         return _checksum_0(message)
@@ -278,7 +281,7 @@ def _checksum(message: Record) -> int:
 
 
 def _checksum_0(message: Record) -> int:
-    """Up to 0.9 a consumer knew of no other format."""
+    """Return the CRC of the message in format 0, the only one that consumers up to 0.9 know."""
     return _crc(message, bytes(2))
 
 
@@ -290,7 +293,7 @@ def _sized(data: bytes | None) -> bytes:
     return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
 
 
-# ---- console -------------------------------------------------------------------------------------
+# ---- the tool ------------------------------------------------------------------------------------
 
 
 GROUP, RESET, SMALLEST = "group.id", "auto.offset.reset", "smallest"
@@ -304,8 +307,8 @@ DEPRECATED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
-    """What one run was asked for."""
+class _Request:
+    """The arguments of one run, parsed; `skips` is `--skip-message-on-error`."""
 
     connect: str
     group: str | None
@@ -327,13 +330,13 @@ def run(tool: Tool) -> None:
             tool.usage(parser, str(error))
         tool.err(str(error))
         raise Ended(1) from None
-    asked = _asked(tool, parser, given)
-    with tool.zookeeper(asked.connect, asked.properties) as zk:
-        group = asked.group or _made_up(zk)
-        _prepare(tool, zk, given, asked, group)
-        ended = _consume(tool, asked, group)
+    request = _parsed(tool, parser, given)
+    with tool.zookeeper(request.connect, request.properties) as zk:
+        group = request.group or _new_group(zk)
+        _prepare(tool, zk, given, request, group)
+        ended = _consume(tool, request, group)
         _report(tool, ended)
-        if asked.group is None:
+        if request.group is None:
             forget(zk.connection, group)
     if tool.release.since(Release.R0_10) and given.has("enable-systest-events"):
         tool.out("shutdown_complete")
@@ -341,14 +344,14 @@ def run(tool: Tool) -> None:
         raise Ended(ended.code)
 
 
-# ---- what was asked for --------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------
 
 
-def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
+def _parsed(tool: Tool, parser: Parser, given: Options) -> _Request:
     modern = tool.release.since(Release.R0_10)
     if not tool.release.since(Release.R0_9):
         tool.require(parser, given, "zookeeper")
-    # From 0.10 on all values are read before it is looked at what goes together.
+    # From 0.10 on the tool parses all values before it checks the combination of options.
     if not modern:
         _check(tool, parser, given)
     extra = _pairs(tool, given.values("consumer-property")) if modern else {}
@@ -375,7 +378,7 @@ def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
     if timeout_ms is not None and timeout_ms >= 0:
         properties["consumer.timeout.ms"] = str(timeout_ms)
     named = properties.get(GROUP)
-    return _Run(
+    return _Request(
         connect=given.required("zookeeper"),
         group=None if named is None else validate_group(named),
         properties=properties,
@@ -387,7 +390,7 @@ def _asked(tool: Tool, parser: Parser, given: Options) -> _Run:
 
 
 def _check(tool: Tool, parser: Parser, given: Options) -> None:
-    """Which topics, and which consumer."""
+    """Check that the options name exactly one set of topics, and the old consumer."""
     modern = tool.release.since(Release.R0_10)
     if given.has("new-consumer") if not modern else not given.has("zookeeper"):
         _refuse_new(tool, parser, given)
@@ -424,17 +427,17 @@ def _refuse_new(tool: Tool, parser: Parser, given: Options) -> None:
         )
     tool.require(parser, given, "bootstrap-server")
     raise ConfigError(
-        "this asks for a consumer that has nothing to do with ZooKeeper",
+        "the new consumer is not supported",
         where="--bootstrap-server",
-        remedy="Kafka's own kafka-console-consumer.sh is one",
+        remedy="use Kafka's kafka-console-consumer.sh",
     )
 
 
 def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
-    """`CommandLineUtils.parseKeyValueArgs`: a name alone has an empty value."""
+    """Parse NAME=VALUE texts; a name alone gets the value "" (`parseKeyValueArgs`)."""
     found = {}
     for text in texts:
-        # As Java's split: empty parts at the end do not count.
+        # Java's String.split drops empty parts at the end.
         match text.rstrip("=").split("="):
             case [""]:
                 continue
@@ -451,7 +454,7 @@ def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
 def _agree_on_group(
     tool: Tool, parser: Parser, properties: dict[str, str], others: Iterable[str | None]
 ) -> None:
-    """1.0 looked in three places, and wanted one answer."""
+    """Require that all places name the same group, as 1.0 does."""
     places = (*others, properties.get(GROUP))
     groups = list(dict.fromkeys(one for one in places if one is not None))
     if len(groups) > 1:
@@ -466,22 +469,22 @@ def _agree_on_group(
 
 
 def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
-    """Where a group without offsets begins; only 1.0 took what the properties say of it."""
-    asked = properties.get(RESET)
-    if asked is None or not tool.release.since(Release.R1):
+    """Set `auto.offset.reset`; only 1.0 uses the value of the properties."""
+    value = properties.get(RESET)
+    if value is None or not tool.release.since(Release.R1):
         properties[RESET] = SMALLEST if given.has("from-beginning") else "largest"
-    elif given.has("from-beginning") and asked != SMALLEST:
+    elif given.has("from-beginning") and value != SMALLEST:
         tool.err(
-            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={asked}', "
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={value}', "
             "please remove one option"
         )
         raise Ended(1)
 
 
-# ---- before and after ----------------------------------------------------------------------------
+# ---- preparation ---------------------------------------------------------------------------------
 
 
-def _prepare(tool: Tool, zk: ZkUtils, given: Options, asked: _Run, group: str) -> None:
+def _prepare(tool: Tool, zk: ZkUtils, given: Options, request: _Request, group: str) -> None:
     from zkconsumer.admin.apply import Live
 
     if tool.release.since(Release.R0_9) and not zk.exists(paths.BROKER_IDS):
@@ -492,7 +495,7 @@ def _prepare(tool: Tool, zk: ZkUtils, given: Options, asked: _Run, group: str) -
         return
     begins = given.has("from-beginning")
     if tool.release.since(Release.R1):
-        begins = begins or asked.properties[RESET] == SMALLEST
+        begins = begins or request.properties[RESET] == SMALLEST
     if begins and zk.exists(paths.offsets(group)):
         tool.err(
             f"Found previous offset information for this group {group}. Please use "
@@ -501,8 +504,8 @@ def _prepare(tool: Tool, zk: ZkUtils, given: Options, asked: _Run, group: str) -
         raise Ended(1)
 
 
-def _made_up(zk: ZkUtils) -> str:
-    """A group of this run alone, which goes with it: so not one that somebody has already."""
+def _new_group(zk: ZkUtils) -> str:
+    """Return a random group name that is not in use; the group is deleted after the run."""
     while zk.exists(paths.group(name := f"console-consumer-{random.randrange(100_000)}")):
         pass
     return name
@@ -512,7 +515,7 @@ def _made_up(zk: ZkUtils) -> str:
 
 
 class _SignalError(Exception):
-    """SIGINT or SIGTERM came."""
+    """SIGINT or SIGTERM was received."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -521,7 +524,10 @@ class _SignalError(Exception):
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """The first signal is an exception, a second one what it was; only for the main thread."""
+    """Raise `_SignalError` on the first signal, and restore the old handlers for a second one.
+
+    Only the main thread can set handlers; in another thread nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -542,7 +548,7 @@ def _signals() -> Iterator[None]:
 
 
 class _End(NamedTuple):
-    """How many messages, the exit code, and what the formatter threw."""
+    """Result of a run: number of messages, exit code, and the formatter's exception."""
 
     messages: int
     code: int = 0
@@ -566,23 +572,23 @@ def _report(tool: Tool, ended: _End) -> None:
         tool.err(count)
 
 
-def _consume(tool: Tool, asked: _Run, group: str) -> _End:
+def _consume(tool: Tool, request: _Request, group: str) -> _End:
     """Consume to the end.
 
-    What is cut off by a signal or a closed pipe was not written, and is delivered again.
+    A message that a signal or a closed pipe interrupts counts as unwritten, and is redelivered.
     """
     from zkconsumer import ConsumerConnector
 
     config = ConsumerConfig.from_properties(
-        dict(asked.properties),
+        dict(request.properties),
         tool.own_properties(),
-        zookeeper_connect=asked.connect,
+        zookeeper_connect=request.connect,
         group_id=group,
     )
-    messages = _Messages(tool, asked)
+    messages = _Messages(tool, request)
     try:
         with _signals(), ConsumerConnector(config) as connector:
-            (stream,) = connector.create_message_streams_by_filter(asked.wanted, 1)
+            (stream,) = connector.create_message_streams_by_filter(request.wanted, 1)
             messages.take(stream)
     except BrokenPipeError:
         abandon_stdout()
@@ -596,20 +602,20 @@ def _consume(tool: Tool, asked: _Run, group: str) -> _End:
 
 
 class _Messages:
-    """What has been taken from the stream, and written."""
+    """Takes messages from the stream, writes them, and counts them."""
 
-    def __init__(self, tool: Tool, asked: _Run) -> None:
-        self._tool, self._asked = tool, asked
+    def __init__(self, tool: Tool, request: _Request) -> None:
+        self._tool, self._request = tool, request
         self.count = 0
 
     def take(self, stream: Iterable[Record]) -> None:
-        if self._asked.most == 0:
+        if self._request.most == 0:
             return
         try:
             for message in stream:
                 self.count += 1
                 self._write(message)
-                if self.count == self._asked.most:
+                if self.count == self._request.most:
                     return
         except ConsumerTimeoutError:
             modern = self._tool.release.since(Release.R0_9)
@@ -619,14 +625,14 @@ class _Messages:
 
     def _write(self, message: Record) -> None:
         try:
-            data = memoryview(self._asked.write(message))
+            data = memoryview(self._request.write(message))
         except JavaError as error:
-            if not self._asked.skips:
+            if not self._request.skips:
                 raise
             self._tool.log("ERROR", "Error processing message, skipping this message: ")
             self._tool.err(f"{error.kind}: {error.text}")
             return
-        # Under PYTHONUNBUFFERED `buffer` is the bare file, which writes what a pipe takes.
+        # With PYTHONUNBUFFERED `buffer` is the raw file, whose write() may be partial.
         while data:
             data = data[sys.stdout.buffer.write(data) :]
         sys.stdout.buffer.flush()

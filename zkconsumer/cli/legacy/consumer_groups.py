@@ -1,10 +1,7 @@
 """ConsumerGroupCommand in its ZooKeeper mode: list, describe and delete groups.
 
-The options of ConsumerGroupCommand, in the words of each release.
-
-Those of the new consumer and of `--reset-offsets` are in the help, and refused by the tool.
-
-What ConsumerGroupCommand shows of one group: a table in each release's own form.
+The help and the table of a group have the words and the form of each release. The help also lists
+the options of the new consumer and of `--reset-offsets`, which the tool refuses.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import validate_group, validate_topic
 
-# ---- groups usage --------------------------------------------------------------------------------
+# ---- options -------------------------------------------------------------------------------------
 
 
 SUMMARY: Final[Mapping[Release, str]] = {
@@ -101,7 +98,7 @@ _DELETE: Final = (
     "groups, and one has to use it carefully to only delete groups that are not active."
 )
 
-# With exactly one of these `--reset-offsets` says what to reset to.
+# The options for the target of `--reset-offsets`; exactly one of them must be given.
 SCENARIOS: Final = (
     "to-offset",
     "to-datetime",
@@ -113,17 +110,17 @@ SCENARIOS: Final = (
     "from-file",
 )
 
-# What `--describe` of 1.1 shows of groups in Kafka only.
+# Options of `--describe` in 1.1 that are valid only for groups in Kafka.
 KAFKA_ONLY: Final = ("members", "verbose", "offsets", "state")
 
 
 def worded(words: Mapping[Release, str], release: Release) -> str:
-    """The words of a release: those of the latest that is not later."""
+    """Return the text of a release: that of the latest listed release that is not newer."""
     return next(words[one] for one in reversed(list(words)) if release.since(one))
 
 
 def options(release: Release) -> Iterator[Option]:
-    """The options of `kafka.admin.ConsumerGroupCommand` of a release."""
+    """Yield the options of `kafka.admin.ConsumerGroupCommand` of a release."""
     zookeeper = (
         f"{worded(_ZOOKEEPER, release)}: The connection string for the zookeeper connection in the "
         "form host:port. Multiple URLS can be given to allow fail-over."
@@ -207,7 +204,7 @@ def _kafka_options() -> Iterator[Option]:
     yield Option("state", f"Describe the group state. This option may be used {only}{example}state")
 
 
-# ---- groups --------------------------------------------------------------------------------------
+# ---- the tool ------------------------------------------------------------------------------------
 
 
 NOTE = (
@@ -250,20 +247,20 @@ def _act(tool: Tool, zk: ZkUtils, given: Options) -> None:
 
 
 def _failed(tool: Tool, error: JavaError) -> None:
-    """Also a failure is a result, with exit code 0."""
+    """Print a failure as a result; the exit code stays 0, as in the original."""
     if tool.release.since(Release.R0_10):
         tool.out(f"Error: Executing consumer group command failed due to {error.text}")
     else:
-        # Where the JVM prints its stack as well.
+        # The JVM prints its stack trace as well.
         tool.out(f"Error while executing consumer group command {error.text}")
         tool.out(f"{error.kind}: {error.text}\n")
 
 
-# ---- what goes together -------------------------------------------------------------------------
+# ---- combinations of options --------------------------------------------------------------------
 
 
 def _check(tool: Tool, parser: Parser, given: Options) -> None:
-    """`ConsumerGroupCommandOptions.checkArgs`."""
+    """Check the combination of options (`ConsumerGroupCommandOptions.checkArgs`)."""
     if tool.release.since(Release.R0_10):
         _check_mode(tool, parser, given)
     else:
@@ -279,9 +276,9 @@ def _check(tool: Tool, parser: Parser, given: Options) -> None:
     _exclude(tool, parser, given, "topic", ["list", "describe"])
     if not given.has("zookeeper"):
         raise ConfigError(
-            "this asks for groups that Kafka keeps, not ZooKeeper",
+            "groups in Kafka are not supported",
             where="--bootstrap-server",
-            remedy="Kafka's own kafka-consumer-groups.sh answers it",
+            remedy="use Kafka's kafka-consumer-groups.sh",
         )
 
 
@@ -353,13 +350,13 @@ def _check_reset(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _exclude(tool: Tool, parser: Parser, given: Options, used: str, others: Sequence[str]) -> None:
-    """`CommandLineUtils.checkInvalidArgs`."""
+    """Refuse any of `others` beside `used` (`CommandLineUtils.checkInvalidArgs`)."""
     for other in others:
         if given.has(used) and given.has(other):
             tool.usage(parser, f'Option "[{used}]" can\'t be used with option"[{other}]"')
 
 
-# ---- deleting -----------------------------------------------------------------------------------
+# ---- --delete -----------------------------------------------------------------------------------
 
 
 def _delete(tool: Tool, zk: ZkUtils, given: Options) -> None:
@@ -393,7 +390,10 @@ def _delete(tool: Tool, zk: ZkUtils, given: Options) -> None:
 
 
 def _with_offsets_of(zk: ZkUtils, topic: str) -> list[str]:
-    """`ZkUtils.getAllConsumerGroupsForTopic`: fails for any group that never had offsets."""
+    """Return the groups with offsets of a topic (`ZkUtils.getAllConsumerGroupsForTopic`).
+
+    Raises NoNodeError if any group has no `offsets` znode.
+    """
     groups = zk.children_or_none(paths.CONSUMERS) or []
     listed = zk.connection.listed(paths.offsets(group) for group in groups)
     for group in groups:
@@ -403,19 +403,25 @@ def _with_offsets_of(zk: ZkUtils, topic: str) -> list[str]:
 
 
 def _delete_group(tool: Tool, zk: ZkUtils, group: str) -> bool:
-    """`AdminUtils.deleteConsumerGroupInZK`; False: it is active. Raises NoNodeError."""
-    return _take_away(tool, zk, group, paths.group(group))
+    """Delete a group; return False if it is active (`AdminUtils.deleteConsumerGroupInZK`).
+
+    Raises NoNodeError.
+    """
+    return _delete_unless_active(tool, zk, group, paths.group(group))
 
 
 def _delete_topic(tool: Tool, zk: ZkUtils, group: str, topic: str) -> bool:
-    """`AdminUtils.deleteConsumerGroupInfoForTopicInZK`. Raises NoNodeError."""
+    """Delete a topic of a group; return False if the group is active.
+
+    Source: `AdminUtils.deleteConsumerGroupInfoForTopicInZK`. Raises NoNodeError.
+    """
     if zk.owned_topics(group) == [topic]:
         return _delete_group(tool, zk, group)
     rooms = paths.owners_of(group, topic), paths.offsets_of(group, topic)
-    return _take_away(tool, zk, group, *rooms)
+    return _delete_unless_active(tool, zk, group, *rooms)
 
 
-def _take_away(tool: Tool, zk: ZkUtils, group: str, *roots: str) -> bool:
+def _delete_unless_active(tool: Tool, zk: ZkUtils, group: str, *roots: str) -> bool:
     from zkconsumer.admin.apply import Live
 
     if zk.is_active(group):
@@ -423,33 +429,36 @@ def _take_away(tool: Tool, zk: ZkUtils, group: str, *roots: str) -> bool:
     try:
         tool.writing(zk).delete(*roots, live=Live.REFUSE)
     except RefusedError:
-        # Somebody may have joined meanwhile.
+        # A member may have joined since `is_active`.
         if zk.is_active(group):
             return False
         raise
     return True
 
 
-# ---- describe ------------------------------------------------------------------------------------
+# ---- --describe ----------------------------------------------------------------------------------
 
 
 HEAD_0_9 = "GROUP, TOPIC, PARTITION, CURRENT OFFSET, LOG END OFFSET, LAG, OWNER"
 HEAD = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID")
 ROW = "{:<30} {:<10} {:<15} {:<15} {:<10} {:<50}"
 
-# Columns at least, for a topic and a consumer (1.1).
+# Narrowest column of topics and of consumers in 1.1, in characters.
 _NARROWEST = 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """What is known of logs; `ignored` are the partitions that are not shown."""
+    """The logs of partitions; `ignored` partitions are not shown."""
 
     logs: Mapping[TopicPartition, LogRange | str]
     ignored: frozenset[TopicPartition]
 
     def of(self, tp: TopicPartition) -> int | None:
-        """None: the partition has no leader. Raises JavaError where the leader does not answer."""
+        """Return the end of a log; None if the partition has no leader.
+
+        Raises JavaError if the leader does not answer.
+        """
         log = self.logs.get(tp)
         if isinstance(log, str):
             raise JavaError("java.io.IOException", log)
@@ -457,7 +466,7 @@ class _Ends:
 
 
 def describe(tool: Tool, zk: ZkUtils, group: str) -> None:
-    """Raises JavaError."""
+    """Print the table of a group in the form of the tool's release. Raises JavaError."""
     if tool.release.since(Release.R0_10):
         _describe(tool, zk, group)
     else:
@@ -504,7 +513,7 @@ def _describe(tool: Tool, zk: ZkUtils, group: str) -> None:
         row = (*tp, *figures, owners.get(tp))
         rows.append(None if tp in ends.ignored else row)
     idle = [one for one in members if one not in owners.values()]
-    # A row for each topic that such a member asks for, and it does not say which.
+    # The original prints one row for each topic of such a member, without the topic's name.
     rows += [(*[None] * 5, one) for one in idle for _ in subscribed.get(one, ())]
     _show(tool, rows)
 
@@ -514,7 +523,7 @@ def _show(tool: Tool, rows: Iterable[Sequence[object] | None]) -> None:
         None if row is None else ["-" if one is None else str(one) for one in row] for row in rows
     ]
     if tool.release.since(Release.R1):
-        # The JVM trips over what is not shown, here before it has shown anything.
+        # The JVM fails on an ignored partition, in 1.1 before it prints the first row.
         shown = [_cells(row) for row in cells]
         wide = max(_NARROWEST, *(len(row[0]) for row in shown), 0)
         wider = max(_NARROWEST, *(len(row[5]) for row in shown), 0)

@@ -1,7 +1,7 @@
-"""Options as joptsimple reads them, and its help byte by byte: 3.2 (Kafka 0.8, 0.9), 5.0 (later).
+"""joptsimple's option parser and its help, byte for byte: 3.2 (Kafka 0.8, 0.9) and 5.0 (later).
 
-The help wraps where `java.text.BreakIterator` sees the end of a word, which a trailing hyphen or
-colon is, too.
+The help wraps lines where `java.text.BreakIterator` sees the end of a word. A trailing hyphen or
+colon ends a word, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.protocol.java.text import parse_int32, parse_int64
 
-# Columns: joptsimple's own width.
+# Columns of joptsimple's help.
 WIDTH: Final = 80
 _OLD_COLUMN: Final = (WIDTH - 2) // 2
 _GAP: Final = 2
@@ -25,8 +25,8 @@ _GAP: Final = 2
 class Option:
     """One option of a tool.
 
-    `argument` is how its value is called in the help: None for an option that takes none, "" for a
-    value without a name. `kind` is Java's class of the value: String, Integer or Long.
+    `argument` is the name of its value in the help: None for an option without a value, "" for a
+    value without a name. `kind` is the Java class of the value: String, Integer or Long.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Option:
 
 
 class OptionError(Exception):
-    """The arguments cannot be read; `kind` is the exception's class in joptsimple."""
+    """The arguments are invalid; `kind` is the class of the exception in joptsimple."""
 
     def __init__(self, text: str, kind: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class OptionError(Exception):
 
 
 class Options:
-    """What the arguments said."""
+    """The parsed arguments."""
 
     def __init__(self, parser: Parser, given: Sequence[tuple[str, str]]) -> None:
         self._parser = parser
@@ -55,13 +55,13 @@ class Options:
         return any(one == name for one, _ in self._given)
 
     def values(self, name: str) -> list[str]:
-        """All values of an option, or its default."""
+        """Return all values of an option, or its default."""
         found = [value for one, value in self._given if one == name]
         default = self._parser.option(name).default
         return found if found or default is None else [default]
 
     def text(self, name: str) -> str | None:
-        """The one value of an option, or its default. Raises OptionError for two values."""
+        """Return the value of an option, or its default. Raises OptionError for two values."""
         found = self.values(name)
         if len(found) > 1:
             raise self._parser.error(
@@ -72,14 +72,14 @@ class Options:
         return found[0] if found else None
 
     def required(self, name: str) -> str:
-        """The value of an option that was checked to be there, or that has a default."""
+        """Return the value of an option that has a default or was checked before."""
         found = self.text(name)
         if found is None:
             raise AssertionError(f"--{name} was not checked")
         return found
 
     def number(self, name: str) -> int | None:
-        """The value of an option of kind Integer or Long. Raises OptionError for another text."""
+        """Return the value of an Integer or Long option. Raises OptionError for other texts."""
         text = self.text(name)
         if text is None:
             return None
@@ -96,14 +96,17 @@ class Parser:
     def __init__(self, options: Iterable[Option], release: Release) -> None:
         self._options = {one.name: one for one in sorted(options, key=lambda one: one.name)}
         self._old = not release.since(Release.R0_10)
-        # KAFKA-4703: a beginning of a name is no longer taken for the name.
+        # Since KAFKA-4703 (0.11) options can no longer be abbreviated.
         self._abbreviated = not release.since(Release.R0_11)
 
     def option(self, name: str) -> Option:
         return self._options[name]
 
     def parse(self, arguments: Sequence[str]) -> Options:
-        """Raises OptionError. What is no option is passed over, as all these tools do."""
+        """Parse arguments; like all these tools, ignore arguments that are not options.
+
+        Raises OptionError.
+        """
         given: list[tuple[str, str]] = []
         left = iter(arguments)
         for one in left:
@@ -132,7 +135,7 @@ class Parser:
             f"{self.quoted(name)} is not a recognized option", "UnrecognizedOptionException"
         )
 
-    # ---- words of the library --------------------------------------------------------------------
+    # ---- joptsimple's error texts ----------------------------------------------------------------
 
     def error(self, text: str, kind: str) -> OptionError:
         return OptionError(text, f"joptsimple.{kind}")
@@ -156,7 +159,7 @@ class Parser:
     # ---- help ------------------------------------------------------------------------------------
 
     def help(self) -> str:
-        """What `printHelpOn` prints, the last line ended too."""
+        """Return what `printHelpOn` prints, with a line end after the last line."""
         rows = [(self._left(one), _right(one)) for one in self._options.values()]
         return _old_help(rows) if self._old else _new_help(rows)
 
@@ -176,8 +179,8 @@ def _right(option: Option) -> str:
 
 _PRE = '($"\\[{'
 _POST = '!%.,:;?")\\]}'
-# `LineBreak` of the JDK's BreakIteratorRules, as far as help texts go: what may stand before a
-# word, the word or number, then hyphens or what may stand behind it, then blanks.
+# The part of `LineBreak` in the JDK's BreakIteratorRules that help texts need: opening characters,
+# a word or number, hyphens or closing characters, blanks.
 _WORD = re.compile(
     rf"[{_PRE}]*(?:[{_PRE}-]*[0-9]+(?:[.,][0-9]+)*|[^\s{_PRE}{_POST}-]*)(?:-+|[{_POST}]*)\s*"
 )
@@ -200,13 +203,16 @@ _HEAD: Final = [("Option", "Description"), ("------", "-----------")]
 
 
 def _old_help(rows: Sequence[tuple[str, str]]) -> str:
-    """`joptsimple.internal.ColumnarData`: two columns of one width."""
+    """Return the help as two columns of equal width (`joptsimple.internal.ColumnarData`)."""
     widths = (_OLD_COLUMN, _OLD_COLUMN)
     return _paired([*_HEAD, *_fitted(rows, widths)], widths, gap=1)
 
 
 def _new_help(rows: Sequence[tuple[str, str]]) -> str:
-    """`joptsimple.internal.Rows`: columns as wide as they must be, before and after wrapping."""
+    """Return the help as columns of the width they need (`joptsimple.internal.Rows`).
+
+    The width is computed before wrapping, and again after it.
+    """
     cells = [*_HEAD, *rows]
     cells = [*_HEAD, *_fitted(rows, _widths(cells))]
     return _paired(cells, _widths(cells), gap=_GAP)

@@ -1,8 +1,8 @@
-"""ConsumerOffsetChecker: offset, log size, lag and owner of every partition of a group.
+"""ConsumerOffsetChecker and VerifyConsumerRebalance.
 
-VerifyConsumerRebalance: has every partition an owner that is registered?
-
-Up to 0.9 it compared what never is equal, so that a group with members always failed (KAFKA-3952).
+ConsumerOffsetChecker prints offset, log size, lag and owner of every partition of a group.
+VerifyConsumerRebalance checks that every partition has a registered owner. Up to 0.9 it compares
+values of different types, so the check fails for every group with members (KAFKA-3952).
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def check_offsets(tool: Tool) -> None:
 def _show(
     tool: Tool, zk: ZkUtils, group: str, topics: Sequence[str], limit_s: float
 ) -> Iterator[int]:
-    """Show all rows; yields each broker that was asked, once."""
+    """Print all rows; yield each broker that is asked, once."""
     from zkconsumer.kafka.logs import log_ends
 
     numbers = zk.partitions(validate_topic(topic) for topic in topics)
     partitions = [TopicPartition(topic, one) for topic in sorted(topics) for one in numbers[topic]]
-    # The first one without an offset may end it: in the order in which brokers answered then.
+    # The first partition without an offset may end the tool. Keep the old order of answers.
     modern = tool.release.since(Release.R0_10)
     answered = sorted(numbers) if modern else mutable_map_order(numbers)
     asked_for = [TopicPartition(topic, one) for topic in answered for one in numbers[topic]]
@@ -96,7 +96,11 @@ def _show(
 def _offsets(
     tool: Tool, zk: ZkUtils, group: str, partitions: Sequence[TopicPartition], limit_s: float
 ) -> dict[TopicPartition, int]:
-    """From Kafka, else from ZooKeeper; -1 where the topic has offsets there and this one none."""
+    """Return offsets from Kafka, or else from ZooKeeper.
+
+    -1 means that ZooKeeper has offsets of the topic, but none of this partition. Raises NoNodeError
+    if it has none of the topic.
+    """
     from zkconsumer.admin.legacy import committed
 
     found = committed(zk, group, partitions, limit_s=limit_s)
@@ -120,7 +124,7 @@ def _show_brokers(tool: Tool, brokers: dict[int, Broker], used: Iterable[int]) -
             tool.out(f"{number} -> {brokers[number].host}:{brokers[number].port}")
 
 
-# ---- verify --------------------------------------------------------------------------------------
+# ---- VerifyConsumerRebalance ---------------------------------------------------------------------
 
 
 def verify_rebalance(tool: Tool) -> None:
@@ -154,13 +158,13 @@ def _faults(zk: ZkUtils, group: str, release: Release) -> Iterator[str]:
         if not owned:
             yield f"No owners for any partitions for topic {topic}"
         for number in partitions[topic]:
-            # 0.8: strings are looked for among numbers.
+            # 0.8 searches for a string among numbers, and never finds it.
             if not release.since(Release.R0_9) or str(number) not in owned:
                 yield f"No owner for partition [{topic},{number}]"
             owner = owners.get(TopicPartition(topic, number))
             if owner is None:
                 yield f"No owner for partition [{topic},{number}]"
-            # Up to 0.9 a string is looked for among thread ids.
+            # Up to 0.9 the tool searches for a string among thread id objects.
             elif not release.since(Release.R0_10) or owner not in threads[topic]:
                 yield (
                     f"Owner {owner} for partition [{topic},{number}] "
@@ -169,7 +173,7 @@ def _faults(zk: ZkUtils, group: str, release: Release) -> Iterator[str]:
 
 
 def _threads(subscriptions: Mapping[str, Mapping[str, int]]) -> dict[str, set[str]]:
-    """Topic -> the thread ids that are registered for it."""
+    """Return topic -> the thread ids that are registered for it."""
     found: dict[str, set[str]] = {}
     for member, topics in subscriptions.items():
         for topic, streams in topics.items():

@@ -17,7 +17,7 @@ from zkconsumer.protocol.payloads import Thrown, encode_offset
 
 
 def export(tool: Tool) -> None:
-    """`kafka.tools.ExportZkOffsets`."""
+    """Imitate `kafka.tools.ExportZkOffsets`."""
     tool.deprecated(Release.R0_11, "a future release following 0.11.0.0.")
     group = Option("group", "Consumer group.", "")
     options = [connect_string("zkconnect"), group, Option("output-file", "Output file", ""), HELP]
@@ -34,12 +34,12 @@ def export(tool: Tool) -> None:
         with tool.zookeeper(given.required("zkconnect")) as zk:
             lines.extend(_exported(zk, named or zk.groups()))
     finally:
-        # Also what was found before an exception is written, as in the JVM.
+        # As in the JVM, the lines before an exception are written, too.
         file.write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
 def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
-    """In ZooKeeper's order. Raises NoNodeError where a group has no offsets."""
+    """Yield lines in ZooKeeper's order. Raises NoNodeError for a group without offsets."""
     rooms = zk.connection.listed(paths.offsets(group) for group in groups)
     tops = {
         group: [paths.offsets_of(group, topic) for topic in rooms.get(paths.offsets(group), [])]
@@ -57,7 +57,7 @@ def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
 
 
 def import_(tool: Tool) -> None:
-    """`kafka.tools.ImportZkOffsets`; here nothing is written if any line is bad."""
+    """Imitate `kafka.tools.ImportZkOffsets`; unlike it, write nothing if a line is invalid."""
     from zkconsumer.admin.legacy import read_export
 
     options = [connect_string("zkconnect"), Option("input-file", "Input file", ""), HELP]
@@ -72,8 +72,8 @@ def import_(tool: Tool) -> None:
         found = read_export(data, where=name)
         if found.unread:
             tool.err(
-                f"zkconsumer: {name}:{found.unread}: not read, as by Kafka's own tool: "
-                "the file ends for it at its first empty line"
+                f"zkconsumer: {name}:{found.unread}: not read: like Kafka's tool, this command "
+                "stops at the first empty line"
             )
         if found.offsets:
             _put(tool, zk, found.offsets)
@@ -83,7 +83,7 @@ USAGE = "USAGE: kafka.tools.UpdateOffsetsInZK$ [earliest | latest] consumer.prop
 
 
 def update(tool: Tool) -> None:
-    """`kafka.tools.UpdateOffsetsInZK`; here either all partitions are written or none is."""
+    """Imitate `kafka.tools.UpdateOffsetsInZK`; unlike it, write all partitions or none."""
     tool.deprecated(Release.R0_11, "releases following 0.11.0.0.")
     if len(tool.arguments) < 3:
         tool.out(USAGE)
@@ -105,7 +105,7 @@ def update(tool: Tool) -> None:
 
 
 def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPartition, int]:
-    """Where the logs of a topic begin, or end. Raises JavaError where no broker says it."""
+    """Return partition -> start or end of its log. Raises JavaError if a broker does not answer."""
     from zkconsumer.kafka.logs import log_ends
 
     partitions = [TopicPartition(topic, one) for one in zk.partitions([topic])[topic]]

@@ -1,4 +1,4 @@
-"""The releases whose tools are written again here."""
+"""The Kafka releases whose tools are imitated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Release(Enum):
-    """A release of Kafka whose tools were recorded, byte by byte; in their order."""
+    """A Kafka release whose tools' output was recorded byte for byte; in ascending order."""
 
     R0_8 = "0.8.2.2"
     R0_9 = "0.9.0.1"
@@ -15,7 +15,7 @@ class Release(Enum):
     R1 = "1.1.1"
 
     def since(self, other: Release) -> bool:
-        """Whether this is `other` or a later one."""
+        """Return whether this is `other` or a later release."""
         return _ORDER[self] >= _ORDER[other]
 
 

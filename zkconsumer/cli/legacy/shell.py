@@ -1,4 +1,4 @@
-"""GetOffsetShell: where the logs of a topic's partitions end, or begin, by a list of brokers."""
+"""GetOffsetShell: offsets of a topic's partitions at a time, or at the start or end of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkconsumer.protocol.payloads import Broker
 
 LATEST, EARLIEST = -1, -2
 
-# That of registrations of 0.8.
+# Version of broker registrations in Kafka 0.8.
 _VERSION = 1
 
 _PORT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
@@ -52,9 +52,9 @@ def run(tool: Tool) -> None:
     topic, time = given.required("topic"), given.number("time") or 0
     if (given.number("offsets") or 1) > 1:
         raise ConfigError(
-            "more than one offset is not to be had: the client here asks for one",
+            "only one offset per partition is supported",
             where="--offsets",
-            remedy="leave it out",
+            remedy="leave out --offsets",
         )
     found = _found(tool, brokers, topic, time)
     for number in _numbers(given, found):
@@ -68,9 +68,10 @@ def run(tool: Tool) -> None:
 
 
 def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
-    """Any of them tells of all; all are spoken to as the tool did, in the protocol of 0.8.
+    """Return the brokers of --broker-list, as registrations of 0.8.
 
-    Brokers before 0.10 know no other, and by a time 3.9 still answers it with segments.
+    So they are asked with the protocol of 0.8, as the tool does. Brokers before 0.10 know no other
+    protocol. For a time, brokers answer it with segments, still in 3.9.
     """
     ends = listed.split(",")
     matches = [_PORT.fullmatch(end) for end in ends]
@@ -82,7 +83,7 @@ def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
 
 
 def _found(tool: Tool, brokers: Sequence[Broker], topic: str, time: int) -> dict[int, int | str]:
-    """Partition -> offset, -1 where there is none of that time, or in words why not."""
+    """Return partition -> offset, -1 if there is none at that time, or why it is unknown."""
     from zkconsumer.admin.legacy import partitions_of
     from zkconsumer.kafka.logs import log_ends, offsets_at
 
@@ -107,5 +108,5 @@ def _numbers(given: Options, found: dict[int, int | str]) -> list[int]:
         return [int(one) for one in listed.split(",")]
     except ValueError:
         raise ConfigError(
-            f"{listed!r} names no partitions", where="--partitions", remedy="0,1,2"
+            f"{listed!r} names no partitions", where="--partitions", remedy="use 0,1,2"
         ) from None

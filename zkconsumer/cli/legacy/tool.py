@@ -1,4 +1,4 @@
-"""What the old tools have in common: their streams, their ways to end, and their connection."""
+"""What the imitations of old tools share: output, arguments, exit codes, connection."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from zkconsumer.zk.client import ZooKeeperClient
 if TYPE_CHECKING:
     from zkconsumer.admin.legacy import Writing
 
-# Seconds: what the old tools gave ZooKeeper, for a session and for the first connection.
+# Seconds. The old tools' session time-out, and their time-out of the first connection.
 ZOOKEEPER_S = 30.0
 
-# Seconds: what the old tools gave a broker for an answer (`SimpleConsumer`, soTimeout).
+# Seconds. The old tools' time-out for a broker's answer (`SimpleConsumer`, soTimeout).
 BROKER_S = 10.0
 
 HELP = Option("help", "Print this message.")
 
 
 class Ended(Exception):
-    """The tool is through, with this exit code."""
+    """Raised to end the tool with an exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -40,13 +40,13 @@ class Ended(Exception):
 
 
 def no_file(error: OSError) -> JavaError:
-    """A file that cannot be opened, in the JVM's words."""
+    """Return the JVM's exception for a file that cannot be opened."""
     words = f"{error.filename} ({error.strerror})"
     return JavaError("java.io.FileNotFoundException", words)
 
 
 def connect_string(name: str) -> Option:
-    """The option that says where ZooKeeper is, with the default that is never used."""
+    """Return the option with ZooKeeper's address; its default is printed but never used."""
     return Option(name, "ZooKeeper connect string.", "", default="localhost:2181")
 
 
@@ -55,10 +55,11 @@ class Tool:
     """One run of an old tool.
 
     Attributes:
-        java: the tool's class, as the log lines name it.
-        arguments: as the old tool took them.
-        common: our own options: authentication, and properties of the connection.
-        backups: the directory for backups.
+        java: the tool's Java class, which its log lines name.
+        release: the Kafka release that is imitated.
+        arguments: the arguments of the old tool.
+        common: zkconsumer's options: authentication and properties of the connection.
+        backups: directory of the backups.
     """
 
     java: str
@@ -76,31 +77,31 @@ class Tool:
         """The tool's class without its package."""
         return self.java.rpartition(".")[2]
 
-    # ---- the streams -----------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------
 
     def out(self, text: str) -> None:
-        """A line of the result."""
+        """Write a line to standard output."""
         sys.stdout.write(f"{text}\n")
 
     def err(self, text: str) -> None:
-        """A line for people."""
+        """Write a line to standard error."""
         sys.stderr.write(f"{text}\n")
 
     def log(self, level: str, text: str) -> None:
-        """A line as of log4j, which the old tools were set up to write to stderr."""
+        """Write a log4j line to standard error, as the old tools are configured to do."""
         now = datetime.now()
         time = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
         self.err(f"[{time}] {level} {text} ({self.java}$)")
 
     def deprecated(self, since: Release, words: str) -> None:
-        """The warning with which the tool began from a release on."""
+        """Write the deprecation warning that the tool prints first, from release `since` on."""
         if self.release.since(since):
             self.log("WARN", f"WARNING: {self.name} is deprecated and will be dropped in {words}")
 
     # ---- arguments -------------------------------------------------------------------------------
 
     def options(self, options: Iterable[Option], summary: str) -> tuple[Parser, Options]:
-        """Read the arguments, as tools did that have `--help`. Raises Ended, OptionError."""
+        """Parse the arguments of a tool that has `--help`. Raises Ended, OptionError."""
         parser = Parser(options, self.release)
         if not self.arguments:
             self.usage(parser, summary)
@@ -111,13 +112,13 @@ class Tool:
         return parser, given
 
     def usage(self, parser: Parser, words: str) -> NoReturn:
-        """`CommandLineUtils.printUsageAndDie`."""
+        """Print the usage and end with exit code 1 (`CommandLineUtils.printUsageAndDie`)."""
         self.err(words)
         sys.stderr.write(parser.help())
         raise Ended(1)
 
     def properties(self, file: str) -> dict[str, str]:
-        """A file of properties, named among the old arguments. Raises JavaError, ConfigError."""
+        """Read a properties file that the tool's arguments name. Raises JavaError, ConfigError."""
         from zkconsumer.config.properties_file import read_properties
 
         try:
@@ -127,7 +128,7 @@ class Tool:
         return {name: value for name, value, _ in read_properties(Path(file))}
 
     def require(self, parser: Parser, given: Options, *names: str) -> None:
-        """`CommandLineUtils.checkRequiredArgs`: a default does not count."""
+        """Require options; a default does not count (`CommandLineUtils.checkRequiredArgs`)."""
         for name in names:
             if not given.has(name):
                 self.usage(parser, f'Missing required argument "[{name}]"')
@@ -138,7 +139,7 @@ class Tool:
     def zookeeper(
         self, connect: str, properties: Mapping[str, str] = MappingProxyType({})
     ) -> Iterator[ZkUtils]:
-        """A connection; authentication and TLS as `properties` say, and before them our options."""
+        """Connect to ZooKeeper; zkconsumer's options override the tool's `properties`."""
         limit_s = self.common.timeout or ZOOKEEPER_S
         config = ConnectionConfig.from_properties(
             dict(properties),
@@ -151,7 +152,7 @@ class Tool:
             yield ZkUtils(connection, self.profile)
 
     def own_properties(self) -> dict[str, str]:
-        """The properties that our own options name: authentication and TLS."""
+        """Return the properties of `--config` and `--property`."""
         from zkconsumer.config.properties_file import read_properties
 
         file = self.common.config
@@ -160,11 +161,11 @@ class Tool:
 
     @property
     def broker_limit_s(self) -> float:
-        """Seconds in which the brokers must have answered."""
+        """Seconds to wait for the brokers."""
         return self.common.timeout or BROKER_S
 
     def writing(self, zk: ZkUtils) -> Writing:
-        """How this tool writes: with a backup, whose place is said before the first write."""
+        """Return the writes of this tool, which print the path of their backup."""
         from zkconsumer.admin.legacy import Writing
 
         return Writing(zk.connection, f"legacy {self.name}", self.backups, self._backed_up)
