@@ -134,7 +134,7 @@ def test_a_rename_there_and_back(
     backup = run(hands, plan_rename_group(hands.tools, old, new), tmp_path)
     run(hands, plan_offsets(hands.tools, "offsets set", {new: {T[0]: 6}}), tmp_path)
     undo = plan_undo(hands.tools, backup)
-    assert any("t/0 was changed since" in note for note in undo.notes)
+    assert any("t/0 has changed since" in note for note in undo.notes)
     run(hands, undo, tmp_path)
     assert hands.contents(old) == before
     assert hands.tree(new) == {}
@@ -149,7 +149,7 @@ def test_what_others_have_built_upon(
     backup = run(hands, plan_copy_group(hands.tools, old, new), tmp_path)
     hands.offsets(new, {TopicPartition("theirs", 0): 1})
     undo = plan_undo(hands.tools, backup)
-    assert sum("stays" in note for note in undo.notes) == 2
+    assert sum("is kept" in note for note in undo.notes) == 2
     run(hands, undo, tmp_path)
     assert hands.stored(new) == {TopicPartition("theirs", 0): "1"}
 
@@ -206,7 +206,7 @@ def test_a_secret_access_control_list(
         # Every client may read the hash there, so the list can be restored.
         assert len(plan_delete_group(hands.tools, group)) > 0
         return
-    with pytest.raises(AccessDeniedError, match="kept from us"):
+    with pytest.raises(AccessDeniedError, match="hides the access control list"):
         plan_delete_group(hands.tools, group)
 
 

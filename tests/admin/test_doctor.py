@@ -70,7 +70,7 @@ PLANTS = [
         Severity.ERROR,
         True,
         lambda scene: scene.put(paths.member("g", "g_x"), b"hello"),
-        ["g_x", "--fix"],
+        ["g_x", "delete it"],
     ),
     Plant(
         "persistent-registration",
@@ -132,7 +132,7 @@ PLANTS = [
         Severity.ERROR,
         False,
         lambda scene: scene.session.delete(paths.owner("g", TopicPartition("orders", 6))),
-        ["partition 6", "g_b", "zkconsumer explain g"],
+        ["partition 6", "g_b", "see how they are assigned"],
     ),
     Plant(
         "owner-of-nothing",
@@ -197,14 +197,14 @@ PLANTS = [
         Severity.ERROR,
         True,
         lambda scene: scene.offset("orders", 1, "12\n"),
-        ["partition 1", "writes 12"],
+        ["partition 1", "replace it by 12"],
     ),
     Plant(
         "malformed-offset",
         Severity.ERROR,
         True,
         lambda scene: scene.offset("orders", 1, "?"),
-        ["partition 1", "deletes it"],
+        ["partition 1", "delete it"],
     ),
     Plant(
         "offset-of-nothing",
@@ -244,7 +244,7 @@ PLANTS = [
         lambda scene: scene.session.set_acls(
             paths.owners_of("g", "orders"), [make_acl("world", "anyone", read=True)]
         ),
-        ["nobody", "claim"],
+        ["no identity", "claim"],
     ),
 ]
 

@@ -281,7 +281,7 @@ def test_offsets_deleted(hands: Hands, command: Command) -> None:
         (["offsets", "set", "-g", "g", "x:0=1"], 2, "topic x does not exist"),
         (["offsets", "set", "-g", "g", "t:7=1"], 2, "has no partition 7"),
         (["offsets", "set", "-g", "g", "t:0"], 2, "TOPIC:P=OFFSET"),
-        (["offsets", "set", "-g", "g", "t:0=-1"], 2, "is no offset"),
+        (["offsets", "set", "-g", "g", "t:0=-1"], 2, "is not an offset"),
         (["offsets", "set", "-g", "g", "t:0=1", "t=2"], 2, "two different offsets"),
         (["offsets", "set", "-g", "..", "t:0=1"], 2, "no legal group"),
         (["offsets", "set", "-g", "a/b", "t:0=1"], 2, "no legal group"),
