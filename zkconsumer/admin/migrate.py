@@ -128,8 +128,7 @@ def plan_migration(
 
     Args:
         ask_kafka: returns the group's offsets in Kafka.
-        ask_logs: returns the logs of partitions. An offset outside the log is migrated unchanged,
-            with a reason that says so.
+        ask_logs: returns logs; an offset outside its log is migrated unchanged, with a reason.
         topics: topics to migrate; None means all topics.
         lower: what to do with a partition whose offset in the target store is higher.
         follow_s: seconds that ZooKeeper's offset may be behind Kafka's in a dual commit.

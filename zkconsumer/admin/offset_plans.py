@@ -295,12 +295,9 @@ def plan_reset(
     Args:
         topics: topics and partitions; None means all of which the group has offsets or owners.
         limit_s: seconds per request to the brokers.
-        storage: where the offsets are changed. With both stores, the higher offset is the current
-            one, and both stores get the same new offset.
+        storage: where offsets are changed; with both stores, the higher one is the current one.
         times: whether approximate offsets are accepted for a reset by time.
-        unknown: what to do if the group does not exist.
         wanted: partition -> offset, for `Kind.FILE`.
-        kind: kind of the plan.
 
     Raises:
         UnknownGroupError: the group does not exist.
