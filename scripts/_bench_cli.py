@@ -187,15 +187,15 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     for command in (("lag",), ("groups", "show"), ("offsets", "reset")):
         taken = runs.seconds(*command, "--help")
         yield at_most(f"{' '.join(command)} help", "seconds", taken, "s", 0.3)
-    theirs: list[float] = []
-    ours: list[float] = []
+    jvm_s: list[float] = []
+    own_s: list[float] = []
     for number in range(max(JVM_ROUNDS, rounds)):
         if number < JVM_ROUNDS:
-            theirs.append(timed(jvm_tool(sandbox))[0])
-        ours.append(runs.once("lag", "--group", SMALL, "--zookeeper", runs.connect))
-    lag = statistics.median(ours)
+            jvm_s.append(timed(jvm_tool(sandbox))[0])
+        own_s.append(runs.once("lag", "--group", SMALL, "--zookeeper", runs.connect))
+    lag = statistics.median(own_s)
     yield at_most(f"lag {SMALL_PARTITIONS}", "seconds", lag, "s", 0.8)
-    speedup = statistics.median(theirs) / lag
+    speedup = statistics.median(jvm_s) / lag
     yield at_least(f"lag {SMALL_PARTITIONS}", "speedup_over_jvm_tool", speedup, "times", 5)
     count = TOPICS * PARTITIONS
     yield at_most(f"groups show {count}", "seconds", ask("groups", "show", LARGE), "s", 3.5)

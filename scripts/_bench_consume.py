@@ -114,26 +114,29 @@ def asyncio_rate(bootstrap: str, load: Load) -> float:
 
 @dataclass(frozen=True)
 class Race:
-    """A case that measures the ratio of `ours` to `theirs`."""
+    """A case that measures the ratio of `measured` to `baseline`."""
 
     case: str
     load: Load
-    ours: Callable[[str, Load], float]
+    measured: Callable[[str, Load], float]
     goal: float
-    theirs: Callable[[str, Load], float] = raw_rate
+    baseline: Callable[[str, Load], float] = raw_rate
     metric: str = "ratio_to_raw"
 
 
 def ratio(bootstrap: str, race: Race, pairs: int) -> Result:
     ratios: list[float] = []
     for number in range(WARM_UPS + pairs):
-        theirs, ours = race.theirs(bootstrap, race.load), race.ours(bootstrap, race.load)
+        baseline, measured = (
+            race.baseline(bootstrap, race.load),
+            race.measured(bootstrap, race.load),
+        )
         counted = "" if number >= WARM_UPS else " (warm-up)"
         print(
-            f"  {race.case}: {ours / 1e3:,.0f} k/s, beside {theirs / 1e3:,.0f} k/s{counted}",
+            f"  {race.case}: {measured / 1e3:,.0f} k/s of {baseline / 1e3:,.0f} k/s{counted}",
             file=sys.stderr,
         )
-        ratios.append(ours / theirs)
+        ratios.append(measured / baseline)
     return at_least(race.case, race.metric, statistics.median(ratios[WARM_UPS:]), "", race.goal)
 
 

@@ -227,12 +227,12 @@ class Bench:
             yield found
 
     @staticmethod
-    def _tell(told: Sequence[Process], order: str, observer: Observer, members: int) -> Looks:
+    def _tell(processes: Sequence[Process], order: str, observer: Observer, members: int) -> Looks:
         looks = Looks(time.perf_counter())
-        for one in told:
+        for one in processes:
             one.tell(order)
         observer.watch(looks, members)
-        for one in told:
+        for one in processes:
             one.answered()
         return looks
 

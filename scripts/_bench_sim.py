@@ -106,7 +106,7 @@ def _explored(
         worlds=worlds,
         processes=arguments.processes,
         counted=counted,
-        told=told,
+        report=told,
     )
     return totals, time.monotonic() - started
 

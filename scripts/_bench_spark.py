@@ -127,25 +127,25 @@ class SparkRate:
 
 @dataclass(frozen=True)
 class Race:
-    """Measures the ratio of `ours` to `theirs` with one load."""
+    """Measures the ratio of `measured` to `baseline` with one load."""
 
     load: Load
-    ours: Callable[[Bench, Load], float]
+    measured: Callable[[Bench, Load], float]
     goal: float
-    theirs: Callable[[Bench, Load], float] = raw
+    baseline: Callable[[Bench, Load], float] = raw
     metric: str = "ratio_to_raw"
 
     def __call__(self, bench: Bench, case: str) -> list[Result]:
         bench.fill(self.load)
         ratios: list[float] = []
         for number in range(WARM_UPS + bench.pairs):
-            theirs, ours = self.theirs(bench, self.load), self.ours(bench, self.load)
+            baseline, measured = self.baseline(bench, self.load), self.measured(bench, self.load)
             counted = "" if number >= WARM_UPS else " (warm-up)"
             print(
-                f"  {case}: {ours / 1e3:,.0f} k/s, beside {theirs / 1e3:,.0f} k/s{counted}",
+                f"  {case}: {measured / 1e3:,.0f} k/s of {baseline / 1e3:,.0f} k/s{counted}",
                 file=sys.stderr,
             )
-            ratios.append(ours / theirs)
+            ratios.append(measured / baseline)
         value = statistics.median(ratios[WARM_UPS:])
         return [at_least(case, self.metric, value, "", self.goal)]
 

@@ -114,25 +114,25 @@ def explore(
     worlds: str,
     processes: int,
     counted: bool = False,
-    told: Callable[[Totals], None] = lambda _: None,
+    report: Callable[[Totals], None] = lambda _: None,
 ) -> None:
     """Run all pieces on several processes, add up their results, and print each violation at once.
 
-    If the caller is interrupted, `totals` contains the results so far. `told` is called after each
-    piece.
+    If the caller is interrupted, `totals` contains the results so far. `report` is called after
+    each piece.
     """
     with _pool(processes) as pool:
         under_way: set[Future[Totals]] = set()
         for piece in pieces:
             under_way.add(pool.submit(chunk, worlds, piece, counted))
             if len(under_way) >= 2 * processes:
-                under_way = _collect(totals, under_way, told)
+                under_way = _collect(totals, under_way, report)
         while under_way:
-            under_way = _collect(totals, under_way, told)
+            under_way = _collect(totals, under_way, report)
 
 
 def _collect(
-    totals: Totals, under_way: set[Future[Totals]], told: Callable[[Totals], None]
+    totals: Totals, under_way: set[Future[Totals]], report: Callable[[Totals], None]
 ) -> set[Future[Totals]]:
     done, left = wait(under_way, return_when=FIRST_COMPLETED)
     for one in done:
@@ -140,7 +140,7 @@ def _collect(
         for violation in found.violations:
             print(f"seed {violation['seed']}: {violation['text']}", flush=True)
         totals += found
-        told(totals)
+        report(totals)
     return left
 
 

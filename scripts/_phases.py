@@ -36,12 +36,12 @@ _EXPLANATION = (
 
 
 def with_phases(page: str) -> str:
-    """Return the page with its generated part written anew."""
+    """Return the page with its generated part replaced."""
     return BLOCK.sub(lambda match: match.group(1) + generated() + match.group(2), page)
 
 
 def generated() -> str:
-    """Return what stands between the two marks."""
+    """Return the text between the two markers."""
     parts = (
         *("```mermaid", *_picture(), "```", "", *_EXPLANATION),
         *_table(phases.MAIN_PATH),

@@ -125,11 +125,11 @@ def _time(record: Record) -> str:
 
 
 def _broken(record: Record) -> str:
-    told = [
+    texts = [
         f"{one['invariant']}, fixed in {one['mended']}" if one.get("mended") else one["invariant"]
         for one in record["violations"]
     ]
-    return f"{len(told)}: {'; '.join(sorted(set(told)))}" if told else "0"
+    return f"{len(texts)}: {'; '.join(sorted(set(texts)))}" if texts else "0"
 
 
 def _swarm() -> str:
@@ -245,12 +245,12 @@ def _fault_costs() -> str:
 def _takeover() -> str:
     record = _of_faults("kill")
     assert record is not None
-    told = record["counts"]
+    row = record["counts"]
     return (
-        f"{_provenance(record)}\n\nThe benchmark killed {told['members']} members, which owned"
-        f" {told['partitions']} partitions. Time to take over a partition: p50 {told['p50_s']} s,"
-        f" p99 {told['p99_s']} s, max {told['max_s']} s. These times include the session timeout"
-        f" of {told['session_s']} s. Lost: {told['lost']} of {told['delivered']:,} messages."
+        f"{_provenance(record)}\n\nThe benchmark killed {row['members']} members, which owned"
+        f" {row['partitions']} partitions. Time to take over a partition: p50 {row['p50_s']} s,"
+        f" p99 {row['p99_s']} s, max {row['max_s']} s. These times include the session timeout"
+        f" of {row['session_s']} s. Lost: {row['lost']} of {row['delivered']:,} messages."
     )
 
 

@@ -80,7 +80,7 @@ def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
             rounds, delivered, again, seed = rounds + 1, delivered + count, again + twice, seed + 1
             acts += did
             print(f"round {rounds}: {count} delivered, {twice} redelivered", flush=True)
-    told = ", ".join(f"{count} x {act}" for act, count in sorted(acts.items()))
+    summary = ", ".join(f"{count} x {act}" for act, count in sorted(acts.items()))
     if is_recorded:
         _record(
             first,
@@ -96,7 +96,7 @@ def soak(seconds: float, seed: int, *, is_recorded: bool) -> int:
         )
     if failed:
         return 1
-    print(f"PASSED: {rounds} rounds; {told}")
+    print(f"PASSED: {rounds} rounds; {summary}")
     print(f"{delivered} messages delivered, {again} redelivered, 0 lost, 0 violations")
     return 0
 
@@ -136,7 +136,7 @@ def simulated(seconds: float, seed: int, *, processes: int, is_recorded: bool) -
     started = shown = time.monotonic()
     totals = Totals()
 
-    def told(so_far: Totals) -> None:
+    def report(so_far: Totals) -> None:
         nonlocal shown
         now = time.monotonic()
         if now - shown >= PROGRESS_S:
@@ -155,7 +155,7 @@ def simulated(seconds: float, seed: int, *, processes: int, is_recorded: bool) -
             worlds="any",
             processes=processes,
             counted=True,
-            told=told,
+            report=report,
         )
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -388,9 +388,9 @@ class Play:
             return
         self._updated_s = time.monotonic()
         self._ledger.read_new()
-        for line in self._ledger.told:
+        for line in self._ledger.progress:
             self._view.note(line)
-        self._ledger.told.clear()
+        self._ledger.progress.clear()
         if self._watcher.error is not None:
             raise self._watcher.error
         if self._producing.failed:

@@ -26,7 +26,7 @@ class Ledger:
         jvm: the messages that the JVM consumer has printed.
         began, ended: the numbers of the query's batches.
         rows: messages in the query's Parquet; those of a replayed batch count again.
-        told: lines of the query's listener that were not shown yet.
+        progress: lines of the query's listener that were not shown yet.
         seen: per partition, the offsets that at least one of them has read.
     """
 
@@ -35,7 +35,7 @@ class Ledger:
         self.began: list[int] = []
         self.ended: list[int] = []
         self.rows = 0
-        self.told: list[str] = []
+        self.progress: list[str] = []
         self.seen = [set[int]() for _ in range(partitions)]
         self._query = query
         self._read = {query.notes: 0, values: 0}

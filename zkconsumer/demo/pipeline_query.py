@@ -70,7 +70,7 @@ class Query:
 
     @property
     def notes(self) -> Path:
-        """JSON lines: `["began", batch]`, `["ended", batch]`, `["told", text]`."""
+        """JSON lines: `["began", batch]`, `["ended", batch]`, `["progress", text]`."""
         return Path(self.directory, "notes")
 
 
@@ -98,7 +98,7 @@ def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
         note("ended", number)
 
     spark = sparks.session(Path(query.directory, "spark"))
-    spark.streams.addListener(LagListener(lambda line: note("told", line)))
+    spark.streams.addListener(LagListener(lambda line: note("progress", line)))
     rows = (
         spark.readStream.format("zkconsumer")
         .option("mode", "group")
