@@ -8,7 +8,7 @@ import pytest
 from support.members import Group
 from support.wait import LIMIT_S, eventually
 
-from zkconsumer.consumer.commit_requests import CommitAsked
+from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerIdTakenError,
@@ -475,6 +475,6 @@ def test_a_commit_that_comes_too_late_is_answered(group: Group) -> None:
     assert coordinator is not None
     one.close()
     coordinator.join(LIMIT_S)
-    late = coordinator.commit(CommitAsked(None))
+    late = coordinator.commit(CommitRequested(None))
     with pytest.raises(ConnectorClosedError):
         late.result(LIMIT_S)

@@ -28,7 +28,7 @@ from zkconsumer.sim.exhaustive_search import (
 )
 from zkconsumer.sim.member import Feed, Replayed
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import Action, Do, Link, Wrong
+from zkconsumer.sim.plan import Action, ActiveFaults, Do, Link
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
 LIMIT_S = 200.0
@@ -145,7 +145,7 @@ OF_A_WORLD: dict[str, Any] = {
     "zookeeper": SimZooKeeper(),
     "faults_left": {},
     "log_end": {TP: 9},
-    "wrong": Wrong(topic_gone=True),
+    "active_faults": ActiveFaults(topic_gone=True),
     "members": [],
     "links": [Link(dead=True)],
 }
@@ -212,6 +212,7 @@ OF_NO_MATTER = {
     "_post": "the same in all",
     "_clock": "the same in all",
     "_ask_kafka": "the same in all",
+    "_ask_matcher": "the same in all",
     "_begin": "the same in all",
     "last_ticket": "a count",
     "requests": "a count",

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from zkconsumer.admin import apply, plan
 from zkconsumer.consumer import executor, loop
 from zkconsumer.consumer.executor import Executor
-from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, SessionChanged
+from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, SessionChanged
 from zkconsumer.consumer.stream_partitions import Coverage
 from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
@@ -545,7 +545,7 @@ def _leaves_without_its_last_commit() -> list[Patch]:
     real = MemberLoop._event
 
     def event(self: Any, item: Any, now: float) -> Any:
-        if isinstance(item, LeaveAsked):
+        if isinstance(item, LeaveRequested):
             self._run_on_streams(commands.Withdraw(self.state.serving))
         return real(self, item, now)
 

@@ -47,7 +47,7 @@ class Answer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAsked:
+class CommitRequested:
     """A request to commit every message handed out, or the offsets in `given`."""
 
     retries: int | None
@@ -56,7 +56,7 @@ class CommitAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitGivenUp:
+class CommitAbandoned:
     """The caller that waits for `answer` has reached its time-out."""
 
     answer: Answer
@@ -79,7 +79,7 @@ def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> N
             item = inbox.get_nowait()
         except Empty:
             return
-        if isinstance(item, CommitAsked):
+        if isinstance(item, CommitRequested):
             item.answer.set_exception(
                 failure
                 or ConnectorClosedError(
@@ -91,14 +91,14 @@ def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> N
             )
 
 
-def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitAsked:
+def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitRequested:
     """Validate the user's arguments and return the request; raises ConfigError."""
     if retries is not None and (type(retries) is not int or retries < 0):
         raise ConfigError(
             f"{retries!r} is no number of retries", where="retries", remedy="0 or more, or None"
         )
     if given is None:
-        return CommitAsked(retries)
+        return CommitRequested(retries)
     checked: dict[TopicPartition, int | OffsetAndMetadata] = {}
     for key, value in given.items():
         tp = TopicPartition(*key)
@@ -114,7 +114,7 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
                 remedy="set offsets.storage=kafka, or omit the metadata",
             )
         checked[tp] = OffsetAndMetadata(*value) if isinstance(value, tuple) else value
-    return CommitAsked(retries, checked)
+    return CommitRequested(retries, checked)
 
 
 def positions_given(

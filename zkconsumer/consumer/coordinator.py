@@ -16,11 +16,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from zkconsumer.consumer import commit_requests
-from zkconsumer.consumer.commit_requests import CommitAsked, CommitGivenUp
+from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
 from zkconsumer.consumer.jvm_log_lines import Journal, SafeLogger
 from zkconsumer.consumer.listener import ConsumerRebalanceListener, ListenerThread
-from zkconsumer.consumer.loop import LeaveAsked, MemberLoop, PartitionSinks, SessionChanged
+from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import Tally
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
 from zkconsumer.consumer.stream_fetcher import StreamReport
@@ -175,21 +175,21 @@ class Coordinator(threading.Thread):
         else:
             self.post(report)
 
-    def commit(self, asked: CommitAsked) -> Future[None]:
+    def commit(self, asked: CommitRequested) -> Future[None]:
         """Request an explicit commit; the future gets its result."""
         self.post(asked)
         if self._ended:  # `_finish` has refused the items that were in the inbox before
             commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)
         return asked.answer
 
-    def give_up(self, asked: CommitAsked) -> None:
+    def give_up(self, asked: CommitRequested) -> None:
         """Drop an explicit commit whose caller has reached its time-out, unless it is already
         running.
         """
-        self.post(CommitGivenUp(asked.answer))
+        self.post(CommitAbandoned(asked.answer))
 
     def leave(self, purpose: Purpose) -> None:
-        self.post(LeaveAsked(purpose))
+        self.post(LeaveRequested(purpose))
 
     # ---- the thread ------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from zkconsumer.consumer import commit_requests
-from zkconsumer.consumer.commit_requests import Answer, CommitAsked, CommitGivenUp
+from zkconsumer.consumer.commit_requests import Answer, CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, Resume, WatchFired, event_of_watch
 from zkconsumer.consumer.status import FOR_IDLE, NO_SHARE, error_for, held_by
 from zkconsumer.consumer.stream_partitions import Coverage, Grant, PartitionSink
@@ -71,7 +71,7 @@ class SessionChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveAsked:
+class LeaveRequested:
     """The user shuts the member down."""
 
     purpose: Purpose
@@ -222,18 +222,18 @@ class MemberLoop:
                 return events.Suspended(now=now)
             case SessionChanged(Session() as session):
                 return events.Connected(now=now, session=session, wall_ms=self._host.wall_ms())
-            case CommitAsked():
+            case CommitRequested():
                 return self._commit_asked(item, now)
-            case CommitGivenUp(answer):
+            case CommitAbandoned(answer):
                 request = next((n for n, one in self._answers.items() if one is answer), 0)
                 if not self._answers.pop(request, None):
                     return None  # answered in the meantime
                 return events.CommitTimedOut(now=now, request=request)
-            case LeaveAsked(purpose):
+            case LeaveRequested(purpose):
                 return events.CloseRequested(now=now, purpose=purpose)
         return self._host.translate(item)
 
-    def _commit_asked(self, asked: CommitAsked, now: float) -> events.Event | None:
+    def _commit_asked(self, asked: CommitRequested, now: float) -> events.Event | None:
         request = self._last_request = self._last_request + 1
         try:
             if asked.given is None:

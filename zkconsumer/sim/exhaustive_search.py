@@ -27,7 +27,7 @@ from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
-from zkconsumer.sim.world import WALL_MS, World, mends, possible
+from zkconsumer.sim.world import WALL_MS, World, possible, repairs
 
 # ---- keys of worlds ------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
     now_owned = {(tp, czxid) for tp, (_, _, czxid) in owners.items()}
     whole = (
         tuple([form.of(link) for link in world.links]),
-        form.of(world.wrong),
+        form.of(world.active_faults),
         form.of({do.value: left for do, left in world.faults_left.items()}),
         form.of(world.log_end),
         form.of(monitor.prefix),
@@ -337,7 +337,7 @@ class SmallWorld(World):
             actions = [one for one in actions if one.who == first and one.do in _OF_A_CLIENT]
         elif any(action.do not in (Do.ASK, Do.TIME) for action in actions):
             actions = [one for one in actions if one.do is not Do.TIME]
-        actions += (one for one in mends(self) if one.do is Do.THAW)
+        actions += (one for one in repairs(self) if one.do is Do.THAW)
         return actions + possible(self)
 
 
@@ -415,7 +415,7 @@ def _must_converge(node: _Node) -> None:
     copy = _after(node, Action(Do.TIME))
     world, monitor = copy.world, copy.monitor
     world.may_fail(0)
-    for mend in mends(world):
+    for mend in repairs(world):
         world.act(mend)
     deadline = world.now + CONVERGENCE_S
     turn = 0

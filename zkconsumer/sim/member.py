@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from zkconsumer.consumer.commit_requests import CommitAsked
+from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.executor import Executor, Running, Sent, Steps, WatchFired, operation
-from zkconsumer.consumer.loop import Host, LeaveAsked, MemberLoop, PartitionSinks, ReleaseDone
+from zkconsumer.consumer.loop import Host, LeaveRequested, MemberLoop, PartitionSinks, ReleaseDone
 from zkconsumer.consumer.stream_partitions import Coverage, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member import commands as cmd
@@ -182,7 +182,7 @@ class _IgnoredAnswer:
     def set_exception(self, error: Exception, /) -> None: ...
 
 
-COMMIT = CommitAsked(None, None, cast(Any, _IgnoredAnswer()))
+COMMIT = CommitRequested(None, None, cast(Any, _IgnoredAnswer()))
 
 
 class SimMember:
@@ -341,7 +341,7 @@ class SimMember:
         self.post(COMMIT)
 
     def leave(self, now: float) -> None:
-        self.post(LeaveAsked(Purpose.LEAVE))
+        self.post(LeaveRequested(Purpose.LEAVE))
 
     def may_ask(self, now: float) -> bool:
         return now < self.gate

@@ -128,7 +128,7 @@ def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
 
 def _can_commit(world: World, who: int) -> bool:
     """Tell whether nothing prevents a member from committing and it has no work in progress."""
-    link, member, wrong = world.links[who], world.members[who], world.wrong
+    link, member, wrong = world.links[who], world.members[who], world.active_faults
     if not link.joined or not link.connected or link.muted_at is not None or link.lost:
         return False
     if link.dead or link.frozen or member.wire or member.inbox or wrong.refused or wrong.kafka:

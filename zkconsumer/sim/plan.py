@@ -133,7 +133,7 @@ class Link:
 
 
 @dataclass
-class Wrong:
+class ActiveFaults:
     """The faults outside of the members that have not ended."""
 
     topic_gone: bool = False

@@ -22,7 +22,7 @@ from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
-from zkconsumer.sim.world import World, mends, possible
+from zkconsumer.sim.world import World, possible, repairs
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
@@ -269,7 +269,7 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     all would join before the first message, and no member would hand over what it has read.
     """
     if rarity and decide(rarity) == 0:
-        ends = mends(world) if decide(world.plan.mending) == 0 else []
+        ends = repairs(world) if decide(world.plan.mending) == 0 else []
         wrong = [*possible(world), *ends]
         if wrong:
             return wrong[decide(len(wrong))]
@@ -286,7 +286,7 @@ def heal(world: World, decide: Decide) -> None:
     world.faults_left, world.flow = {}, 0
     if world.tool is not None:
         world.tool.retire()
-    while due := mends(world):
+    while due := repairs(world):
         world.act(due[0])
     alive = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
     for who in alive[1:]:

@@ -23,7 +23,7 @@ from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.random_search import Decisions
 from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage
-from zkconsumer.sim.world import World, mends, possible
+from zkconsumer.sim.world import World, possible, repairs
 
 Script = Callable[[Stage], None]
 
@@ -539,7 +539,7 @@ def run_seed(
             on.world.act(action)
         on.say("all is mended, and no more messages come")
         on.world.flow = 0
-        while due := mends(on.world):
+        while due := repairs(on.world):
             on.world.act(due[0])
         for who, link in enumerate(on.world.links):
             if not link.joined:
@@ -552,7 +552,7 @@ def run_seed(
 def _choose(world: World, decide: Decisions) -> Action:
     """Choose rarely a fault or its end, and otherwise an ordinary action; time rarely advances."""
     if decide(RARITY) == 0:
-        wrong = [*possible(world), *mends(world)]
+        wrong = [*possible(world), *repairs(world)]
         if wrong:
             return wrong[decide(len(wrong))]
     actions = world.enabled()

@@ -24,7 +24,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import Action, Delivered, Do, Link, Plan, Wrong
+from zkconsumer.sim.plan import Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 
@@ -68,13 +68,13 @@ def possible(world: World) -> list[Action]:
     """Return the faults that may still happen, in a fixed order."""
     actions: list[Action] = []
     for do, left in world.faults_left.items():
-        if left > 0 and not (world.wrong.no_quorum and do in _BY_A_LEADER):
+        if left > 0 and not (world.active_faults.no_quorum and do in _BY_A_LEADER):
             actions += _of_kind(world, do)
     return actions
 
 
 def _of_kind(world: World, do: Do) -> list[Action]:
-    wrong, links = world.wrong, world.links
+    wrong, links = world.active_faults, world.links
     alive = [
         who
         for who, link in enumerate(links)
@@ -124,11 +124,11 @@ def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
     }
 
 
-def mends(world: World) -> list[Action]:
+def repairs(world: World) -> list[Action]:
     """Return the actions that would end a fault, in a fixed order; without a quorum only its
     return.
     """
-    wrong = world.wrong
+    wrong = world.active_faults
     if wrong.no_quorum:
         return [Action(Do.QUORUM)]
     actions = [Action(Do.REJOIN, n) for n in wrong.isolated]
@@ -250,11 +250,11 @@ def _owner(world: World, tp: TopicPartition) -> str:
 
 def _stand_in(world: World, tp: TopicPartition, create: rq.Create) -> None:
     if world.foreign(create).code is Code.OK:
-        world.wrong.stuck += (tp,)
+        world.active_faults.stuck += (tp,)
 
 
 def unstick(world: World, tp: TopicPartition) -> None:
-    world.wrong.stuck = tuple(one for one in world.wrong.stuck if one != tp)
+    world.active_faults.stuck = tuple(one for one in world.active_faults.stuck if one != tp)
     node = world.zookeeper.nodes.get(_owner(world, tp))
     if node is not None and node.data == _STRANGER.encode():
         world.zookeeper.write(rq.Delete(_owner(world, tp)))
@@ -264,11 +264,11 @@ def hostile(world: World, variant: int) -> None:
     """Another client registers a payload that members cannot read or evaluate."""
     path = paths.member(world.GROUP, f"{world.GROUP}_hostile")
     if world.foreign(rq.Create(path, HOSTILE[variant])).code is Code.OK:
-        world.wrong.hostile = 1 + variant
+        world.active_faults.hostile = 1 + variant
 
 
 def disarm(world: World) -> None:
-    world.wrong.hostile = 0
+    world.active_faults.hostile = 0
     world.zookeeper.write(rq.Delete(paths.member(world.GROUP, f"{world.GROUP}_hostile")))
 
 
@@ -290,13 +290,13 @@ def late(world: World, tp: TopicPartition) -> None:
 
 
 def mangle(world: World, tp: TopicPartition) -> None:
-    if _write_offset(world, tp, _UNREADABLE) and tp not in world.wrong.mangled:
-        world.wrong.mangled += (tp,)
+    if _write_offset(world, tp, _UNREADABLE) and tp not in world.active_faults.mangled:
+        world.active_faults.mangled += (tp,)
 
 
 def mend(world: World, tp: TopicPartition) -> None:
     """An operator writes a readable offset, and touches the topic so that members read again."""
-    world.wrong.mangled = tuple(one for one in world.wrong.mangled if one != tp)
+    world.active_faults.mangled = tuple(one for one in world.active_faults.mangled if one != tp)
     node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
     if node is not None and node.data == _UNREADABLE:
         _write_offset(world, tp, b"0")
@@ -315,11 +315,11 @@ def kafka_down(world: World, how: int) -> None:
     """Fault 1: the offset coordinator moves or refuses. Fault 2: it stores, and its replies are
     lost.
     """
-    world.wrong.kafka = how
+    world.active_faults.kafka = how
 
 
 def kafka_up(world: World) -> None:
-    world.wrong.kafka = 0
+    world.active_faults.kafka = 0
 
 
 # ---- an operator's tool --------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def _topic(world: World, topic: str) -> rq.SetData:
 
 
 def delete_topic(world: World) -> None:
-    world.wrong.topic_gone = True
+    world.active_faults.topic_gone = True
     world.zookeeper.write(rq.Delete(paths.topic(world.TOPIC)))
 
 
@@ -377,18 +377,18 @@ def create_topic(world: World) -> None:
     """The topic is created again; its log continues where the old one ended, so that offsets
     compare.
     """
-    world.wrong.topic_gone = False
+    world.active_faults.topic_gone = False
     data = world.topic_data(_partitions(world, world.TOPIC))
     world.zookeeper.write(rq.Create(paths.topic(world.TOPIC), data))
 
 
 def no_brokers(world: World) -> None:
-    world.wrong.brokers_gone = True
+    world.active_faults.brokers_gone = True
     world.zookeeper.write(rq.Delete(paths.broker(0)))
 
 
 def brokers(world: World) -> None:
-    world.wrong.brokers_gone = False
+    world.active_faults.brokers_gone = False
     world.zookeeper.write(rq.Create(paths.broker(0), world.BROKER))
 
 
@@ -413,7 +413,7 @@ def _refusals(world: World) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ..
 
 def refuse(world: World, variant: int) -> None:
     where, permissions = _refusals(world)[variant]
-    world.wrong.refused = where
+    world.active_faults.refused = where
     for path in where:
         world.zookeeper.forbid(path, *permissions)
 
@@ -424,45 +424,45 @@ def allow(world: World) -> None:
     A server does not report a change to clients that may not read it, and their watches are gone.
     Only a new connection makes them read again.
     """
-    for path in world.wrong.refused:
+    for path in world.active_faults.refused:
         world.zookeeper.forbid(path)
-    world.wrong.refused = ()
+    world.active_faults.refused = ()
     for who in range(len(world.links)):
         world.drop(who)
 
 
 def lag(world: World, replica: int) -> None:
-    world.wrong.lagging += (replica,)
+    world.active_faults.lagging += (replica,)
     world.zookeeper.set_lag(replica, LAG_ENTRIES)
 
 
 def catch_up(world: World, replica: int) -> None:
-    world.wrong.lagging = tuple(n for n in world.wrong.lagging if n != replica)
+    world.active_faults.lagging = tuple(n for n in world.active_faults.lagging if n != replica)
     world.zookeeper.catch_up(replica)
 
 
 def isolate(world: World, replica: int) -> None:
-    world.wrong.isolated += (replica,)
+    world.active_faults.isolated += (replica,)
     world.zookeeper.cut_off(replica)
 
 
 def rejoin(world: World, replica: int) -> None:
-    world.wrong.isolated = tuple(n for n in world.wrong.isolated if n != replica)
+    world.active_faults.isolated = tuple(n for n in world.active_faults.isolated if n != replica)
     world.zookeeper.heal(replica)
 
 
 def no_quorum(world: World) -> None:
-    world.wrong.no_quorum = True
+    world.active_faults.no_quorum = True
     world.zookeeper.lose_quorum()
 
 
 def quorum(world: World) -> None:
-    world.wrong.no_quorum = False
+    world.active_faults.no_quorum = False
     world.zookeeper.regain_quorum()
 
 
 def restart(world: World) -> None:
-    world.wrong.lagging = world.wrong.isolated = ()
+    world.active_faults.lagging = world.active_faults.isolated = ()
     world.zookeeper.restart(world.now)
 
 
@@ -582,7 +582,7 @@ class World:
         self.ghosts: list[int] = []  # sessions of members that have started again
         self.edits = 0
         self.ticket = 0  # the ticket of the request that a server executes
-        self.wrong = Wrong()
+        self.active_faults = ActiveFaults()
         self._stranger = 0
         self._build_cluster()
         self.members = [self.new_member(who) for who in range(plan.members)]
@@ -664,7 +664,7 @@ class World:
                 self._of_member(actions, who, member, link)
             elif self._reachable(link):
                 actions.append(Action(Do.JOIN, who))
-        if self.tool and self.tool.pending is not None and not self.wrong.no_quorum:
+        if self.tool and self.tool.pending is not None and not self.active_faults.no_quorum:
             actions.append(Action(Do.TOOL))
         if any(moment < NEVER for moment in self._moments()):
             actions.append(Action(Do.TIME))
@@ -689,7 +689,7 @@ class World:
             actions.append(Action(Do.ASK, who))
 
     def _reachable(self, link: Link) -> bool:
-        wrong = self.wrong
+        wrong = self.active_faults
         return not (
             wrong.no_quorum
             or link.muted_at is not None
@@ -776,13 +776,15 @@ class World:
     def _kafka(self, request: rq.OffsetRequest) -> Reply:
         """Answer a request for offsets in Kafka; the last commit wins."""
         if isinstance(request, rq.FetchOffsets):
-            if self.wrong.kafka:
+            if self.active_faults.kafka:
                 return Reply(Code.OTHER, "the offset coordinator does not answer")
             known = {tp: self.kafka[tp] for tp in request.partitions if tp in self.kafka}
             return Reply(Code.OK, known)
-        if self.wrong.kafka != 1:
+        if self.active_faults.kafka != 1:
             self.kafka |= request.offsets
-        failed = dict.fromkeys(request.offsets if self.wrong.kafka else (), "no coordinator")
+        failed = dict.fromkeys(
+            request.offsets if self.active_faults.kafka else (), "no coordinator"
+        )
         return Reply(Code.OK, rq.NotStored({}, failed))
 
     def distribute(self) -> None:
@@ -947,7 +949,7 @@ class World:
         twin.watcher = watcher
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
-        twin.handed, twin.wrong = dict(self.handed), replace(self.wrong)
+        twin.handed, twin.active_faults = dict(self.handed), replace(self.active_faults)
         twin.kafka, twin.ghosts = dict(self.kafka), list(self.ghosts)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
