@@ -90,10 +90,12 @@ class StartPositions:
     ) -> bool:
         """Apply the checkpoint's offsets to partitions that this process serves for the first time.
 
-        Return False if that is impossible now. The group's offset is lower than the checkpoint's if
-        the query died between the two commits, or if an operator moved it back; a mark beside the
-        offset distinguishes the two. If the replayed batch started at the operator's offset, the
-        query has already honoured the edit.
+        The group's offset is lower than the checkpoint's in two cases: the query died between the
+        two commits, or an operator moved the group back. A mark beside the offset identifies an
+        operator's edit. If the replayed batch started at the operator's offset, the query has
+        already applied the edit.
+
+        Return False if the marks cannot be read now.
         """
         rule = self._options.on_restart
         moves = {
@@ -131,8 +133,7 @@ class StartPositions:
         return True
 
     def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
-        """Warn of group offsets that are lower than the checkpoint's and that the query does not
-        use.
+        """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
 
         The JVM's tools leave no mark, so their reset looks like an offset that was never committed.
         There is no warning if the group's offset is the start of the checkpoint's last batch: then
@@ -157,8 +158,8 @@ class StartPositions:
             )
 
     def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
-        """Return the offset at which each partition is read next, without partitions that must
-        wait.
+        """Return the offset at which each partition is read next. Partitions that must wait are
+        left out.
         """
         found: Positions = {}
         resets: Positions = {}
@@ -173,7 +174,7 @@ class StartPositions:
                 strict = self._options.fail_on_data_loss
                 found[tp] = offset_resolution.within(tp, at.offset, log, fail_on_data_loss=strict)
                 if found[tp] != at.offset:
-                    group.reset(tp, at, found[tp], "gone from the log")
+                    group.reset(tp, at, found[tp], "the log no longer contains the offset")
             elif at.offset is None or not log.start <= at.offset <= log.end:
                 found[tp] = resets[tp] = self._reset(group, tp, at, log)
             else:
@@ -226,8 +227,8 @@ of the query. If another member takes longer to release its partitions, later ba
 """
 
 UNREAD_S: Final = 0.5
-"""Seconds of `SETTLE_S` for which a member that already owns partitions waits for more of them.
-Nobody reads the owned partitions meanwhile.
+"""Maximum wait for more partitions, in seconds, once the member owns some. The wait is short,
+because nobody reads the owned partitions during it.
 """
 
 FRAME_S: Final = LEAVE_S + 8.0

@@ -93,8 +93,8 @@ FETCH_SLACK: Final = 16 * 1024
 RECORD_OVERHEAD: Final = 12
 OLD_RECORD_OVERHEAD: Final = 34
 
-# One message in 16 is measured to estimate the size of a topic's messages.
-_MEASURED: Final = 16
+# One message in 128 is measured to estimate the size of a topic's messages.
+_MEASURED: Final = 128
 
 _topic: Final[Callable[[Message], Any]] = Message.topic
 _partition: Final[Callable[[Message], Any]] = Message.partition
