@@ -6,12 +6,11 @@ A decoder reads untrusted bytes with bounded work, and raises nothing but Malfor
 attribute `thrown` names the exception that a JVM member of that release throws.
 
 The encoders write the bytes that the JVM writes. The decoders accept what JVM members of the
-release in `profile` accept. Without a known release they accept what any release accepts, if it has
-the same meaning in all that do: a member that rejects the payload fails by itself. For example,
-they accept numeric timestamps and fractions in unknown fields as Kafka 1.0-1.1 does, and `pattern:
-null` and raw control characters as 0.8.2-0.11 do. Text after the JSON is a fault, as in 0.8.2-0.11,
-because members disagree on it: a topic with such text has no partitions in those releases and some
-in 1.1.
+release in `profile` accept. If the release is not known, they accept a payload if at least one
+release accepts it, and if all releases that accept it read it alike. A member that rejects it fails
+by itself. For example, they accept numeric timestamps and fractions in unknown fields as Kafka
+1.0-1.1 does, and `pattern: null` and raw control characters as 0.8.2-0.11 do. They reject text
+after the JSON, as 0.8.2-0.11 do: a topic with such text has no partitions there, and some in 1.1.
 """
 
 from __future__ import annotations

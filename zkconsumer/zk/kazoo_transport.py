@@ -205,8 +205,9 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]
 class _Wake:
     """The reading end of a pair of sockets with at most one byte in transit.
 
-    kazoo writes one byte per request and reads one per request sent. That takes two system
-    calls, and a third to find out whether more requests wait, which `pending` answers too.
+    For each request kazoo writes one byte to wake its thread, and the thread reads one byte before
+    it sends the request. That takes two system calls, and a third to find out whether more requests
+    wait. `pending` answers that question without a system call.
     """
 
     def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
