@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from support.machine import Member, member_in
+from support.machine import ME, Member, member_in, tps, view
 
 from zkconsumer.member import events as ev
 from zkconsumer.member import machine, phases
@@ -21,9 +21,12 @@ from zkconsumer.member.phases import (
     Phase,
     check_change,
 )
+from zkconsumer.member.rebalance import MAX_POSTPONED_READS
 from zkconsumer.member.state import State, Step, enter
+from zkconsumer.protocol.model import TopicPartition
 
 ROOT = Path(__file__).resolve().parents[2]
+T3 = TopicPartition("t", 3)
 
 
 def test_the_page_shows_the_table() -> None:
@@ -107,6 +110,50 @@ def test_a_tick_causes_what_its_deadlines_cause() -> None:
     assert at is not None
     assert Deadline.LEASE in machine.causes(member.state, ev.Tick(now=at))
     assert Deadline.LEASE not in machine.causes(member.state, ev.Tick(now=at - 0.001))
+
+
+def _is_rare(before: Phase, cause: phases.Cause, after: Phase) -> bool:
+    """Tell whether only the rows for disturbed rebalances allow this change."""
+    usual = (*phases.MAIN_PATH, *phases.DETOURS, *phases.ANY_TIME)
+    rows = [one for one in usual if before in one.before and cause in one.causes]
+    return not any(after in one.after for one in rows)
+
+
+def test_an_aborted_rebalance_may_revoke_after_a_denied_reading() -> None:
+    """A watch ends the wait, and the partitions are revoked without a reading before."""
+    member = Member()
+    member.register()
+    member.read()
+    member.claim(T3)
+    member.load()
+    member.verify()
+    member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+    member.read(view(("g_a", ME)))
+    assert member.state.phase is Phase.STOPPING
+    member.send(ev.Suspended)
+    member.connect()
+    member.verify()
+    member.answer(ev.Denied("/consumers/g/ids", "no rights"))
+    assert member.state.phase is Phase.WAITING
+    member.send(ev.OwnersChanged, topic="t")
+    assert member.state.revoking == tps(0, 1)
+    assert _is_rare(Phase.WAITING, ev.OwnersChanged, member.state.phase)
+
+
+def test_a_group_that_changes_all_the_time_may_call_the_listener_again() -> None:
+    """After `MAX_POSTPONED_READS` the loss of an owner znode is handled without a reading."""
+    member = Member(listener_s=1.0)
+    member.register()
+    for _ in range(MAX_POSTPONED_READS + 1):
+        member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
+        member.read()
+    member.listened()
+    member.claim()
+    assert member.state.phase is Phase.BEFORE_START
+    member.send(ev.OwnerNodeChanged, partition=T3)
+    member.listened()
+    assert member.state.phase is Phase.BEFORE_RELEASE
+    assert _is_rare(Phase.BEFORE_START, ev.ListenerReturned, Phase.BEFORE_RELEASE)
 
 
 def test_one_function_assigns_phases() -> None:

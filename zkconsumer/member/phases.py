@@ -85,7 +85,7 @@ Cause = type[Event] | type[Outcome] | Deadline
 
 
 class IllegalPhaseChangeError(AssertionError):
-    """A step changed the phase in a way that the table does not allow: a defect of the machine."""
+    """A step made a change of phase that the table does not allow: a defect of the machine."""
 
 
 class Row(NamedTuple):
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
 
 def _row(before: Phase, cause: Cause | tuple[Cause, ...], after: str, when: str) -> Row:
-    """Return a row; `after` holds the names of the phases, apart by spaces."""
+    """Return a row; `after` holds the names of the next phases, separated by spaces."""
     causes = cause if isinstance(cause, tuple) else (cause,)
     return Row(frozenset({before}), causes, frozenset(Phase[one] for one in after.split()), when)
 
@@ -113,8 +113,13 @@ when the lease is granted, or when the back-off after a refusal by Kafka is over
 """
 
 FINISHED = (ReleaseReady, Deadline.GRACE)
+"""The user has finished the revoked partitions, or has no more time."""
+
 RETURNED = (ListenerReturned, Deadline.GRACE)
+"""The listener has returned, or has no more time."""
+
 NEWS = (Triggered, OwnerNodeChanged)
+"""The group or an owner znode of this member has changed."""
 
 ALIVE = frozenset(Phase) - {Phase.CLOSED}
 STAYING = ALIVE - {Phase.LEAVING}
@@ -264,14 +269,14 @@ RARE: tuple[Row, ...] = tuple(
 )
 """Changes after a disturbance: whatever `rebalance.advance` can choose.
 
-Two sequences lead to them:
+Two sequences lead to them (tests/member/test_phases.py has an example of each):
 
-- 1. A lost connection aborts a rebalance whose partitions must be released all the same. 2. The
-  next reading of the group is denied, so the member waits. 3. A watch or a read-back ends the
-  waiting, and the partitions are revoked now instead of after a reading.
+- 1. A lost connection aborts a rebalance whose partitions must still be released. 2. ZooKeeper
+  refuses the next reading of the group, so the member waits. 3. A watch or a read-back ends the
+  wait, and the member revokes the partitions without a reading before.
 - 1. The group changes so often that `MAX_POSTPONED_READS` readings in a row postpone a claim. The
-  member then acts on a view that is out of date. 2. Another client deletes an owner znode, so the
-  listener is called again, in the middle of the rebalance.
+  member then acts on an outdated view. 2. Another client deletes an owner znode, so the listener is
+  called again in the middle of the rebalance.
 """
 
 TABLE = (*MAIN_PATH, *DETOURS, *ANY_TIME, *RARE)
