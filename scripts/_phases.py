@@ -23,6 +23,7 @@ ORDER = list(Phase)
 NAMES = {
     phases.ALIVE: "any but CLOSED",
     phases.STAYING: "any but LEAVING and CLOSED",
+    phases.OPERATING: "any with an operation",
     phases.ACTIVE: "any but OFFLINE, LEAVING and CLOSED",
 }
 

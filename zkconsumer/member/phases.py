@@ -123,6 +123,20 @@ NEWS = (Triggered, OwnerNodeChanged)
 
 ALIVE = frozenset(Phase) - {Phase.CLOSED}
 STAYING = ALIVE - {Phase.LEAVING}
+OPERATING = frozenset(
+    {
+        Phase.READING,
+        Phase.BEFORE_RELEASE,
+        Phase.RELEASING,
+        Phase.CLAIMING,
+        Phase.BEFORE_START,
+        Phase.LOADING,
+        Phase.VERIFYING,
+        Phase.SETTLED,
+    }
+)
+"""The phases of a registered member in which an operation may run."""
+
 ACTIVE = ALIVE - {Phase.OFFLINE, Phase.LEAVING}
 
 MAIN_PATH: tuple[Row, ...] = (
@@ -175,7 +189,6 @@ DETOURS: tuple[Row, ...] = (
         "an interrupted rebalance continues, or an unreadable offset is read again",
     ),
     _row(Phase.READING, ViewRead, "WAITING", "the assignment or a topic is unknown"),
-    _row(Phase.READING, Denied, "WAITING", "ZooKeeper refuses the reading"),
     _row(Phase.STOPPING, FINISHED, "BEFORE_RELEASE RELEASING", "there are no automatic commits"),
     _row(
         Phase.BEFORE_RELEASE,
@@ -219,7 +232,6 @@ DETOURS: tuple[Row, ...] = (
     _row(Phase.WAITING, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
     _row(Phase.SETTLED, Deadline.VERIFY, "VERIFYING", "kept owner znodes are read back"),
     _row(Phase.SETTLED, Registered, "READING", "the member has nudged the group"),
-    _row(Phase.SETTLED, Denied, "WAITING", "ZooKeeper refuses a nudge"),
     _row(
         Phase.LEAVING,
         (MemberNodeGone, Connected, Deadline.LEAVE),
@@ -243,6 +255,12 @@ ANY_TIME: tuple[Row, ...] = (
         (CloseRequested,),
         frozenset({Phase.LEAVING, Phase.CLOSED}),
         "the user closes the member, with positions to store or without",
+    ),
+    Row(
+        OPERATING,
+        (Denied,),
+        frozenset({Phase.WAITING}),
+        "ZooKeeper refuses the operation, which is a reading or a nudge today",
     ),
     Row(ALIVE, (ClientDied,), frozenset({Phase.CLOSED}), "no new ZooKeeper client can help"),
 )
