@@ -99,7 +99,7 @@ def test_a_group_that_was_open_before_is_warned_of(
     group.admin.ensure_path(root)
     with caplog.at_level(logging.WARNING, "zkconsumer"):
         ConsumerConnector(config(group, ALICE)).shutdown()
-    assert f"anybody may change {root}" in caplog.text
+    assert f"any client may change them: {root}" in caplog.text
 
 
 def test_a_hidden_hash_is_compared_no_further(group: Group) -> None:
