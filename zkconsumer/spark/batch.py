@@ -79,8 +79,8 @@ class PushedFilters:
                 self._only_topics(topics)
             case In(("partition",), numbers):
                 self._only_partitions(numbers)
-            case In(("offset",), numbers) if any(map(_is_whole, numbers)):
-                known = [number for number in numbers if _is_whole(number)]
+            case In(("offset",), numbers) if any(map(_is_integer, numbers)):
+                known = [number for number in numbers if _is_integer(number)]
                 self._bound("offset", min(known), max(known))
                 return False
             case EqualTo(("timestamp",), datetime(tzinfo=tzinfo()) as at) | GreaterThanOrEqual(
@@ -113,16 +113,16 @@ class PushedFilters:
             case EqualTo((name,), value):
                 low, high = value, value
             case GreaterThan((name,), value):
-                low, high = value + 1 if _is_whole(value) else value, math.inf
+                low, high = value + 1 if _is_integer(value) else value, math.inf
             case GreaterThanOrEqual((name,), value):
                 low, high = value, math.inf
             case LessThan((name,), value):
-                low, high = -math.inf, value - 1 if _is_whole(value) else value
+                low, high = -math.inf, value - 1 if _is_integer(value) else value
             case LessThanOrEqual((name,), value):
                 low, high = -math.inf, value
             case _:
                 return False
-        if name not in ("partition", "offset") or not _is_whole(value):
+        if name not in ("partition", "offset") or not _is_integer(value):
             return False
         self._bound(name, low, high)
         return True
@@ -136,14 +136,14 @@ class PushedFilters:
         self._topics = some if self._topics is None else self._topics & some
 
     def _only_partitions(self, numbers: Iterable[Any]) -> None:
-        some = frozenset(one for one in numbers if _is_whole(one))
+        some = frozenset(one for one in numbers if _is_integer(one))
         self._partitions = some if self._partitions is None else self._partitions & some
 
     def _since(self, at_ms: int) -> None:
         self.since_ms = at_ms if self.since_ms is None else max(self.since_ms, at_ms)
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -76,7 +76,7 @@ def flag(given: Mapping[str, str], name: str, default: str) -> bool:
     return choice({name: default, **given}, name, {"true": True, "false": False}, False)
 
 
-def whole(given: Mapping[str, str], name: str, most: int) -> int | None:
+def positive_integer(given: Mapping[str, str], name: str, most: int) -> int | None:
     """Return the option as an integer from 1 to `most`, or None if it is absent. Raises
     ConfigError.
     """

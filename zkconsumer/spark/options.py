@@ -31,7 +31,7 @@ from zkconsumer.spark.option_parsing import (
     parse_partitions,
     parse_time,
     parse_times,
-    whole,
+    positive_integer,
 )
 
 NO_GROUP: Final = "zkconsumer-spark"
@@ -161,12 +161,13 @@ class SourceOptions:
                 {"error": "error", "latest": "latest"},
                 "error",
             ),
-            max_per_trigger=whole(given, "maxOffsetsPerTrigger", _MAX_LONG),
-            min_partitions=whole(given, "minPartitions", _MAX_INT),
+            max_per_trigger=positive_integer(given, "maxOffsetsPerTrigger", _MAX_LONG),
+            min_partitions=positive_integer(given, "minPartitions", _MAX_INT),
             fail_on_data_loss=flag(given, "failOnDataLoss", "true"),
             mirror_offsets=flag(given, "mirrorOffsets", "false"),
             push_filters=flag(given, "pushFilters", "false"),
-            revoke_grace_s=(whole(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS) / 1000,
+            revoke_grace_s=(positive_integer(given, "revoke.grace.ms", _MAX_INT) or REVOKE_GRACE_MS)
+            / 1000,
             on_restart=choice(
                 given,
                 "offsets.on.restart",
@@ -174,13 +175,13 @@ class SourceOptions:
                 "max",
             ),
             patience_s=(
-                whole(given, "zookeeper.patience.ms", _MAX_INT)
+                positive_integer(given, "zookeeper.patience.ms", _MAX_INT)
                 or PATIENCE_SESSIONS * config.zookeeper_session_timeout_s * 1000
             )
             / 1000,
             fail_on_missing_share=flag(given, "failOnMissingShare", "true"),
             poll_timeout_s=(
-                whole(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS
+                positive_integer(given, "kafkaConsumer.pollTimeoutMs", _MAX_INT) or POLL_TIMEOUT_MS
             )
             / 1000,
             given=frozenset(given),
@@ -396,7 +397,7 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
 def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
     if mode is Mode.GROUP and "group.id" not in given:
         raise ConfigError("mode=group needs a group", where="group.id", remedy="set it")
-    streams = whole(given, "streams", _MAX_INT) or 1
+    streams = positive_integer(given, "streams", _MAX_INT) or 1
     if "assign" in given:
         return Assigned(parse_partitions("assign", given["assign"]))
     if "subscribePattern" in given:
@@ -418,7 +419,7 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
             raise ConfigError(
                 f"topic {topic.strip()} is named twice", where="subscribe", remedy="name it once"
             )
-        number = whole({"subscribe": count}, "subscribe", _MAX_INT) if colon else streams
+        number = positive_integer({"subscribe": count}, "subscribe", _MAX_INT) if colon else streams
         threads[topic.strip()] = number or streams
     if not threads:
         raise ConfigError(

@@ -15,7 +15,7 @@ from zkconsumer.config.settings import TABLE, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic
-from zkconsumer.spark.option_parsing import choice, named, nearest, whole
+from zkconsumer.spark.option_parsing import choice, named, nearest, positive_integer
 
 PARALLELISM: Final = 4
 """Default of `parallelism`: the maximum number of tasks, and so of processes, that read a table at
@@ -139,7 +139,7 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
             remedy="set only one of them",
         )
     groups, topics = _listed(given, _GROUPS), _listed(given, _TOPICS)
-    interval_ms = whole(given, _INTERVAL, _MAX_INT)
+    interval_ms = positive_integer(given, _INTERVAL, _MAX_INT)
     return GroupsOptions(
         table=table,
         config=_config(given),
@@ -147,7 +147,7 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
         pattern=white_list(given[_GROUPS_PATTERN]) if _GROUPS_PATTERN in given else None,
         topics=None if topics is None else frozenset(map(validate_topic, topics)),
         ask_kafka=choice(given, _STORAGE, {"zookeeper": False, "kafka": True}, False),
-        parallelism=whole(given, _PARALLELISM, _MAX_INT) or PARALLELISM,
+        parallelism=positive_integer(given, _PARALLELISM, _MAX_INT) or PARALLELISM,
         poll_interval_s=POLL_INTERVAL_S if interval_ms is None else interval_ms / 1000,
         from_now=choice(given, _STARTING, {"earliest": False, "latest": True}, False),
     )
