@@ -296,10 +296,10 @@ def test_members_that_disagree(scene: Scene) -> None:
             if scene.session.get(path)[0].startswith(b"g_b"):
                 scene.session.delete(path)
     found = examined(scene)
-    (quarrel,) = (one for one in found if one.code == "disagreement")
-    assert quarrel.subject == "g_b"
-    assert "1.0-1.1" in quarrel.what
-    assert [one.code for one in found if one is not quarrel] == ["no-owner", "no-owner"]
+    (finding,) = (one for one in found if one.code == "disagreement")
+    assert finding.subject == "g_b"
+    assert "1.0-1.1" in finding.what
+    assert [one.code for one in found if one is not finding] == ["no-owner", "no-owner"]
 
 
 def test_offsets_outside_the_log(scene: Scene) -> None:

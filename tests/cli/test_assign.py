@@ -247,7 +247,7 @@ def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> N
     assert err.count("would fail: kafka.common.KafkaException") == 3
 
 
-def test_quarrels_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
+def test_disagreements_are_named(ask: Run, client: KazooClient, group: str, topic: str) -> None:
     """A member that gave up since it deals by another order is named."""
     for n in range(11):
         tp = TopicPartition(topic, n)

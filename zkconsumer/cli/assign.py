@@ -289,7 +289,11 @@ def _show_group(
     parts = assign_each_member(then, as_release)
     found = places(parts, owners)
     if common.output in _PROGRAMS:
-        head = {"release": as_release.release, "reason": reason, "quarrels": finding.disagreements}
+        head = {
+            "release": as_release.release,
+            "reason": reason,
+            "disagreements": finding.disagreements,
+        }
         moves = [
             {
                 **dict(zip(("topic", "partition"), one.partition, strict=True)),
