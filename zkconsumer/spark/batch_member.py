@@ -101,8 +101,8 @@ class Ledger:
     # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Serve these partitions from their offsets. A partition that is held already restarts
-        there: an operator edited its offset.
+        """Serve these partitions from their offsets. If the member already holds one, an operator
+        has edited its offset, and it restarts there.
         """
         with self._lock:
             self.changes += 1
@@ -111,7 +111,9 @@ class Ledger:
                 self._seen.add(one.tp)
 
     def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        """Drop these partitions. A batch that still reads them finishes nothing."""
+        """Drop these partitions. If a batch still reads them, finishing it has no effect
+        on them.
+        """
         with self._lock:
             self.changes += 1
             for tp in tps:
@@ -121,8 +123,8 @@ class Ledger:
         self.answer_releases()
 
     def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Stop planning these partitions. Call `done` as soon as none of them is in flight,
-        possibly at once.
+        """Stop planning these partitions. Call `done` as soon as none of them is in flight, which
+        may be at once.
         """
         with self._lock:
             self.changes += 1
@@ -236,7 +238,7 @@ exist after this time disappear with the session.
 class Membership:
     """A member of a group; one thread uses all methods except `leave`.
 
-    Call `join` first, and `leave` in every case.
+    Call `join` first. Always call `leave`, also after a failed `join`.
     """
 
     def __init__(self, config: ConsumerConfig, wanted: Registration) -> None:
@@ -297,7 +299,9 @@ class Membership:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether no other member can own this member's partitions now."""
+        """Whether the lease is valid, so that no other member can own this member's
+        partitions now.
+        """
         return self._member.gate.is_open
 
     @property

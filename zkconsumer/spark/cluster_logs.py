@@ -87,7 +87,7 @@ class ShortLogs:
         self._since: dict[TopicPartition, float] = {}
 
     def must_wait(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
-        """Return whether to wait, because the leader may report an end that is too low.
+        """Return whether to wait because the leader may report too low an end.
 
         A leader that was just elected may know of fewer messages than it stores. The wait ends
         after `SHORT_LOG_S`.

@@ -149,9 +149,10 @@ def hold(name: str, *, limit_s: float) -> Hold | None:
 def one_sentence() -> Iterator[None]:
     """Show an error of this package as its text, without Python's traceback.
 
-    Spark sends a worker's traceback to the JVM unless this environment variable is set
-    (`pyspark.util.handle_worker_exception`). The worker then ends, so no other error is affected.
-    This also works as a decorator, except of a generator.
+    Spark sends a worker's traceback to the JVM unless the environment variable
+    `SPARK_HIDE_TRACEBACK` is set (`pyspark.util.handle_worker_exception`). The worker ends after
+    the error, so the variable hides no other traceback. This also works as a decorator of
+    functions, but not of generators.
     """
     try:
         yield

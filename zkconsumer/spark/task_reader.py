@@ -193,7 +193,7 @@ def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
 
 
 class _Reader:
-    """Reads the ranges of one task, with a consumer that an earlier task left if there is one."""
+    """Reads the ranges of one task. It reuses the consumer of an earlier task if there is one."""
 
     def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
         self._settings = settings
@@ -202,14 +202,15 @@ class _Reader:
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
-        # When messages stopped to arrive, and when each log was first seen to end before its range.
+        # The time since which no message has arrived, and for each log the time at which it was
+        # first seen to end before its range.
         self._idle_since: float | None = None
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """Yield runs of at most `CHUNK` messages of one partition. Each partition may have one
-        range.
+        """Yield runs of at most `CHUNK` messages of one partition. There is at most one range per
+        partition.
         """
         self._ranges = {one.tp: one for one in ranges}
         self._next = {tp: one.start for tp, one in self._ranges.items()}

@@ -82,7 +82,7 @@ class Piece(NamedTuple):
 def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Piece]]:
     """Return the pieces of each task; no task if there is no group.
 
-    A group that may not be listed is planned too: its task reports the error.
+    A group without list permission is planned too: its task reports the error.
     """
     names = options.selected(read_group_names(connection))
     if options.table is Table.MEMBERS:
