@@ -79,8 +79,7 @@ class ConnectionConfig:
         Millis(1),
         6.0,
         "If ZooKeeper receives no heartbeat from the consumer for this time, the session expires"
-        " and"
-        " the consumer loses its partitions.",
+        " and the consumer loses its partitions.",
     )
     zookeeper_connection_timeout_s: float = setting(
         "zookeeper.connection.timeout.ms",
@@ -126,14 +125,14 @@ class ConnectionConfig:
         Flag(),
         False,
         "zkconsumer only. Connect to ZooKeeper with TLS 1.2 or later, and verify the certificate"
-        " and"
-        " the host name.",
+        " and the host name.",
     )
     zookeeper_ssl_ca: str | None = setting(
         "zookeeper.ssl.ca",
         PATH,
         None,
-        "zkconsumer only. PEM file of the trusted authorities, instead of the system's.",
+        "zkconsumer only. PEM file of the certificate authorities to trust instead of the"
+        " system's.",
     )
     zookeeper_ssl_certificate: str | None = setting(
         "zookeeper.ssl.certificate",
@@ -278,16 +277,15 @@ class ConsumerConfig(ConnectionConfig):
         "socket.receive.buffer.bytes",
         Integer(-1, "bytes"),
         65536,
-        "The size of the sockets' receive buffer. With 65536, or with 0 and less, the system"
-        " chooses"
-        " the size.",
+        "The size of the sockets' receive buffer. The system chooses the size if the value is"
+        " 65536, or 0 or less.",
     )
     fetch_message_max_bytes: int = setting(
         "fetch.message.max.bytes",
         Integer(1, "bytes"),
         1048576,
-        "The number of bytes to fetch per partition in one request. It grows for a larger message;"
-        " in the JVM it does not.",
+        "The number of bytes to fetch per partition in one request. zkconsumer raises it for a"
+        " larger message; the JVM does not.",
     )
     num_consumer_fetchers: int = setting(
         "num.consumer.fetchers",
@@ -337,8 +335,8 @@ class ConsumerConfig(ConnectionConfig):
         "release.grace.ms",
         Millis(0),
         1.0,
-        "zkconsumer only. How long a release waits until the user asks for the next message, and"
-        " then as long again for the rebalance listener, if there is one.",
+        "zkconsumer only. The maximum time that a release waits for the user to ask for the next"
+        " message. It then waits for the rebalance listener, if any, for at most the same time.",
     )
     peers_nudge: bool = setting(
         "peers.nudge",
@@ -365,8 +363,8 @@ class ConsumerConfig(ConnectionConfig):
         "fetch.min.bytes",
         Integer(0, "bytes"),
         1,
-        "The minimum number of bytes that a broker returns for a fetch; until then the request"
-        " waits.",
+        "The minimum number of bytes in the response to a fetch. The broker waits for them for at"
+        " most fetch.wait.max.ms.",
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
