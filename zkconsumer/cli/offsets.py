@@ -225,7 +225,7 @@ ByDuration = Annotated[
     str | None,
     typer.Option(
         metavar="ISO8601",
-        help="Set every partition to its first message of the last PT1H, P7D, ...",
+        help="Set every partition to its first message within this last period, such as PT1H.",
     ),
 ]
 ShiftBy = Annotated[
@@ -244,7 +244,8 @@ Approximate = Annotated[
     bool,
     typer.Option(
         "--approximate",
-        help="Reset by time also where brokers before 0.10 know only the time of log segments.",
+        help="Accept approximate results of a reset by time. Brokers before 0.10 know only the"
+        " times of log segments.",
     ),
 ]
 InStorage = Annotated[
@@ -259,7 +260,7 @@ AllTopics = Annotated[
 ]
 TopicRegex = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="The group's topics that match a Java regular expression."),
+    typer.Option(metavar="REGEX", help="Topics of the group that match a Java regular expression."),
 ]
 
 app.command("get")(get)
