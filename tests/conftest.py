@@ -19,6 +19,7 @@ import pytest
 from lanes import Lane
 from xdist.scheduler import LoadFileScheduling
 
+from zkconsumer.member import phases
 from zkconsumer.sandbox import (
     RELEASES,
     ZOOKEEPER_RELEASES,
@@ -30,6 +31,9 @@ from zkconsumer.sandbox.server import JavaServer
 
 # The servers that several rooms of the suite share.
 pytest_plugins = ["support.zk_servers"]
+
+# Each step of each test checks its change of phase.
+phases.enforced = True
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 

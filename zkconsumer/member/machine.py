@@ -36,10 +36,11 @@ def step(state: State, event: Event) -> Step:
 
     Raises:
         IllegalTransitionError: no handler covers this event in this phase.
-        IllegalPhaseChangeError: the handler led to a phase that `member.phases` does not allow.
+        IllegalPhaseChangeError: the handler led to a phase that `member.phases` does not allow;
+            only while `phases.enforced` is set.
     """
     after, commands = _dispatch(state, event)
-    if after.phase is not state.phase:
+    if phases.enforced and after.phase is not state.phase:
         phases.check_change(state.phase, causes(state, event), after.phase)
     return after, commands
 

@@ -84,6 +84,11 @@ class Deadline(Enum):
 Cause = type[Event] | type[Outcome] | Deadline
 
 
+enforced = False
+"""Does `machine.step` check each change of phase? The tests and the simulator set it. A member in
+production does not check: it would end at a change that is harmless and that the table lacks."""
+
+
 class IllegalPhaseChangeError(AssertionError):
     """A step made a change of phase that the table does not allow: a defect of the machine."""
 

@@ -17,6 +17,7 @@ from functools import partial
 from zkconsumer.admin.apply import Live
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
+from zkconsumer.member import phases
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths, payloads
@@ -27,6 +28,8 @@ from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
+
+phases.enforced = True
 
 # ---- possible faults and their ends --------------------------------------------------------------
 
