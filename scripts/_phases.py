@@ -29,9 +29,10 @@ NAMES = {
 
 
 _EXPLANATION = (
-    "`machine.step` checks each change of phase with these tables, which `scripts/phases` writes",
-    "from `member.phases`. A cause is an event, an operation's outcome, or a deadline of a `Tick`",
-    "(`…_at`). Every event may also leave the phase as it is. The picture shows these changes:",
+    "`scripts/phases` writes these tables from `member.phases`. In tests and in the simulator,",
+    "`machine.step` checks each change of phase with them. A cause is an event, an operation's",
+    "outcome, or a deadline of a `Tick` (`…_at`). Every event may also leave the phase as it is.",
+    "The picture shows these changes:",
     "",
 )
 
