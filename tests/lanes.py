@@ -106,7 +106,7 @@ def _later(why: str, *where: str) -> tuple[Rule, ...]:
 
 SINGLE_TESTS = (
     *_later(
-        "Takes 15 s. The simulator draws when each request and each reply arrives.",
+        "Takes 15 s. The simulator chooses random delays for requests and replies in each run.",
         "tests/faults/test_connections.py::test_a_slow_server",
     ),
     *_later(
@@ -118,19 +118,19 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_a_broker_that_restarts_costs_nothing_but_time",
     ),
     *_later(
-        "Takes 20 s, most of which a query waits. tests/spark/test_group.py plans a batch without "
-        "its share, too.",
+        "Takes 20 s, because a query waits. tests/spark/test_group.py also plans a batch without "
+        "its share of the partitions.",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_fails",
         "tests/spark/test_group_queries.py::test_a_run_without_its_share_may_go_on",
     ),
     *_later(
-        "Takes 5 to 10 s. The simulator runs commits to Kafka, and a listener with a grace of 1 s, "
-        "in each run.",
+        "Takes 5 to 10 s. In each run, the simulator commits to Kafka and calls a listener with a "
+        "`release.grace.ms` of 1 s.",
         "tests/integration/test_kafka_offsets.py::test_a_commit_follows_the_coordinator",
         "tests/sim/test_listener.py::test_no_invariant_is_broken[0.0]",
     ),
     *_later(
-        "Takes 11 s. tests/consumer/test_rules.py has a stream that raises the same error.",
+        "Takes 11 s. In tests/consumer/test_rules.py a stream raises the same error.",
         "tests/consumer/test_bad_input.py::test_a_taken_consumer_id_is_an_error_in_time",
     ),
     *_later(
@@ -143,7 +143,7 @@ SINGLE_TESTS = (
         "tests/integration/test_kafka_offsets.py::test_a_commit_outlasts_a_restart",
     ),
     *_later(
-        "tests/brokers/test_formats.py reads such topics by the same fetcher.",
+        "tests/brokers/test_formats.py reads compacted topics with the same fetcher.",
         "tests/brokers/test_spark_reading.py::test_compacted_topics",
     ),
     *_later(
@@ -161,24 +161,25 @@ SINGLE_TESTS = (
         "tests/security/test_tools.py::test_a_stranger[sasl]",
     ),
     *_later(
-        "Runs in tests/integration, too, with the same release of the broker.",
+        "The same test runs in tests/integration with the same broker release.",
         "tests/brokers/test_groups.py::test_partitions_are_added[3.9.1]",
         "tests/brokers/test_groups.py::test_the_broker_restarts[3.9.1]",
         "tests/brokers/test_groups.py::test_two_members_share_and_hand_over[3.9.1]",
     ),
     *_later(
-        "Checks the sandbox, which is a tool for development; test_life starts and stops it.",
+        "Checks the sandbox, which is a development tool. test_life starts and stops the sandbox.",
         "tests/sandbox/test_cli.py::test_half_a_sandbox",
         "tests/sandbox/test_cli.py::test_the_zookeeper_release_is_kept",
         "tests/sandbox/test_servers.py::test_sandbox_leaves_nothing",
         "tests/sandbox/test_topics.py::test_no_zookeeper",
     ),
     *_later(
-        "Takes 7 s. test_a_run plays the whole demonstration, and the other cases end it early.",
+        "Takes 7 s. test_a_run runs the whole demonstration, and the other cases interrupt it "
+        "early.",
         "tests/cli/test_demo.py::test_ctrl_c[m2 is killed]",
     ),
     *_later(
-        "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time uses old brokers, too.",
+        "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
         "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
     ),
 )
@@ -237,94 +238,98 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_no_interleaving_breaks_a_promise",
-        "The longest searches: each combines two acts that shorter cases explore one by one.",
+        "These are the longest searches. Each combines two actions that shorter cases explore "
+        "separately.",
         ("[pause and release]", "[seek and release]", "[hand over and back, iterating]"),
     ),
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_cutting_at_seen_states_leaves_nothing_out",
-        "A check of the explorer itself, which takes 26 s; its code changes rarely.",
+        "Takes 26 s. It checks the explorer itself, whose code changes rarely.",
     ),
     Rule(
         Lane.ALL,
         "tests/sim/test_mutants.py::test_it_is_caught",
-        "Each takes 20 s. tests/member checks the same decisions one by one.",
+        "Each case takes 20 s. tests/member checks the same decisions separately.",
         ("disconnect ignored", "a tool's lost reply is a refusal"),
     ),
     # ---- Spark ----------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
         "tests/spark/test_cluster.py",
-        "A cluster with executors of its own takes 85 s. tests/spark/test_pickling.py checks what "
-        "is sent to executors.",
+        "Takes 85 s, because it starts a cluster with executors. tests/spark/test_pickling.py "
+        "checks what is sent to executors.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_pipeline.py::test_a_run",
-        "The whole demonstration takes 65 s. It is made of queries that other tests of the room "
-        "check; its judge is tested here without servers.",
+        "Takes 65 s, because it runs the whole demonstration. Other tests in tests/spark check "
+        "its queries, and other tests of this file check its judge.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_group_faults.py::test_queries_join_and_leave",
-        "20 s. test_group.py hands partitions over between two queries.",
+        "Takes 20 s. test_group.py moves partitions between two queries.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_group_faults.py::test_leaders_move",
-        "20 s. tests/consumer/test_stream_brokers.py moves leaders under the same reader.",
+        "Takes 20 s. tests/consumer/test_stream_brokers.py moves partition leaders while the same "
+        "reader runs.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_group_faults.py::test_a_source_process_freezes",
-        "8 s. tests/integration/test_membership.py freezes a member.",
+        "Takes 8 s. tests/integration/test_membership.py freezes a member.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_group_queries.py::test_a_join_with_itself_is_refused",
-        "14 s. tests/spark/test_group.py has the same error for the second reader of a frame.",
+        "Takes 14 s. tests/spark/test_group.py checks the same error for the second reader of a "
+        "frame.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_direct.py::test_a_mirror_holds_no_batch",
-        "14 s. Three other tests of the file check what the mirror writes.",
+        "Takes 14 s. Three other tests of the file check what the mirror writes.",
     ),
     Rule(
         Lane.ALL,
         "tests/spark/test_page.py::test_the_programs",
-        "14 s. The programs of docs/spark.md use what test_batch, test_direct and test_group "
-        "check.",
+        "Takes 14 s. test_batch, test_direct and test_group check the features that the programs "
+        "of docs/spark.md use.",
     ),
     # ---- JVM members ----------------------------------------------------------------------------
     Rule(
         Lane.ALL,
         "tests/mixed/test_mixed_groups.py",
-        "A scenario takes 40 s. Two stay: range with members of the oldest release, on the oldest "
-        "ZooKeeper, and round-robin with members of the newest one.",
+        "A scenario takes 40 s. The normal lane runs two: range with JVM members of the oldest "
+        "release on the oldest ZooKeeper, and round-robin with JVM members of the newest release.",
         but=("[0.8.2.2-range-on-zookeeper-3.4.6]", "[1.1.1-roundrobin]"),
     ),
     Rule(
         Lane.ALL,
         "tests/mixed/test_kafka_offsets.py::test_we_take_turns_with_a_jvm_consumer",
-        "Eight of the ten cases; the oldest and the newest release, each in one storage, stay.",
+        "The normal lane runs two of the ten cases: the oldest and the newest release, each with "
+        "one storage.",
         but=("[0.8.2.2-0.8.2.2-kafka]", "[1.1.1-3.9.1-dual]"),
     ),
     Rule(
         Lane.ALL,
         "tests/mixed/test_kafka_offsets.py::test_a_group_moves_to_kafka_member_by_member",
-        "Two of the three releases; the oldest one stays.",
+        "The normal lane runs the oldest of the three releases.",
         but=("0.8.2.2-",),
     ),
     Rule(
         Lane.ALL,
         "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
-        "Three of the five releases; the oldest and the newest one stay.",
+        "The normal lane runs the oldest and the newest of the five releases.",
         but=("[0.8.2.2]", "[1.1.1]"),
     ),
     Rule(
         Lane.ALL,
         "tests/cli/test_legacy.py::test_recorded",
-        "Three of the five releases; the oldest and the newest one stay.",
+        "The normal lane runs the oldest and the newest of the five releases.",
         but=("[0.8.2.2]", "[1.1.1]"),
     ),
     # ---- brokers --------------------------------------------------------------------------------
@@ -343,20 +348,23 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/brokers/test_formats.py::test_the_release_s_own_producer",
-        "The other codecs of each release; test_every_codec_in_every_format reads all codecs.",
+        "The normal lane runs the other codecs, and test_every_codec_in_every_format reads all "
+        "codecs.",
         ("gzip", "lz4"),
     ),
     # ---- ZooKeeper ------------------------------------------------------------------------------
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_sessions.py",
-        "Sessions take seconds to expire. The default release and the simulated server stay.",
+        "Sessions take seconds to expire. Earlier lanes run the default release and the simulated "
+        "server.",
         ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_zookeeper_contract.py::test_a_silent_session_expires",
-        "Sessions take seconds to expire. The default release and the simulated server stay.",
+        "Sessions take seconds to expire. Earlier lanes run the default release and the simulated "
+        "server.",
         ("[3.4.6]", "[3.9.6]", "[container]"),
     ),
     Rule(
@@ -376,20 +384,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/integration/test_expiry.py::test_expiry[",
-        "The simulator ends sessions at random moments in each run. `overtaken`, the case with the "
-        "longest absence, stays.",
+        "The simulator ends sessions at random moments in each run. The normal lane runs "
+        "`overtaken`, the case with the longest absence.",
         ("at_once", "reconnected"),
     ),
     Rule(
         Lane.ALL,
         "tests/integration/test_herd.py",
-        "10 s. tests/faults/test_users.py::test_a_crowd_comes_and_goes has a smaller crowd.",
+        "Takes 10 s. tests/faults/test_users.py::test_a_crowd_comes_and_goes does the same with "
+        "fewer members.",
     ),
     Rule(
         Lane.ALL,
         "tests/faults/test_mixture.py",
-        "Faults drawn at random for 45 s; each of them has a test of its own in tests/faults and "
-        "tests/integration.",
+        "Injects random faults for 45 s. tests/faults and tests/integration test each of these "
+        "faults separately.",
     ),
     *SINGLE_TESTS,
 )
