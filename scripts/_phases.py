@@ -30,9 +30,9 @@ NAMES = {
 
 _EXPLANATION = (
     "`scripts/phases` writes these tables from `member.phases`. In tests and in the simulator,",
-    "`machine.step` checks each change of phase with them. A cause is an event, an operation's",
-    "outcome, or a deadline of a `Tick` (`…_at`). Every event may also leave the phase as it is.",
-    "The picture shows these changes:",
+    "`machine.step` checks each change of phase with them. A cause is an event, the outcome of an",
+    "operation, or a deadline (`…_at`) that a `Tick` finds passed. Every event may also leave the",
+    "phase unchanged. The picture shows these changes:",
     "",
 )
 
