@@ -297,7 +297,7 @@ ATTEMPTS: Final = 20
 """Attempts for one transaction, if its replies are lost or its edit mark exists already. After
 that the remaining changes are reported as not applied."""
 
-_NAMED = 5  # errors name at most so many znodes, offsets or members
+_NAMED = 5  # an error names at most 5 znodes, offsets or members
 _PERSISTENT = " (its registration is persistent; the doctor can delete it)"
 
 

@@ -362,7 +362,7 @@ def _passing(error: object) -> None:
 
 
 # Another client, such as a member that commits, may change a znode between the read and the write.
-# Read and write are tried so many times; then the last RefusedError is raised.
+# After 20 attempts the last RefusedError is raised.
 _ATTEMPTS: Final = 20
 
 

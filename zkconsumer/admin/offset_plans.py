@@ -246,7 +246,7 @@ def at_most(texts: Iterable[str], number: int) -> list[str]:
 Selection = Mapping[str, frozenset[int] | None]
 """Topic -> partitions; None means all partitions of the topic."""
 
-_NOTES: Final = 20  # a plan has at most so many notes of one kind
+_NOTES: Final = 20  # the maximum number of notes of one kind in a plan
 _ASKED: Final = 20
 """Groups whose offsets in Kafka are read for notes; each needs its own client. For further groups
 the note says that it is unknown."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.protocol.filters import TopicFilter
 
-# Messages that one poll returns at most. They are written and flushed together, and an error
-# redelivers at most so many.
+# The maximum number of messages of one poll. They are written and flushed together, so an error
+# redelivers at most one poll's messages.
 BATCH = 500
 # Seconds that a poll waits for messages before the thread checks whether it should stop.
 TURN_S = 0.25

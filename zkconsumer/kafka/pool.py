@@ -300,7 +300,7 @@ class FetcherPool:
         return self._threads[(zlib.crc32(tp.topic.encode()) + tp.partition) % len(self._threads)]
 
     def has_room(self, messages: int, size: int) -> bool:
-        """Return whether a stream with so many messages and bytes in its queue may fetch more."""
+        """Return whether a stream may fetch more, given the messages and bytes in its queue."""
         return messages <= self._max_messages and size <= self._max_bytes
 
     def resolve(self, tps: list[TopicPartition], reset: Reset) -> Future[Answers]:

@@ -92,7 +92,7 @@ OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 """Faults that happen in large worlds only."""
 
 LARGE_RARITY = 8
-"""One in so many worlds is large; small worlds run faster and shrink to less."""
+"""One world in eight is large; small worlds run faster, and their failures shrink to less."""
 
 Drawn = tuple[Plan, int, int]
 
@@ -188,7 +188,7 @@ def draw_faults(decide: Decide) -> dict[Do, int]:
 
 
 JOIN_RARITY = 20
-"""One in so many chances to join is taken."""
+"""A member that may join does so with a probability of one in twenty."""
 
 PATTERNS = (
     *[(Pattern.STATIC, "")] * 4,
