@@ -7,10 +7,9 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zkconsumer.consumer.jvm_log_lines import SafeLogger
-from zkconsumer.consumer.stream_fetcher import StreamReport
-from zkconsumer.consumer.stream_partitions import LeaseGate
 from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,
@@ -25,6 +24,10 @@ from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.protocol.model import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.consumer.stream_fetcher import StreamReport
+    from zkconsumer.consumer.stream_partitions import LeaseGate
 
 
 @dataclass(frozen=True, slots=True)

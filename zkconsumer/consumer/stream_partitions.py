@@ -42,12 +42,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
-
-from confluent_kafka import Message as RawMessage
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message as RawMessage
 
 # ---- decoders ------------------------------------------------------------------------------------
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from zkconsumer.errors import FilterTooCostlyError, shown
-from zkconsumer.protocol.java.regex import compile_java
 from zkconsumer.protocol.registrations import Pattern
+
+if TYPE_CHECKING:
+    from zkconsumer.protocol.java.regex import JavaPattern
 
 MATCHING_BUDGET_S = 1.0
 """Seconds of processor time for one filter on one list of topics. A usual filter takes microseconds
@@ -67,7 +70,7 @@ def black_list(regex: str) -> TopicFilter:
 
 def checked(topic_filter: TopicFilter) -> TopicFilter:
     """Return the filter if its regex compiles; raises as `white_list` does."""
-    compile_java(topic_filter.regex)
+    _compile(topic_filter.regex)
     return topic_filter
 
 
@@ -124,4 +127,11 @@ def _hits(regex: str, topics: tuple[str, ...], budget_s: float) -> tuple[bool, .
 
     A group with a blocked member reads the same patterns and topics again after each back-off.
     """
-    return tuple(compile_java(regex).matches(topics, timeout_s=budget_s))
+    return tuple(_compile(regex).matches(topics, timeout_s=budget_s))
+
+
+def _compile(regex: str) -> JavaPattern:
+    """Import the package `regex` and compile: only filters need it, and browsers have none."""
+    from zkconsumer.protocol.java.regex import compile_java  # noqa: PLC0415
+
+    return compile_java(regex)

@@ -36,6 +36,9 @@ from zkconsumer.zk.client import ZooKeeperClient
 MAX_WRITES = 1
 """Changes in one transaction, so that a plan for two partitions takes two transactions."""
 
+LIVES = (Live.REFUSE, Live.FORCE)
+"""The ways in which an operator may apply a plan while members are registered."""
+
 FOREVER_S = 1e9
 
 ANYONE = (rq.Right("world:anyone", 31),)
@@ -105,9 +108,11 @@ class Tool:
 
     # ---- actions of the operator -----------------------------------------------------------------
 
-    def begin(self, live: Live) -> None:
-        """Plan to set every stored offset to 0 or to half of its value, and apply the plan."""
-        self._take_up(Plan.of("offsets reset", "", self._changes()), live)
+    def begin(self, variant: int) -> None:
+        """Plan to set every stored offset to 0 or to half of its value, and apply the plan as
+        `LIVES[variant]`.
+        """
+        self._take_up(Plan.of("offsets reset", "", self._changes()), LIVES[variant])
 
     @property
     def has_work(self) -> bool:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from zkconsumer.admin.apply import Live
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import phases
@@ -26,8 +26,10 @@ from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, ActiveFaults, Delivered, Do, Link, Plan
-from zkconsumer.sim.tool import Tool
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.tool import Tool
 
 phases.enforced = True
 
@@ -47,8 +49,8 @@ _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
 
 _OF_PARTITIONS = {Do.DELETE_OWNER, Do.EDIT, Do.ZOMBIE, Do.LATE, Do.MANGLE, Do.STUCK, Do.ORPHAN}
-LIVES = (Live.REFUSE, Live.FORCE)
-"""The ways in which an operator may apply a plan while members are registered."""
+APPLY_WAYS = 2
+"""Number of ways in which an operator may apply a plan: `sim.tool.LIVES`."""
 
 _OF_THE_WORLD = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
 _BY_A_LEADER = _OF_PARTITIONS | {
@@ -121,7 +123,7 @@ def _of_the_tool(world: World) -> dict[Do, Iterable[int]]:
     is_idle = tool is not None and tool.pending is None and tool.is_over and tool.has_work
     runs = tool is not None and tool.pending is not None
     return {
-        Do.APPLY: range(len(LIVES)) if is_idle else (),
+        Do.APPLY: range(APPLY_WAYS) if is_idle else (),
         Do.LOSE_TOOL: (0,) if runs and tool is not None and tool.writes else (),
         Do.KILL_TOOL: (0,) if runs else (),
     }
@@ -331,7 +333,7 @@ def kafka_up(world: World) -> None:
 def apply(world: World, variant: int) -> None:
     """An operator plans a reset of offsets and applies it, with or without members registered."""
     assert world.tool is not None
-    world.tool.begin(LIVES[variant])
+    world.tool.begin(variant)
 
 
 def lose_tool(world: World, _: int) -> None:
@@ -590,10 +592,15 @@ class World:
         self._build_cluster()
         self.members = [self.new_member(who) for who in range(plan.members)]
         self.links = [Link(replica=n % plan.replicas) for n in range(plan.members)]
-        self.tool = Tool(self) if plan.has_tool else None
+        self.tool = self._new_tool() if plan.has_tool else None
         if plan.stored and self.tool:
             self._build_offsets(plan.stored)
-            self.tool.begin(Live.REFUSE)
+            self.tool.begin(0)
+
+    def _new_tool(self) -> Tool:
+        from zkconsumer.sim.tool import Tool  # noqa: PLC0415 - `admin` imports kazoo
+
+        return Tool(self)
 
     def new_member(self, who: int) -> SimMember:
         """Return a new member process."""

@@ -1,0 +1,55 @@
+"""What the simulator's members import: the standard library only, so that they run in a browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FOREIGN = """
+import sys, importlib
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+{use}
+after = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(after - set(sys.stdlib_module_names) - {{"zkconsumer"}}))
+"""
+
+PATTERN = "from zkconsumer.protocol.filters import white_list; white_list('a.*')"
+
+
+def foreign(module: str, use: str = "") -> str:
+    """Return the packages outside of the standard library that a fresh interpreter imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", FOREIGN.format(use=use), module],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "zkconsumer.protocol.group_assignment",
+        "zkconsumer.member.machine",
+        "zkconsumer.member.operations",
+        "zkconsumer.sim.scenarios",
+        "zkconsumer.sim.lessons",
+    ],
+)
+def test_it_imports_only_the_standard_library(module: str) -> None:
+    """Decisions, operations and the simulator run without any installed package."""
+    assert foreign(module) == ""
+
+
+def test_a_pattern_filter_needs_regex() -> None:
+    """A pattern filter imports `regex`, and no other package."""
+    assert foreign("zkconsumer.protocol.filters", PATTERN) == "regex"
