@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from dataclasses import FrozenInstanceError, replace
 from functools import cache
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zkconsumer
+from zkconsumer.config.kafka_properties import REFUSED
 from zkconsumer.config.page import configuration_page
 from zkconsumer.config.properties_file import parse_properties
 from zkconsumer.config.settings import (
@@ -440,3 +442,75 @@ def test_a_connection_becomes_a_consumer_of_a_group() -> None:
     assert consumer.for_group("h") == replace(consumer, group_id="h")
     with pytest.raises(ConfigError):
         connection.for_group("a/b")
+
+
+def test_a_mapping_of_properties_as_in_confluent_kafka() -> None:
+    """The constructor takes properties with Python values; a keyword argument overrides one."""
+    properties = NEEDED | {
+        "auto.commit.enable": False,
+        "consumer.timeout.ms": 250,
+        "client.id": None,
+        "kafka.sasl.password": "canary",
+        "external.x": 1,
+    }
+    config = ConsumerConfig(properties, auto_offset_reset="smallest")
+    assert (config.auto_commit_enable, config.consumer_timeout_s) == (False, 0.25)
+    assert (config.client_id, config.auto_offset_reset) == ("g1", "smallest")
+    assert config.kafka == {"sasl.password": "canary"}
+    assert config == pickle.loads(pickle.dumps(config))
+    assert hash(config) == hash(replace(config))
+    assert ConnectionConfig(properties).for_group("g1").kafka == config.kafka
+    assert "canary" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("properties", "keywords", "told"),
+    [
+        (NEEDED, {"consumer_timeout_ms": 5}, r"unknown keyword argument consumer_timeout_ms.*use "
+         r"consumer_timeout_s, in seconds"),
+        (NEEDED, {"group": "g"}, "unknown keyword argument group .*use group_id"),
+        (NEEDED, {"bootstrap_servers": "h"}, "brokers are found in ZooKeeper"),
+        (NEEDED, {"ssl_ca_location": "f"}, r'kafka=\{"ssl.ca.location": ...\}'),
+        (NEEDED | {"enable.auto.commit": False}, {}, "set auto.commit.enable"),
+        (NEEDED | {"sasl.username": "u"}, {}, "set kafka.sasl.username"),
+        (NEEDED | {"auto.ofset.reset": "x"}, {}, "did you mean auto.offset.reset"),
+        (NEEDED | {"auto.commit.interval.ms": 1.5}, {}, "bad value 1.5 of auto.commit.interval.ms"),
+        ("consumer.properties", {}, r"not str: read a properties file with .*from_properties"),
+        ({"group.id": "g"}, {}, "missing required property zookeeper.connect"),
+        ({}, {}, "missing required property zookeeper.connect"),
+    ],
+)  # fmt: skip
+def test_first_slips_are_named(properties: Any, keywords: dict[str, Any], told: str) -> None:
+    """A wrong name raises ConfigError, never TypeError; the error says what to write instead."""
+    with pytest.raises(ConfigError, match=told):
+        ConsumerConfig(properties, **keywords)
+
+
+def test_librdkafka_s_properties_are_passed_on(tmp_path: Path) -> None:
+    """`kafka.` properties of files and of the keyword argument are merged without the prefix."""
+    file = tmp_path / "c.properties"
+    file.write_text("kafka.security.protocol=SSL\nkafka.ssl.ca.location=/a\n")
+    config = ConsumerConfig.from_properties(NEEDED, file, kafka={"ssl.ca.location": "/b"})
+    assert config.kafka == {"security.protocol": "SSL", "ssl.ca.location": "/b"}
+    assert ConnectionConfig.from_properties(NEEDED, file).kafka["security.protocol"] == "SSL"
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "error_cb", "on_commit"])
+def test_librdkafka_s_properties_that_break_a_promise(name: str, tmp_path: Path) -> None:
+    """A refused property raises ConfigError with the reason and the place, wherever it is set."""
+    file = tmp_path / "c.properties"
+    file.write_text(f"kafka.{name}=1\n")
+    with pytest.raises(ConfigError, match=f"kafka.{name} is not passed on to librdkafka: ") as one:
+        ConsumerConfig.from_properties(NEEDED, file)
+    assert one.value.where == f"{file}:1"
+    assert one.value.remedy
+    with pytest.raises(ConfigError, match="is not passed on"):
+        ConsumerConfig(NEEDED, kafka={name: "1"})
+
+
+def test_a_value_for_librdkafka_has_a_plain_type() -> None:
+    """A text, number or truth value is accepted; a function only as `oauth_cb`."""
+    assert ConsumerConfig(NEEDED, kafka={"oauth_cb": len}).kafka["oauth_cb"] is len
+    for bad in ({"oauth_cb": "x"}, {"ssl.ca.location": None}, {"debug": ["security"]}, {3: "x"}):
+        with pytest.raises(ConfigError, match=r"bad value|no name"):
+            ConsumerConfig(NEEDED, kafka=bad)  # type: ignore[arg-type]

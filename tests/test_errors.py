@@ -7,6 +7,8 @@ import pickle
 
 import pytest
 
+import zkconsumer
+from zkconsumer import errors
 from zkconsumer.errors import MalformedZnodeError, ZkConsumerError
 
 
@@ -21,3 +23,24 @@ def test_an_error_crosses_processes(again: object) -> None:
         assert type(other) is type(error)
         assert str(other) == str(error)
         assert vars(other) == vars(error)
+
+
+def test_every_error_is_exported() -> None:
+    """`from zkconsumer import …` finds each error class of `zkconsumer.errors`."""
+    classes = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, ZkConsumerError)
+    }
+    assert classes <= set(zkconsumer.__all__)
+    assert all(getattr(zkconsumer, name) is getattr(errors, name) for name in classes)
+
+
+def test_how_to_react_to_an_error() -> None:
+    """An error says whether the call may be repeated and whether the connector has ended."""
+    assert errors.ConsumerTimeoutError("x").retriable
+    assert not errors.ConfigError("x").retriable
+    assert errors.ConnectorClosedError("x").fatal
+    ended = copy.copy(errors.ZooKeeperUnreachableError("x").ending())
+    assert (ended.retriable, ended.fatal) == (False, True)
+    assert not errors.ZooKeeperUnreachableError("x").fatal

@@ -2,7 +2,7 @@
 
 Each error has three attributes. `what` is one sentence that says what happened. `where` names the
 znode, the partition, the file and line, or the property. `remedy` says what the reader can do.
-`str(error)` joins the three in one line.
+`str(error)` joins the three in one line. `retriable` and `fatal` say how a program can react.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 MAX_DISPLAYED = 400
 """Maximum number of characters of one text from another client in a log line, an error or a status.
@@ -96,7 +96,13 @@ class ZkConsumerError(Exception):
         where: the znode, partition, property, or file and line; may be empty.
         remedy: what the reader can do about it; may be empty.
         advice: the remedy as data, where an operation of the operators' tools is the remedy.
+        retriable: whether the same call may succeed later, although nobody changes the program,
+            its properties or the cluster's data.
+        fatal: whether the connector that raised it cannot be used again. Create a new one.
     """
+
+    retriable: bool = False
+    fatal: bool = False
 
     def __init__(
         self, what: str, *, where: str = "", remedy: str = "", advice: Advice | None = None
@@ -111,6 +117,11 @@ class ZkConsumerError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle all attributes: Spark's workers send errors to the process that waits for them."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
+
+    def ending(self) -> Self:
+        """Mark the error as the one that ended a member, and return it."""
+        self.retriable, self.fatal = False, True
+        return self
 
     def __str__(self) -> str:
         text = self.what + (f" ({self.where})" if self.where else "")
@@ -135,6 +146,12 @@ class MessageStreamsExistError(ZkConsumerError):
 class ConnectorClosedError(ZkConsumerError):
     """The connector had been shut down before the call."""
 
+    fatal = True
+
+
+class ForkedError(ConnectorClosedError):
+    """The connector was created in the parent process of this one; a fork cannot share it."""
+
 
 class InvalidFilterError(ConfigError):
     """Java rejects the regular expression of a topic filter (JVM: "... is an invalid regex.")."""
@@ -154,12 +171,16 @@ class FilterTooCostlyError(UnsupportedFilterError):
 class ConsumerTimeoutError(ZkConsumerError):
     """No message arrived within `consumer.timeout.ms`; the stream remains usable."""
 
+    retriable = True
+
 
 class RebalanceBlockedError(ZkConsumerError):
     """Another client owns this member's partitions (JVM: ConsumerRebalanceFailedException).
 
     A stream that has no partition raises it once. The member keeps retrying.
     """
+
+    retriable = True
 
 
 class FetchError(ZkConsumerError):
@@ -179,6 +200,8 @@ class NotOwnedError(ZkConsumerError):
 
 class ZooKeeperUnreachableError(ZkConsumerError):
     """No session within `zookeeper.connection.timeout.ms`, or the client failed for good."""
+
+    retriable = True
 
 
 class ChrootMissingError(ZkConsumerError):
@@ -205,6 +228,8 @@ class MalformedZnodeError(ZkConsumerError):
 class ConsumerIdTakenError(ZkConsumerError):
     """Another live session is registered under this member's consumer id."""
 
+    retriable = True
+
 
 class UnsupportedPeerError(ZkConsumerError):
     """Another member's registration is valid, but this release of zkconsumer cannot evaluate it."""
@@ -216,6 +241,8 @@ class UnknownGroupError(ZkConsumerError):
 
 class CommitError(ZkConsumerError):
     """Some or all offsets could not be committed; `where` names the partitions."""
+
+    retriable = True
 
 
 # ---- operators' tools ---------------------------------------------------------------------------

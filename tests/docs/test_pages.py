@@ -106,3 +106,11 @@ def test_the_line_of_a_trace() -> None:
     event = events.Triggered(now=5123.250417, trigger=events.Trigger.MEMBERS)
     digest = json.loads(shown)["state"]  # which is another one with each field of the state
     assert text(transition(before, event, *step(before, event), digest=digest)) == shown
+
+
+def test_which_errors_are_retriable() -> None:
+    """The library's page says of every error whether it is retriable."""
+    section = LIBRARY.split("\n## Errors\n")[1].split("\n## ", maxsplit=1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (yes|no) \| .* \|$", section, re.MULTILINE)
+    expected = {name: getattr(errors, name).retriable for name in _kinds(errors.ZkConsumerError)}
+    assert {name: word == "yes" for name, word in rows} == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from zkconsumer.config.kafka_properties import PREFIX, REFUSED
 from zkconsumer.config.property_types import DerivedDefault, MillisOrNever, Required, Setting
 from zkconsumer.config.settings import EXEMPT, NO_EFFECT, TABLE
 
@@ -44,7 +45,35 @@ def configuration_page() -> str:
         "| `socket.receive.buffer.bytes`, `fetch.min.bytes` | 100 MB |",
         "| `fetch.message.max.bytes` | 1 GB |",
     )
-    return "\n".join((*head, *rows, *tail, ""))
+    return "\n".join((*head, *rows, *tail, *_kafka_section(), ""))
+
+
+def _kafka_section() -> tuple[str, ...]:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, refusal in REFUSED.items():
+        reasons.setdefault(refusal, []).append(f"`{name}`")
+    return (
+        "",
+        "## Properties of librdkafka",
+        "",
+        f"A property with the prefix `{PREFIX}` is passed on to librdkafka without the prefix, for",
+        "every connection to a broker: `kafka.ssl.ca.location=/etc/ca.pem` sets librdkafka's",
+        "`ssl.ca.location`. In Python the keyword argument `kafka` takes a mapping without the",
+        'prefix: `kafka={"ssl.ca.location": "/etc/ca.pem"}`. librdkafka\'s',
+        "[list of properties](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)",
+        "describes them. The connector checks the names and values when it is created.",
+        "[security.md](security.md#brokers) shows the properties for TLS and SASL. zkconsumer",
+        "refuses these properties:",
+        "",
+        "| Property of librdkafka | Why it is refused | Instead |",
+        "|---|---|---|",
+        *(
+            f"| {', '.join(names)} | {reason} | {instead} |"
+            for (reason, instead), names in reasons.items()
+        ),
+        "| callbacks, such as `error_cb`, but for `oauth_cb` | zkconsumer needs librdkafka's"
+        " callbacks itself | remove it |",
+    )
 
 
 def _default(row: Setting) -> str:

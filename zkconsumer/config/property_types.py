@@ -208,6 +208,8 @@ HOSTS = Text("host:port[,host:port...][/chroot]")
 TOKEN = Text("user:password", re.compile(r"[^:]+:.+").fullmatch, Secret)
 SECRET = Text("a non-empty text", bool, Secret)
 PATH = Text("a path", bool)
+# kafka.cluster.EndPoint.uriParseExp
+LISTENER = Text("a listener name or a security protocol", re.compile(r"[A-Za-z0-9_.-]+").fullmatch)
 PORT = Integer(1, most=65535)
 SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 
@@ -249,8 +251,12 @@ def setting(name: str, kind: Kind, default: Default, effect: str) -> Any:
 
 
 def settings_of(cls: type) -> tuple[Setting, ...]:
-    """Return the rows of a dataclass whose fields were made by `setting`, in order."""
-    return tuple(replace(one.metadata["setting"], attribute=one.name) for one in fields(cls))
+    """Return the rows of the fields that were made by `setting`, in order."""
+    return tuple(
+        replace(one.metadata["setting"], attribute=one.name)
+        for one in fields(cls)
+        if "setting" in one.metadata
+    )
 
 
 def _java_int(text: str) -> int:

@@ -10,21 +10,25 @@ functions at the end check properties together: the connect string, authenticati
 from __future__ import annotations
 
 import difflib
+import functools
 import ipaddress
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
+from zkconsumer.config import kafka_properties
+from zkconsumer.config.kafka_properties import KafkaProperties, KafkaValue
 from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.property_types import (
     CLIENT,
     GROUP,
     HOSTS,
     ID_SUFFIX,
+    LISTENER,
     PATH,
     PORT,
     RELEASE,
@@ -57,17 +61,46 @@ EXEMPT: Final = "external"
 
 _NONE = "No effect in zkconsumer"
 
+C = TypeVar("C", bound="ConnectionConfig")
 
+
+def _accepting_properties(cls: type[C]) -> type[C]:
+    """Let a configuration's constructor take properties too, and name wrong keyword arguments.
+
+    The wrapper raises ConfigError for a missing property and for an unknown keyword argument,
+    which are a TypeError otherwise.
+    """
+    create = cast(Any, cls.__init__)
+
+    @functools.wraps(create)
+    def init(self: C, properties: Mapping[str, object] | None = None, **given: Any) -> None:
+        values = {**_typed(cls, properties or {}), **given}
+        known = {"kafka", *(row.attribute for row in settings_of(cls))}
+        for name in given:
+            if name not in known:
+                raise _unknown_keyword(name)
+        for row in settings_of(cls):
+            if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
+                raise _missing(row, "")
+        create(self, **values)
+
+    cast(Any, cls).__init__ = init
+    return cls
+
+
+@_accepting_properties
 @dataclass(frozen=True, kw_only=True)
 class ConnectionConfig:
-    """The connection to ZooKeeper: servers, authentication and TLS; immutable.
+    """The connection to ZooKeeper and to the brokers: servers, authentication, TLS; immutable.
 
-    Keyword arguments are the properties' names in snake_case. Durations are float seconds, and
-    their names end in `_s`. The constructor resolves defaults that depend on other properties.
-    Raises ConfigError with name, value and allowed values (JVM: InvalidConfigException,
-    IllegalArgumentException).
+    The constructor takes a mapping of properties, `{"zookeeper.connect": "zk1:2181"}`, or keyword
+    arguments, or both; a keyword argument overrides the property. Keyword arguments are the
+    properties' names in snake_case. Durations are float seconds, and their names end in `_s`. The
+    constructor resolves defaults that depend on other properties. Raises ConfigError with name,
+    value and allowed values (JVM: InvalidConfigException, IllegalArgumentException).
     """
 
+    properties: InitVar[Mapping[str, object] | None] = field(default=None, kw_only=False)
     zookeeper_connect: str = setting(
         "zookeeper.connect",
         HOSTS,
@@ -169,8 +202,18 @@ class ConnectionConfig:
         "zkconsumer only. Who may change the znodes that the consumer creates: all clients (open),"
         " or only the authenticated user (creator, needs zookeeper.auth.scheme).",
     )
+    broker_listener: str | None = setting(
+        "broker.listener",
+        LISTENER,
+        None,
+        "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
+        " security protocol. By default it is kafka.security.protocol, or else PLAINTEXT.",
+    )
+    kafka: Mapping[str, KafkaValue] = field(default=KafkaProperties())
+    """librdkafka's own properties, without the prefix `kafka.` that they have in a file."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, properties: Mapping[str, object] | None) -> None:
+        object.__setattr__(self, "kafka", KafkaProperties(self.kafka))
         for row in settings_of(type(self)):
             value = getattr(self, row.attribute)
             if value is not None or row.attribute in REQUIRED_ATTRIBUTES:
@@ -213,8 +256,14 @@ class ConnectionConfig:
         own = {row.attribute for row in table}
         values: dict[str, object] = {}
         places: dict[str, str] = {}
+        kafka: dict[str, KafkaValue] = {}
         for source in sources:
             for name, text, place in _entries(source):
+                if _is_librdkafkas(name):
+                    kafka[name.removeprefix(kafka_properties.PREFIX)] = text
+                    _log.info("Property %s is passed on to librdkafka (%s)", name, place)
+                    places[name] = place
+                    continue
                 row = _BY_NAME.get(name)
                 if row is None:
                     _warn_unknown(name, place)
@@ -225,12 +274,11 @@ class ConnectionConfig:
                 _log_override(row, text)
                 places[name] = place
         values.update(overrides)
+        values["kafka"] = {**kafka, **overrides.get("kafka", {})}
         places |= {row.name: row.name for row in table if row.attribute in overrides}
         for row in table:
             if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
-                raise ConfigError(
-                    f"missing required property {row.name}", where=_names(sources), remedy="set it"
-                )
+                raise _missing(row, _names(sources))
         try:
             return cls(**cast(Any, values))
         except ConfigError as error:
@@ -242,13 +290,17 @@ class ConnectionConfig:
 
         All other properties have their defaults. Raises ConfigError for an invalid group name.
         """
-        names = [row.attribute for row in settings_of(ConnectionConfig)]
+        names = ["kafka", *(row.attribute for row in settings_of(ConnectionConfig))]
         return ConsumerConfig(group_id=group_id, **{name: getattr(self, name) for name in names})
 
 
+@_accepting_properties
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ConnectionConfig):
-    """The configuration of one consumer, with that of its connection; immutable."""
+    """The configuration of one consumer, with that of its connections; immutable.
+
+    Raises ConfigError as `ConnectionConfig` does.
+    """
 
     group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
     zookeeper_sync_time_s: float = setting(
@@ -530,6 +582,94 @@ def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
     )
 
 
+def _typed(cls: type, properties: Mapping[str, object]) -> dict[str, object]:
+    """Return the attributes that a program's properties set; None leaves a default.
+
+    A file may contain properties of other clients, which cause a warning. A program's mapping has
+    one reader, so an unknown name is an error. Raises ConfigError.
+    """
+    if not isinstance(properties, Mapping):
+        raise ConfigError(
+            f"{cls.__name__} takes a mapping of properties, not {type(properties).__name__}",
+            remedy=f"read a properties file with {cls.__name__}.from_properties",
+        )
+    own = {row.attribute for row in settings_of(cls)}
+    values: dict[str, object] = {}
+    kafka: dict[str, object] = {}
+    for name, value in properties.items():
+        if value is None or name.startswith((*NO_EFFECT, EXEMPT)):
+            continue
+        if _is_librdkafkas(name):
+            kafka[name.removeprefix(kafka_properties.PREFIX)] = value
+            continue
+        row = _BY_NAME.get(name)
+        if row is None:
+            raise ConfigError(f"unknown property {name}", where=name, remedy=_advice(name))
+        if row.attribute in own:
+            values[row.attribute] = _parsed(row, _as_text(row, value), name)
+    return {**values, **({"kafka": kafka} if kafka else {})}
+
+
+def _as_text(row: Setting, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int):
+        raise _bad_value(row, value, row.name)
+    return str(value)
+
+
+# Properties of confluent-kafka and of the new Java consumer -> the remedy.
+_ELSEWHERE: Final = {
+    "bootstrap.servers": "set zookeeper.connect; the brokers are found in ZooKeeper",
+    "enable.auto.commit": "set auto.commit.enable",
+    "session.timeout.ms": "set zookeeper.session.timeout.ms",
+    "max.poll.interval.ms": "remove it; a slow loop does not end the membership",
+    "max.poll.records": "remove it, and call stream.poll(max_messages=...)",
+    "max.partition.fetch.bytes": "set fetch.message.max.bytes",
+    "fetch.max.wait.ms": "set fetch.wait.max.ms",
+    "receive.buffer.bytes": "set socket.receive.buffer.bytes",
+    "request.timeout.ms": "set socket.timeout.ms",
+    "key.deserializer": "remove it, and pass key_decoder to create_message_streams",
+    "value.deserializer": "remove it, and pass value_decoder to create_message_streams",
+}
+# The beginnings of librdkafka's properties for secured brokers.
+_SECURITY: Final = ("ssl.", "sasl.", "security.protocol", "enable.ssl.", "oauth_cb")
+
+
+def _advice(name: str) -> str:
+    """Return the remedy for an unknown property."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    if name.startswith(_SECURITY):
+        return f'set {kafka_properties.PREFIX}{name}, or kafka={{"{name}": ...}} in Python'
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    return f"did you mean {near[0]}?" if near else "docs/configuration.md lists the properties"
+
+
+def _unknown_keyword(name: str) -> ConfigError:
+    """Return the error for a keyword argument that is no attribute."""
+    attributes = {row.attribute: row for row in TABLE}
+    dotted = name.replace("_", ".")
+    meant = _BY_NAME.get(dotted)
+    if meant is None and dotted not in _ELSEWHERE and not dotted.startswith(_SECURITY):
+        near = difflib.get_close_matches(name, attributes, n=1)
+        meant = attributes[near[0]] if near else None
+    if meant is None:
+        remedy = _advice(dotted)
+    else:
+        unit = ", in seconds" if meant.attribute.endswith("_s") else ""
+        remedy = f"use {meant.attribute}{unit}"
+    return ConfigError(f"unknown keyword argument {name}", where=name, remedy=remedy)
+
+
+def _missing(row: Setting, where: str) -> ConfigError:
+    return ConfigError(f"missing required property {row.name}", where=where, remedy="set it")
+
+
+def _is_librdkafkas(name: str) -> bool:
+    return name.startswith(kafka_properties.PREFIX) and not name.startswith(NO_EFFECT)
+
+
 def _log_override(row: Setting, text: str) -> None:
     shown = "(not shown)" if row.kind in (TOKEN, SECRET) else text
     note = f"; {row.effect}" if row.effect.startswith(_NONE) else ""
@@ -541,8 +681,7 @@ def _warn_unknown(name: str, place: str) -> None:
         _log.info("Property %s has no effect in zkconsumer (%s)", name, place)
     if name.startswith((*NO_EFFECT, EXEMPT)):
         return
-    near = difflib.get_close_matches(name, _BY_NAME, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; {_advice(name)}"
     # The text begins as in the JVM, so that a search of the logs finds both.
     _log.warning("Property %s is not valid, and has no effect (%s)%s", name, place, hint)
 

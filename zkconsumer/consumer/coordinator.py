@@ -257,7 +257,8 @@ class Coordinator(threading.Thread):
         self._session.recreate()
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
-        self.failure = self._session.death_error(ClientDeath(command.reason, command.refused))
+        death = ClientDeath(command.reason, command.refused)
+        self.failure = self._session.death_error(death).ending()
         self._reject(self.failure)
         logger.error("%s: the member ends: %s", self._settings.consumer, self.failure)
         return self.failure
@@ -283,7 +284,7 @@ class Coordinator(threading.Thread):
             f"the coordinator stopped: {type(error).__name__}: {error}",
             where=self._settings.consumer,
             remedy="create a new connector; please report this",
-        )
+        ).ending()
         told.__cause__ = error
         self._fail(told)
         self._loop.close()
