@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
-    from zkconsumer.consumer.messages import Batch, Message
+    from zkconsumer.consumer.messages import Batch, Message, TimestampType
     from zkconsumer.consumer.status import Status
     from zkconsumer.consumer.stream import Stream
     from zkconsumer.errors import (
@@ -57,6 +57,7 @@ __all__ = [
     "Stream",
     "Message",
     "Batch",
+    "TimestampType",
     "Status",
     "TopicPartition",
     "ConsumerRebalanceListener",
@@ -105,6 +106,7 @@ _HOMES = {
     "Stream": "zkconsumer.consumer.stream",
     "Message": "zkconsumer.consumer.messages",
     "Batch": "zkconsumer.consumer.messages",
+    "TimestampType": "zkconsumer.consumer.messages",
     "TopicPartition": "zkconsumer.protocol.model",
     "ConsumerRebalanceListener": "zkconsumer.consumer.listener",
     "ConsumerThreadId": "zkconsumer.consumer.listener",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 import pytest
+from confluent_kafka import Producer
 from support.streams import KafkaLog, Log, MemoryLog, Reader, SharedLog
 from support.wait import LIMIT_S, eventually
 
-from zkconsumer.consumer.messages import Batch
+from zkconsumer.consumer.messages import Batch, Message, TimestampType
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import (
@@ -74,7 +76,9 @@ def test_a_message_carries_all_that_is_promised(log: Log, reader: Reader) -> Non
     assert (message.key, message.value, message.token) == (b"k", b"v", token)
     assert message.timestamp is not None
     assert before - 1000 <= message.timestamp <= time.time() * 1000 + 1000
-    assert len(message) == 1
+    assert message.timestamp_type is TimestampType.CREATE_TIME
+    assert message.headers == []
+    assert not hasattr(message, "__len__")
     assert f"{log.topic}-1 at 0" in repr(message)
 
 
@@ -85,8 +89,40 @@ def test_missing_keys_and_values_reach_no_decoder(log: Log, readers: list[Reader
     log.append_keyed(0, "k", "7")
     readers[0].grant(0, 0)
     null, full = next(readers[0].stream), next(readers[0].stream)
-    assert (null.key, null.value, bool(null), len(null)) == (None, None, True, 0)
+    assert (null.key, null.value, bool(null)) == (None, None, True)
     assert (full.key, full.value) == ("k", 7)
+
+
+def test_a_message_can_be_pickled(log: Log, readers: list[Reader]) -> None:
+    """A pickle has every attribute, with the key and value as the decoders returned them."""
+    readers.append(Reader(log, codec=Codec(value=lambda raw: {"n": int(raw)})))
+    log.append_keyed(0, "k", "7")
+    readers[0].grant(0, 0)
+    message = next(readers[0].stream)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(message))))
+    names = [name for name in dir(Message) if not name.startswith("_")]
+    assert {name: getattr(again, name) for name in names} == {
+        name: getattr(message, name) for name in names
+    }
+    assert (again.value, repr(again)) == ({"n": 7}, repr(message))
+
+
+def test_headers_and_leader_epoch(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A broker of 0.11 or later provides headers and the leader's epoch."""
+    topic = unique("headers")
+    sandbox.create_topic(topic)
+    producer = Producer({"bootstrap.servers": sandbox.bootstrap})
+    headers = [("a", b"1"), ("a", None)]
+    producer.produce(topic, b"v", headers=headers)  # type: ignore[arg-type]
+    producer.flush(LIMIT_S)
+    reader = Reader(KafkaLog(topic, sandbox))
+    try:
+        reader.grant(0, 0)
+        message = next(reader.stream)
+        assert (message.headers, message.leader_epoch) == (headers, 0)
+        assert pickle.loads(pickle.dumps(message)).headers == headers
+    finally:
+        reader.stream.close()
 
 
 def test_a_decoder_that_fails_spoils_nothing_else(log: Log, readers: list[Reader]) -> None:

@@ -6,18 +6,37 @@ Both wrap librdkafka's messages only when the user looks at them, because wrappi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar, cast, overload
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+)
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.stream_partitions import PartitionState
+from zkconsumer.consumer.stream_partitions import Codec, Grant, PartitionState
 from zkconsumer.errors import DecodeError
+from zkconsumer.protocol.model import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
+
+class TimestampType(Enum):
+    """Who set a message's timestamp (JVM: `org.apache.kafka.common.record.TimestampType`)."""
+
+    CREATE_TIME = "CreateTime"  # the producer
+    LOG_APPEND_TIME = "LogAppendTime"  # the broker
+
+
+_TIMESTAMP_TYPES = {
+    TIMESTAMP_CREATE_TIME: TimestampType.CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME: TimestampType.LOG_APPEND_TIME,
+}
 
 KeyOf = Callable[[RawMessage], Hashable]
 """Returns what identifies a message's partition within one stream."""
@@ -41,6 +60,9 @@ class Message(Generic[K, V]):
 
     Each access to `key` or `value` calls the decoder. If the decoder raises, the access raises
     DecodeError; the message and the stream can still be used.
+
+    A message can be pickled, for example for a worker process. The pickle contains the decoded key
+    and value, so the process that reads it needs no decoder.
     """
 
     __slots__ = ("_held", "_raw")
@@ -78,6 +100,23 @@ class Message(Generic[K, V]):
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 
     @property
+    def timestamp_type(self) -> TimestampType | None:
+        """Who set the timestamp; None from a broker before 0.10."""
+        return _TIMESTAMP_TYPES.get(self._raw.timestamp()[0])
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers in the producer's order; empty without headers and before 0.11."""
+        # librdkafka's consumer returns a list; the stubs also allow what a producer accepts.
+        return cast(list[tuple[str, bytes | None]], self._raw.headers() or [])
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the partition's leader that wrote the message; None before 0.11."""
+        epoch = self._raw.leader_epoch()
+        return None if epoch is None or epoch < 0 else epoch
+
+    @property
     def key(self) -> K | None:
         """The decoded key; None if the message has no key."""
         raw = self._raw.key()
@@ -95,17 +134,23 @@ class Message(Generic[K, V]):
             return raw  # type: ignore[return-value]
         return self._decoded("value", decoder, raw)
 
-    def __len__(self) -> int:
-        """Return the size of the undecoded value in bytes."""
-        return len(self._raw)
-
-    def __bool__(self) -> bool:
-        return True  # even if the value is empty
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Raises DecodeError if a decoder raises."""
+        contents = _Unpickled(
+            at=TopicPartition(self.topic, self.partition),
+            position=self.offset,
+            decoded=(self.key, self.value),
+            time=self._raw.timestamp(),
+            epoch=self.leader_epoch,
+            fields=self.headers,
+            size=len(self._raw),
+        )
+        return _unpickled, (contents, self.token)
 
     def __repr__(self) -> str:
         return (
             f"Message({self.topic}-{self.partition} at {self.offset}, "
-            f"key={self._raw.key()!r:.40}, {len(self)} bytes, token={self.token})"
+            f"key={self._raw.key()!r:.40}, {len(self._raw)} bytes, token={self.token})"
         )
 
     def _decoded(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
@@ -120,6 +165,55 @@ class Message(Generic[K, V]):
                 where=where,
                 remedy="catch this error and skip the message, or fix the decoder",
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpickled:
+    """The contents of an unpickled message, behind the methods of librdkafka's messages.
+
+    Key and value are decoded already. `size` is the size of the undecoded value in bytes.
+    """
+
+    at: TopicPartition
+    position: int
+    decoded: tuple[Any, Any]
+    time: tuple[int, int]
+    epoch: int | None
+    fields: list[tuple[str, bytes | None]]
+    size: int
+
+    def topic(self) -> str:
+        return self.at.topic
+
+    def partition(self) -> int:
+        return self.at.partition
+
+    def offset(self) -> int:
+        return self.position
+
+    def key(self) -> Any:
+        return self.decoded[0]
+
+    def value(self) -> Any:
+        return self.decoded[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.time
+
+    def leader_epoch(self) -> int | None:
+        return self.epoch
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self.fields
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def _unpickled(contents: _Unpickled, token: int) -> Message[Any, Any]:
+    """Return the message of a pickle."""
+    held = PartitionState(Grant(contents.at, None, token), Codec())
+    return wrapped(cast(RawMessage, contents), held)
 
 
 def wrapped(raw: RawMessage, held: PartitionState) -> Message[Any, Any]:
