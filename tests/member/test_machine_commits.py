@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.machine import LATER, SESSION, TWO, Member, member_in, of, one, tps
 
@@ -417,6 +419,18 @@ def test_a_commit_that_kafka_could_not_take_is_tried_again() -> None:
     done = member.answer_commit(stored(member, T0))
     assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
     assert member.state.commits.retry_at is None
+
+
+def test_a_retry_after_kafkas_failure_reports_zookeepers_refusal() -> None:
+    """With dual commit, the notice of a retry contains the refusals of both storages."""
+    member = asking(storage=Storage.DUAL, commit_retries=2)
+    member.commit(1)
+    denied = {T1: "access denied"}
+    done = member.answer_commit(replace(stored(member, T0), denied=denied))
+    notice = one(done, cmd.Notice)
+    assert notice.kind is cmd.NoticeKind.COMMIT_RETRIED
+    assert "no coordinator" in notice.text
+    assert "access denied" in notice.text
 
 
 def test_the_user_says_how_often_to_try() -> None:

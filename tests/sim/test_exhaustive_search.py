@@ -222,6 +222,7 @@ OF_NO_MATTER = {
     "_settings": "the same in all",
     "_overtakes": "the same in all",
     "missing": "below",
+    "has_client": "no client dies in this scope",
     "_answers": "explicit commits are not in this scope",
     "_last_request": "as _answers",
     "_refused": "no stream reads errors here",

@@ -183,6 +183,23 @@ def _stale_operations_go_on() -> list[Patch]:
     return [(loop, "awaits", lambda state, op: True)]
 
 
+def _dead_client_stays_dead() -> list[Patch]:
+    def recreate_due(state: Any, now: float) -> Any:
+        return replace(state, client=replace(state.client, recreate_at=None)), ()
+
+    return [(session, "recreate_due", recreate_due)]
+
+
+def _gives_up_without_an_error() -> list[Patch]:
+    real = session.client_died
+
+    def client_died(state: Any, event: Any) -> Any:
+        state, given = real(state, event)
+        return state, tuple(one for one in given if not isinstance(one, commands.GiveUp))
+
+    return [(machine.TABLE, (None, events.ClientDied), client_died)]
+
+
 # ---- handing over -------------------------------------------------------------------------------
 
 
@@ -603,6 +620,17 @@ MUTANTS = (
         "a claim continues after a new registration",
         _stale_operations_go_on,
         "an earlier version of zkconsumer",
+    ),
+    Mutant(
+        "dead client stays dead",
+        "a ZooKeeper client that ended for good is not recreated",
+        _dead_client_stays_dead,
+        "an earlier version of zkconsumer",
+    ),
+    Mutant(
+        "gives up without an error",
+        "a member whose credential is refused closes, and its streams raise no error",
+        _gives_up_without_an_error,
     ),
     Mutant(
         "release before stop", "the owner znode is deleted during delivery", _release_before_stop

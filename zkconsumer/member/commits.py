@@ -284,7 +284,8 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
         state, more = _start(state, asked, running.tries + 1)
         return then((state, commands + more), lambda s: pump(s, now))
     if outcome.unavailable and asked.retries:
-        state, notice = _again_later(state, asked, outcome.unavailable, now)
+        reasons = {**outcome.unavailable, **outcome.denied}
+        state, notice = _again_later(state, asked, reasons, now)
         return then((state, (*commands, notice)), lambda s: pump(s, now))
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
     failures |= _not_stored(state, asked, {*outcome.versions, *outcome.kafka})
@@ -301,17 +302,20 @@ def _again_later(
 ) -> tuple[State, Notice]:
     """Queue a commit that Kafka could not store; it starts after the back-off.
 
+    With dual commit, `reasons` contains ZooKeeper's refusals too.
+
     An urgent commit that waits cancels the back-off.
 
     JVM (0.9 and later): `offsets.commit.max.retries` applies to the automatic commit, and to an
     explicit one only with `retryOnFailure=false`.
     """
-    (tp, reason), *others = sorted(reasons.items())
+    tp, *others = sorted(reasons)
+    why = "; ".join(sorted({*reasons.values()}))
     more = f" and {len(others)} more" if others else ""
     notice = Notice(
         NoticeKind.COMMIT_RETRIED,
         f"{tp}{more}",
-        f"{asked.purpose.value} commit: {reason}; it is tried again at most {asked.retries} times",
+        f"{asked.purpose.value} commit: {why}; it is tried again at most {asked.retries} times",
     )
     queued = _first(asked._replace(retries=asked.retries - 1), state.commits.queued)
     urgent = queued[0].purpose in URGENT

@@ -69,6 +69,8 @@ OF_A_MEMBER = frozenset(
         Do.FREEZE,
         Do.SLOW,
         Do.DELETE_ID,
+        Do.CRASH_CLIENT,
+        Do.LOCK_OUT,
     }
 )
 """Faults of one member; any other fault counts for the phases of all live members."""

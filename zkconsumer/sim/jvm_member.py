@@ -399,8 +399,8 @@ class JvmMember:
     gate = 0.0
     """It has no lease, so it may deliver messages at any time."""
 
-    changes, unread, may_overtake = 0, False, False
-    """Late and lost callbacks are not explored for JVM members."""
+    changes, unread, may_overtake, has_client = 0, False, False, True
+    """Late and lost callbacks, and a client's death, are not explored for JVM members."""
 
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
         self.settings = settings

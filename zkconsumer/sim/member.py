@@ -154,8 +154,8 @@ class SimStreams:
         """Does nothing: no user catches the error here."""
 
     def end(self, error: ZkConsumerError) -> None:
-        """Fails: only a crash of the coordinator calls it."""
-        raise AssertionError(error)
+        """Deliver no more, because the member gives up."""
+        self.feeds, self.releases = {}, ()
 
     # ---- called by the user ----------------------------------------------------------------------
 
@@ -285,6 +285,11 @@ class SimMember:
         return self.session.may_overtake()
 
     @property
+    def has_client(self) -> bool:
+        """Whether the ZooKeeper client works, so that it can connect."""
+        return self.session.has_client
+
+    @property
     def closed(self) -> bool:
         return self.loop.state.phase is Phase.CLOSED
 
@@ -329,6 +334,10 @@ class SimMember:
     def disconnect(self, now: float) -> None:
         """The client finds its connection broken."""
         self.session.broke()
+
+    def client_died(self, now: float, *, reason: str, refused: bool) -> None:
+        """The client ends for good, and does not connect again."""
+        self.session.died(events.ClientDied(now=now, reason=reason, refused=refused))
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:
         self._wall_ms = wall_ms
@@ -385,10 +394,10 @@ class SimMember:
         """Does nothing: notices are commands, which `observe` shows."""
 
     def recreate_client(self) -> None:
-        raise NotImplementedError("no fault of the simulator ends the ZooKeeper client for good")
+        self.session.has_client = True
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
-        raise NotImplementedError("no fault of the simulator ends the ZooKeeper client for good")
+        return ZkConsumerError(command.reason, where=self.name, remedy="start the member again")
 
     def call_listener(self, command: cmd.CallListener) -> None:
         """The user's listener returns at once."""

@@ -142,6 +142,13 @@ def _can_commit(world: World, who: int) -> bool:
     return has_turned and state.connected and state.registered and not state.fenced
 
 
+def _retried_with(notices: Iterable[cmd.Notice], refused: object) -> bool:
+    """Tell whether a commit is tried again, with a notice that contains the refusals."""
+    texts = [one.text for one in notices if one.kind is NoticeKind.COMMIT_RETRIED]
+    reasons = refused.values() if isinstance(refused, Mapping) else ()
+    return any(all(reason in text for reason in reasons) for text in texts)
+
+
 @dataclass
 class Monitor(Watcher):
     """Judges one run; raises InvariantViolation at the action that breaks a promise.
@@ -229,6 +236,11 @@ class Monitor(Watcher):
                 self.asked[who] = self.asked.get(who, 0) - 1
             elif isinstance(command, cmd.Notice) and command.kind in EXCUSES:
                 self._excuse(before, command)
+            elif isinstance(command, cmd.GiveUp):
+                self.excused |= {*before.owned}  # every stream raises the reason
+        gives_up = isinstance(event, events.ClientDied) and state.phase is Phase.CLOSED
+        if gives_up and not any(isinstance(command, cmd.GiveUp) for command in commands):
+            raise InvariantViolation("I15", f"{who} closes itself and says nothing")
         if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
             for tp, mine in before.owned.items():
                 self._must_be_stored(world, who, tp, mine.epoch, "leaves")
@@ -291,8 +303,9 @@ class Monitor(Watcher):
             return
         refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)
         kinds = (NoticeKind.DENIED, NoticeKind.COMMIT_FAILED)
-        told = any(isinstance(c, cmd.Notice) and c.kind in kinds for c in commands)
-        if refused and not told:
+        notices = [c for c in commands if isinstance(c, cmd.Notice)]
+        told = any(notice.kind in kinds for notice in notices)
+        if refused and not (told or _retried_with(notices, refused)):
             raise InvariantViolation("I15", f"{who} is refused and says nothing: {outcome}")
         eager = before.settings.mode is RebalanceMode.EAGER
         if eager and isinstance(outcome, events.Claimed) and (outcome.blocked or outcome.denied):

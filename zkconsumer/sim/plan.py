@@ -55,6 +55,8 @@ class Do(Enum):
     APPLY = "apply"  # an operator plans a reset of offsets, and applies the plan
     LOSE_TOOL = "lose_tool"  # the tool's requests are executed, and their replies lost
     KILL_TOOL = "kill_tool"  # the tool is killed between two requests
+    CRASH_CLIENT = "crash_client"  # an exception ends a member's ZooKeeper client for good
+    LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
 
     THAW = "thaw"
     UNMUTE = "unmute"
@@ -71,6 +73,7 @@ class Do(Enum):
     KAFKA_UP = "kafka_up"
     APPLY_AGAIN = "apply_again"  # a plan whose tool was killed or failed is applied again
     UNDO = "undo"  # such a plan is undone from its backup
+    ADMIT = "admit"  # ZooKeeper accepts the credential again
 
     # Hash by identity: members are looked up at each action, and Enum would hash the name.
     __hash__ = object.__hash__
@@ -118,6 +121,7 @@ class Link:
         lost: the connection is broken, and the member does not know yet.
         dead: the process has ended.
         slow: the user does not finish its message.
+        locked_out: ZooKeeper refuses the member's credential.
         muted_at: since when the network drops everything, in virtual seconds; None if it does not.
     """
 
@@ -129,6 +133,7 @@ class Link:
     dead: bool = False
     frozen: bool = False
     slow: bool = False
+    locked_out: bool = False
     muted_at: float | None = None
 
 

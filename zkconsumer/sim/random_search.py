@@ -91,15 +91,31 @@ OF_AN_OPERATOR = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
 OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 """Faults that happen in large worlds only."""
 
-LARGE_RARITY = 8
-"""One world in eight is large; small worlds run faster, and their failures shrink to less."""
+OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT})
+"""Faults that happen in full worlds only."""
+
+SMALL, LARGE, FULL = 7, 1, 4
+"""Seven worlds in twelve are small, one is large, and four are full. Small worlds run faster, and
+their failures shrink to less.
+"""
 
 Drawn = tuple[Plan, int, int]
 
 
 def draw_world(decide: Decide) -> Drawn:
-    """Draw a small world, or rarely a large one."""
-    return draw_large(decide) if decide(LARGE_RARITY) == LARGE_RARITY - 1 else draw_plan(decide)
+    """Draw a small world, a large one, or a full one."""
+    drawn = decide(SMALL + LARGE + FULL)
+    if drawn < SMALL:
+        return draw_plan(decide)
+    return draw_large(decide) if drawn < SMALL + LARGE else draw_full(decide)
+
+
+def draw_full(decide: Decide) -> Drawn:
+    """Draw a small or a large world in which more faults may happen."""
+    plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
+    kinds = sorted(OF_FULL_WORLDS, key=lambda do: do.value)
+    more = {do: 1 + decide(2) for do in kinds if decide(2)}
+    return replace(plan, faults={**plan.faults, **more}), length, rarity
 
 
 def draw_plan(decide: Decide) -> Drawn:
@@ -176,7 +192,8 @@ def _draw_member(decide: Decide, more: Sequence[str]) -> tuple[tuple[str, ...], 
 
 def draw_faults(decide: Decide) -> dict[Do, int]:
     """Draw no faults, only faults that no member notices (where leases matter), or any mixture."""
-    kinds = sorted((FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS, key=lambda do: do.value)
+    of_all = (FAULTS | {Do.LEAVE, Do.COMMIT}) - OF_LARGE_WORLDS - OF_FULL_WORLDS
+    kinds = sorted(of_all, key=lambda do: do.value)
     match decide(6):
         case 0:
             return {}

@@ -8,7 +8,9 @@ means:
 - "suspended" may come before or after replies that arrived before the connection broke;
 - "connected" may come while such replies are still queued;
 - the session may have been replaced (`is_over`) before the coordinator learns of any change;
-- "lost" comes after an expiry, or not at all.
+- "lost" comes after an expiry, or not at all;
+- the client may end for good, which it reports before or after "suspended". Requests that it gets
+  from then on are answered with BROKEN.
 
 The replies of one batch arrive together, when the last of them arrives. When the connection breaks,
 a batch whose last reply has not been read is answered with BROKEN, and unread watches are lost.
@@ -22,6 +24,7 @@ from typing import Any
 
 from zkconsumer.consumer.executor import Done, Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
+from zkconsumer.member.events import ClientDied
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Batch, Code, OffsetRequest, Reply, Request
 
@@ -41,11 +44,13 @@ class SimSession:
         read: number of callbacks at the front of the inbox that the client has certainly read; the
             end of the connection loses the others.
         changes: number of connection changes in the inbox.
+        has_client: False from the client's death until it is recreated.
     """
 
     __slots__ = (
         "_overtakes",
         "changes",
+        "has_client",
         "inbox",
         "missing",
         "partial",
@@ -63,6 +68,7 @@ class SimSession:
         self.partial: dict[int, tuple[Reply, ...]] = {}
         self.missing: dict[int, int] = {}
         self.read = self.changes = 0
+        self.has_client = True
 
     def copy(self, overtakes: Callable[[Any], bool]) -> SimSession:
         twin = SimSession(overtakes)
@@ -70,6 +76,7 @@ class SimSession:
         twin.wire, twin.inbox = self.wire.copy(), self.inbox.copy()
         twin.partial, twin.missing = self.partial.copy(), self.missing.copy()
         twin.read, twin.changes = self.read, self.changes
+        twin.has_client = self.has_client
         return twin
 
     # ---- called by the executor (`consumer.executor.Session`, `AskKafka`) ------------------------
@@ -83,6 +90,9 @@ class SimSession:
         ticket = done.ticket
         if not batch:
             self.post(Resume(ticket, ()))
+            return
+        if not self.has_client:
+            self.post(Resume(ticket, (BROKEN,)))
             return
         self.partial[ticket], self.missing[ticket] = (), len(batch)
         self.wire.extend((ticket, request) for request in batch)
@@ -144,6 +154,21 @@ class SimSession:
 
     def broke(self) -> None:
         """The client finds its connection broken, and loses what it has not read."""
+        self._lose_unread()
+        self._changed(None)
+
+    def died(self, death: ClientDied) -> None:
+        """The client ends for good; its two reports come in either order."""
+        self._lose_unread()
+        self.has_client = False
+        if self.session_id % 2:
+            self._changed(None)
+            self.inbox.append(death)
+        else:
+            self.inbox.append(death)
+            self._changed(None)
+
+    def _lose_unread(self) -> None:
         kept: deque[Any] = deque()
         left = self.read
         for item in self.inbox:
@@ -158,7 +183,6 @@ class SimSession:
         self.inbox.extend(kept)
         self._break_batches()
         self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)
-        self._changed(None)
 
     def connected(self, session: Session) -> None:
         """The client is connected, in its old session or a new one."""

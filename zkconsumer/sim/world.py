@@ -99,6 +99,8 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         Do.FREEZE: awake,
         Do.LEAVE: awake,
         Do.SLOW: (who for who in alive if not links[who].slow),
+        Do.CRASH_CLIENT: (who for who in awake if world.members[who].has_client),
+        Do.LOCK_OUT: (who for who in awake if not links[who].locked_out),
         Do.COMMIT: (who for who in awake if world.members[who].feeds),
         Do.CUT: heard,
         # Another client ends a session only if the member can handle the news at once: it is not
@@ -143,6 +145,7 @@ def repairs(world: World) -> list[Action]:
             actions += [Action(Do.THAW, who)] if link.frozen else []
             actions += [Action(Do.UNMUTE, who)] if link.muted_at is not None else []
             actions += [Action(Do.HURRY, who)] if link.slow else []
+            actions += [Action(Do.ADMIT, who)] if link.locked_out else []
     if world.tool is not None and world.tool.pending is None and not world.tool.is_over:
         actions += [Action(Do.APPLY_AGAIN), Action(Do.UNDO)]
     actions += [Action(Do.ALLOW)] if wrong.refused else []
@@ -183,6 +186,20 @@ def expire(world: World, who: int) -> None:
     world.notice(who)
     while world.members[who].changes:
         world.overtake(who)
+
+
+def crash_client(world: World, who: int) -> None:
+    world.end_client(who, reason="a bug")
+
+
+def lock_out(world: World, who: int) -> None:
+    """ZooKeeper's server restarts, and refuses the member's credential from then on."""
+    world.links[who].locked_out = True
+    world.drop(who)
+
+
+def admit(world: World, who: int) -> None:
+    world.links[who].locked_out = False
 
 
 def kill(world: World, who: int) -> None:
@@ -500,6 +517,8 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.APPLY: apply,
     Do.LOSE_TOOL: lose_tool,
     Do.KILL_TOOL: kill_tool,
+    Do.CRASH_CLIENT: crash_client,
+    Do.LOCK_OUT: lock_out,
     Do.THAW: thaw,
     Do.UNMUTE: unmute,
     Do.HURRY: hurry,
@@ -515,6 +534,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.KAFKA_UP: kafka_up,
     Do.APPLY_AGAIN: apply_again,
     Do.UNDO: undo,
+    Do.ADMIT: admit,
 }
 """What each action does that is not a method of `World`."""
 
@@ -689,7 +709,7 @@ class World:
             actions.append(Action(Do.NOTICE, who))
             if member.unread:
                 actions.append(Action(Do.READ, who))
-        elif not link.connected and not member.closed and self._reachable(link):
+        elif self._may_connect(link, member):
             actions.append(Action(Do.CONNECT, who))
         if member.inbox:
             actions.append(Action(Do.RECEIVE, who))
@@ -697,6 +717,10 @@ class World:
                 actions.append(Action(Do.OVERTAKE, who))
         if member.feeds and not link.slow and self._has_work(member):
             actions.append(Action(Do.ASK, who))
+
+    def _may_connect(self, link: Link, member: SimMember) -> bool:
+        is_over = link.connected or member.closed or not member.has_client
+        return not is_over and self._reachable(link)
 
     def _reachable(self, link: Link) -> bool:
         wrong = self.active_faults
@@ -740,8 +764,14 @@ class World:
     _do_join = join
 
     def _do_connect(self, who: int) -> None:
-        """Try the replicas in turn; resume the old session if it still lives."""
+        """Try the replicas in turn; resume the old session if it still lives.
+
+        A refused credential ends the client.
+        """
         link, member = self.links[who], self.members[who]
+        if link.locked_out:
+            self.end_client(who, reason="no such user", refused=True)
+            return
         for turn in range(self.plan.replicas):
             replica = (link.replica + turn) % self.plan.replicas
             try:
@@ -920,6 +950,12 @@ class World:
             link.connected, link.lost = False, not link.dead
             link.replica = (link.replica + 1) % self.plan.replicas
             self.zookeeper.disconnect(link.session)
+
+    def end_client(self, who: int, *, reason: str, refused: bool = False) -> None:
+        """End a member's ZooKeeper client for good, and its connection with it."""
+        self.drop(who)
+        self.links[who].lost = False
+        self.members[who].client_died(self.now, reason=reason, refused=refused)
 
     # ---- queries ---------------------------------------------------------------------------------
 
