@@ -43,6 +43,7 @@ def foreign(module: str, use: str = "") -> str:
         "zkconsumer.member.operations",
         "zkconsumer.sim.scenarios",
         "zkconsumer.sim.lessons",
+        "zkconsumer.lab.engine",
     ],
 )
 def test_it_imports_only_the_standard_library(module: str) -> None:

@@ -28,6 +28,7 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
     },
     "sandbox": {"errors", "protocol", "kafka"},
+    "lab": {"errors", "java", "protocol", "member", "consumer", "trace", "sim"},
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),

@@ -8,6 +8,7 @@ in every run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
@@ -29,10 +30,17 @@ class StoryStuckError(AssertionError):
     """A condition that a story waits for has not come true."""
 
 
+class Narrator(Protocol):
+    """Receives what a story says, for instance a `Recorder`."""
+
+    def note(self, world: World, text: str) -> None: ...
+    def scene(self, world: World, text: str) -> None: ...
+
+
 class Stage:
     """One world, and the commands of a story."""
 
-    def __init__(self, world: World, recorder: Recorder) -> None:
+    def __init__(self, world: World, recorder: Narrator) -> None:
         self.world = world
         self._recorder = recorder
         self._turns = 0
@@ -54,7 +62,7 @@ class Stage:
     def do(self, do: Do, who: int = -1, *, partition: int | None = None) -> None:
         """Perform this action now."""
         tp = None if partition is None else TopicPartition(self.world.TOPIC, partition)
-        self.world.act(Action(do, who, tp))
+        self.act(Action(do, who, tp))
 
     def join(self, *who: int) -> None:
         for one in who:
@@ -65,19 +73,41 @@ class Stage:
         for tp in self.world.log_end:
             self.world.log_end[tp] += messages
 
+    def act(self, action: Action) -> None:
+        """Perform any action; every action of a story passes through here."""
+        self.world.act(action)
+
+    def pass_time(self, until: float) -> None:
+        """Advance the clock to a moment before which nothing is due."""
+        self.world.now = until
+
     # ---- actions that need no order --------------------------------------------------------------
+
+    def next(self) -> Action | None:
+        """Return the ordinary action that the rule puts next; None if there is none."""
+        possible = self.possible()
+        busy = [one for one in possible if one.do is not Do.TIME]
+        if busy:
+            return min(busy, key=lambda one: self._last.get(one.who, 0))
+        return possible[0] if possible else None
+
+    def possible(self) -> list[Action]:
+        """Return the ordinary actions that can happen now."""
+        return [one for one in self.world.enabled() if one.do in ORDINARY]
 
     def step(self) -> bool:
         """Perform the next ordinary action; return False if there is none."""
-        possible = [one for one in self.world.enabled() if one.do in ORDINARY]
-        if not possible:
+        chosen = self.next()
+        if chosen is None:
             return False
-        busy = [one for one in possible if one.do is not Do.TIME]
-        chosen = min(busy, key=lambda one: self._last.get(one.who, 0)) if busy else possible[0]
-        self._turns += 1
-        self._last[chosen.who] = self._turns
-        self.world.act(chosen)
+        self.take_turn(chosen)
         return True
+
+    def take_turn(self, action: Action) -> None:
+        """Perform an ordinary action; its member or server then waits for its next turn."""
+        self._turns += 1
+        self._last[action.who] = self._turns
+        self.act(action)
 
     def until(self, done: Callable[[], object], what: str) -> None:
         """Run until `done()`; raise StoryStuckError if it does not come true within `LIMIT_S`."""
@@ -93,7 +123,7 @@ class Stage:
         while world.now < end:
             busy = any(one.do in ORDINARY - {Do.TIME} for one in world.enabled())
             if not busy and world.next_moment() > end:
-                world.now = end
+                self.pass_time(end)
             else:
                 self.step()
 

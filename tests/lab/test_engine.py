@@ -1,0 +1,254 @@
+"""The lab's engine: any moment can be reached again, changed, shared, and explained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from zkconsumer.lab.camera import NOBODY
+from zkconsumer.lab.engine import Engine, encode
+from zkconsumer.lab.tours import TOURS
+from zkconsumer.lab.worlds import MAX_MOVES, Move, parse_move, read_moves, write_moves
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.scenarios import SCENARIOS
+from zkconsumer.trace.replay import check
+
+Json = dict[str, Any]
+MIXED = {"members": 2, "jvm": [1], "partitions": 4}
+
+
+class Lab:
+    """An engine, and the frames of its runs as a page would keep them."""
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self.frames: dict[int, list[Json]] = {}
+        self.moves: dict[int, str] = {}
+
+    def do(self, do: str, **keys: Any) -> list[Json]:
+        events: list[Json] = json.loads(encode(self.engine.command({"do": do, **keys})))
+        for event in events:
+            assert event["event"] != "error", event["text"]
+            if event["event"] == "frames":
+                kept = self.frames.setdefault(event["run"], [])
+                kept[event["from"] :] = event["frames"]
+                self.moves[event["run"]] = event["moves"]
+            elif event["event"] == "run":
+                self.frames[event["run"]] = self.frames.get(event["parent"], [])[:]
+                del self.frames[event["run"]][event["forked_at"] :]
+        return events
+
+    def open(self, **keys: Any) -> int:
+        number: int = self.do("open", **keys)[0]["run"]
+        return number
+
+    def refused(self, do: str, **keys: Any) -> str:
+        (event,) = self.engine.command({"do": do, **keys})
+        assert event["event"] == "error"
+        return str(event["text"])
+
+
+def test_a_killed_members_partitions_are_taken_over() -> None:
+    """A kill leaves partitions without a living owner until the session times out."""
+    lab = Lab()
+    run = lab.open(world={"members": 2, "partitions": 4})
+    lab.do("act", run=run, at=0, move="kill:1")
+    lab.do("step", run=run, until="owner")
+    last = lab.frames[run][-1]
+    assert last["t"] > 5
+    assert [row[0] for row in last["p"].values()] == [NOBODY, NOBODY]
+    lab.do("step", run=run, until="rest")
+    counters = lab.frames[run][-1]["c"]
+    assert counters[3] > 0, "partition-seconds without an owner"
+    assert counters[5] == 2, "partitions that moved"
+
+
+@pytest.mark.parametrize("world", [{"members": 3}, {"members": 3, "seed": 7}, MIXED])
+def test_the_address_gives_the_same_run(world: Json) -> None:
+    """The world and the moves of an address give the same frames in another engine."""
+    lab = Lab()
+    run = lab.open(world=world)
+    for move in ("cut:0", "freeze:1", "hold:0"):
+        lab.do("act", run=run, at=len(lab.frames[run]), move=move)
+        lab.do("step", run=run, count=30)
+    lab.do("act", run=run, at=len(lab.frames[run]), move="let_go:0")
+    lab.do("step", run=run, count=200)
+    other = Lab()
+    copy = other.open(world=world, moves=lab.moves[run])
+    assert other.frames[copy] == lab.frames[run]
+
+
+@pytest.mark.parametrize("world", [{"members": 3}, MIXED])
+def test_an_action_in_the_past_forks(world: Json) -> None:
+    """A fork keeps the moves before it, and the other run stays as it is."""
+    lab = Lab()
+    run = lab.open(world=world)
+    lab.do("step", run=run, count=300)
+    before = list(lab.frames[run])
+    opened, *_ = lab.do("act", run=run, at=120, move="kill:0")
+    fork = opened["run"]
+    assert (opened["parent"], opened["forked_at"]) == (run, 120)
+    assert lab.frames[fork][:120] == before[:120] == lab.frames[run][:120]
+    assert lab.frames[fork][120]["d"] == "kill:0"
+    lab.do("step", run=fork, count=400)
+    assert lab.frames[run] == before
+    other = Lab()
+    assert other.frames[other.open(world=world, moves=lab.moves[fork])] == lab.frames[fork]
+
+
+def test_any_possible_action_can_be_next() -> None:
+    """Each choice can be taken, and one of them is what the rule takes."""
+    lab = Lab()
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="kill:1")
+    lab.do("step", run=run, until="owner")
+    at = len(lab.frames[run])
+    (found,) = lab.do("choices", run=run, at=at)
+    assert [one["next"] for one in found["choices"]].count(True) == 1
+    for one in found["choices"]:
+        lab.do("act", run=run, at=at, move=one["move"])
+
+
+def test_every_fault_that_is_offered_can_be_chosen() -> None:
+    """The engine performs each fault and each repair that it offers."""
+    lab = Lab()
+    run = lab.open(world={"members": 3})
+    lab.do("step", run=run, count=50)
+    (found,) = lab.do("choices", run=run, at=50)
+    assert len(found["faults"]) > 25
+    for one in found["faults"]:
+        *_, frames = lab.do("act", run=run, at=50, move=one["move"])
+        lab.do("step", run=frames["run"], count=60)
+
+
+def test_a_delayed_member_gets_nothing() -> None:
+    """While a member's messages are delayed, neither requests nor replies of it arrive."""
+    lab = Lab()
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="hold:0")
+    lab.do("step", run=run, until=3)
+    moves = [frame["d"] for frame in lab.frames[run]]
+    assert "serve:1" in moves
+    assert not {"serve:0", "receive:0"} & set(moves)
+
+
+def test_a_lost_reply_breaks_the_connection_after_the_request() -> None:
+    """The request is executed, then the connection breaks before its reply arrives."""
+    lab = Lab()
+    run = lab.open(world={"members": 1})
+    lab.do("act", run=run, at=0, move="lose_reply:0")
+    lab.do("step", run=run, count=200)
+    moves = [frame["d"] for frame in lab.frames[run]]
+    assert moves[moves.index("serve:0") + 1] == "cut:0"
+
+
+def test_an_offset_that_another_client_writes_is_shown() -> None:
+    """The picture has the offset that the move wrote."""
+    lab = Lab()
+    run = lab.open(world={"members": 1, "partitions": 1})
+    lab.do("step", run=run, until=7)
+    lab.do("act", run=run, at=len(lab.frames[run]), move="set_offset::t~0:1")
+    assert lab.frames[run][-1]["p"]["0"][1] == "1"
+
+
+def test_the_leader_dies() -> None:
+    """All connections break, and half a second later there is a leader again."""
+    lab = Lab()
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="leader_dies")
+    quorums = [frame["k"]["quorum"] for frame in lab.frames[run] if "k" in frame]
+    assert quorums == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("do", "keys", "words"),
+    [
+        ("fly", {}, "no command"),
+        ("open", {"world": {"members": 65}}, "members is 65"),
+        ("open", {"world": {"partitions": "many"}}, "partitions is 'many'"),
+        ("open", {"world": {"colour": 1}}, "no parameter 'colour'"),
+        ("open", {"world": {"jvm": [9]}}, "jvm is"),
+        ("open", {"world": {"release": "2.0"}}, "not a Kafka release"),
+        ("open", {"moves": "10,jump:1"}, "not a move"),
+        ("open", {"moves": "99999"}, "more than"),
+        ("open", {"scenario": "<script>"}, "no scenario"),
+        ("step", {"run": 99}, "no run"),
+        ("act", {"run": 1, "at": 0, "move": "thaw:0"}, "impossible"),
+        ("act", {"run": 1, "at": -1, "move": "kill:0"}, "no move -1"),
+        ("act", {"run": 1, "at": 0, "move": "produce:::0"}, "1 to 1000"),
+        ("explain", {"run": 1, "at": 0, "partition": 99}, "no partition"),
+        ("tour", {"tour": "nowhere"}, "no tour"),
+        ("table", {"table": "x"}, "no table"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(do: str, keys: Json, words: str) -> None:
+    """A command that makes no sense returns one error with what, where and a remedy."""
+    lab = Lab()
+    lab.open()
+    assert words in lab.refused(do, **keys)
+
+
+@pytest.mark.parametrize("name", TOURS)
+def test_a_tour_reaches_its_situations(name: str) -> None:
+    """Each step of a tour is a later moment than the one before it."""
+    lab = Lab()
+    *_, tour = lab.do("tour", tour=name)
+    at = [step["at"] for step in tour["steps"]]
+    assert at == sorted(set(at))
+    assert at[-1] == len(lab.frames[tour["run"]])
+
+
+def test_every_scenario_opens() -> None:
+    """A scenario opens with a frame of each move, and its last picture has owners."""
+    lab = Lab()
+    for name in SCENARIOS:
+        run = lab.open(scenario=name)
+        assert lab.frames[run], name
+
+
+def test_a_scenario_can_be_cut_and_continued() -> None:
+    """An address names a scenario, where it was left, and the moves after that."""
+    lab = Lab()
+    run = lab.open(scenario="a-jvm-peer-has-given-up")
+    *_, frames = lab.do("act", run=run, at=40, move="kill:0")
+    lab.do("step", run=frames["run"], count=100)
+    other = Lab()
+    copy = other.open(scenario="a-jvm-peer-has-given-up", cut=40, moves=lab.moves[frames["run"]])
+    assert other.frames[copy] == lab.frames[frames["run"]]
+
+
+def test_the_trace_can_be_replayed() -> None:
+    """The exported trace has the production format, and its steps replay without a difference."""
+    lab = Lab()
+    run = lab.open(world={"members": 2})
+    lab.do("act", run=run, at=0, move="kill:1")
+    lab.do("step", run=run, count=300)
+    (event,) = lab.do("trace", run=run)
+    assert check(event["text"].splitlines(keepends=True), name="lab").transitions > 50
+
+
+def test_why_a_thread_owns_a_partition() -> None:
+    """The explanation names the strategy, the thread's place, and the owner znode."""
+    lab = Lab()
+    run = lab.open(world={"members": 3, "partitions": 6})
+    (event,) = lab.do("explain", run=run, at=0, partition=2)
+    assert "range assigns t-2 to g_1-0: thread 2 of 3" in event["text"]
+
+
+def test_moves_as_text() -> None:
+    """Moves survive the way through an address; a run is not longer than the limit."""
+    moves = [
+        None,
+        None,
+        Move("kill", 3),
+        None,
+        Move("delete_owner", tp=TopicPartition("t", 12)),
+        Move("produce", value=2),
+    ]
+    text = write_moves(moves)
+    assert text == "2,kill:3,1,delete_owner::t~12,produce:::2"
+    assert read_moves(text) == moves
+    assert parse_move("pass_time:::1.5").value == 1.5
+    assert len(read_moves(str(MAX_MOVES))) == MAX_MOVES

@@ -1,0 +1,1 @@
+"""The lab: watch and control a group in a browser. `engine` runs it without a server."""

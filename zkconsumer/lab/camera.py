@@ -1,0 +1,544 @@
+"""A simulated world as JSON: the whole picture once, and what each move changes in it.
+
+A picture has members, partitions, the tree of znodes, the state of ZooKeeper, and counters. A frame
+holds only the parts that a move has changed, so a page can play, scrub and export a run without the
+simulator. Live groups and traces give pictures and frames of the same form.
+
+Keys of a frame: `t` virtual seconds; `d` the move; `l` what happens, as a sentence; `m` number of a
+member -> its view; `p` number of a partition -> [owner, stored, delivered, end]; `new` names of
+added partitions; `flow` messages that every partition gets; `z` path -> [data, session] or null;
+`k` ZooKeeper's state; `c` the counters; `x` events; `o` whether an owner has changed; `say` the
+narrator's words.
+
+An owner is the number of a member, NOBODY or STRANGER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
+from zkconsumer.consumer.executor import Resume, WatchFired
+from zkconsumer.consumer.loop import SessionChanged
+from zkconsumer.errors import ZkConsumerError, displayed
+from zkconsumer.lab.worlds import LAB_MOVES, Move
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
+from zkconsumer.member.state import State
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.assignors import assign
+from zkconsumer.protocol.java.text import utf16_key
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.registrations import decode_registration
+from zkconsumer.protocol.requests import Reply
+from zkconsumer.sim.jvm_member import JvmMember
+from zkconsumer.sim.lessons import Counter
+from zkconsumer.sim.plan import Delivered, Do
+from zkconsumer.sim.world import World
+from zkconsumer.sim.znodes import Change, End
+
+Json = dict[str, Any]
+
+NOBODY, STRANGER = -1, -2
+
+SHOWN_MESSAGES = 4
+"""Requests and inbox items of one member that a view names; the others are a number."""
+
+SHOWN_DATA = 200
+"""Characters of a znode's payload that a picture contains; the rest is cut."""
+
+COUNTERS = (
+    "notifications",
+    "reads",
+    "writes",
+    "unowned_s",
+    "redelivered",
+    "moved",
+    "delivered",
+)
+"""The counters of a picture, in their order."""
+
+
+class Camera(Counter):
+    """Watches a world, and turns each move into a frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redelivered = self.moved = self.handed_out = 0
+        self.unowned_s = 0.0
+        self.index: dict[TopicPartition, int] = {}
+        self.held: frozenset[int] = frozenset()
+        self._now = 0.0
+        self._seen = 0
+        self._owners: dict[TopicPartition, int] = {}
+        self._last_owners: dict[TopicPartition, int] = {}
+        self._prefix: dict[TopicPartition, int] = {}
+        self._sessions: dict[int, int] = {}
+        self._jvm_phases: dict[int, str] = {}
+        self._prints: list[tuple[object, ...]] = []
+        self._zookeeper: Json = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._words: list[str] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._events: list[list[Any]] = []
+        self._touched: set[TopicPartition] = set()
+
+    def copy(self) -> Camera:
+        """Return a camera that continues independently."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(
+            {
+                name: value.copy() if isinstance(value, dict | list | set) else value
+                for name, value in self.__dict__.items()
+            }
+        )
+        return twin
+
+    # ---- the whole picture -----------------------------------------------------------------------
+
+    def picture(self, world: World) -> Json:
+        """Return the picture, from which the next frame continues."""
+        self._read_history(world)
+        self._begin()
+        self._words.clear()
+        self._now, self._ends = world.now, dict(world.log_end)
+        self.index = {tp: number for number, tp in enumerate(world.log_end)}
+        members = range(len(world.members))
+        self._prints = [self._print(world, who) for who in members]
+        self._zookeeper = _zookeeper(world)
+        nodes = world.zookeeper.nodes
+        return {
+            "t": round(world.now, 4),
+            "members": [self._member(world, who) for who in members],
+            "partitions": [[str(tp), *self._partition(world, tp)] for tp in self.index],
+            "tree": {path: [_text(it.data), it.stat.owner] for path, it in nodes.items()},
+            "zookeeper": self._zookeeper,
+            "counters": self.counters(),
+        }
+
+    def counters(self) -> list[float]:
+        """Return the values of COUNTERS."""
+        return [
+            self.notifications,
+            self.reads,
+            self.writes,
+            round(self.unowned_s, 3),
+            self.redelivered,
+            self.moved,
+            self.handed_out,
+        ]
+
+    # ---- what one move changes -------------------------------------------------------------------
+
+    def frame(self, world: World, move: Move, text: str) -> Json:
+        """Return what the move has changed."""
+        seconds, self._now = world.now - self._now, world.now
+        self.unowned_s += seconds * (len(self.index) - len(self._owners))
+        tree = self._read_history(world)
+        frame: Json = {"t": round(world.now, 4), "d": str(move), "l": text}
+        self._log_ends(world, frame)
+        if tree:
+            frame["z"] = tree
+        members = self._changed_members(world, move.who)
+        if members:
+            frame["m"] = members
+        if self._touched:
+            frame["p"] = {self.index[tp]: self._partition(world, tp) for tp in self._touched}
+        zookeeper = _zookeeper(world)
+        if zookeeper != self._zookeeper:
+            self._zookeeper = frame["k"] = zookeeper
+        if any(event[0] == "owner" for event in self._events):
+            frame["o"] = 1
+        if self._events:
+            frame["x"] = self._events
+        if self._words:
+            frame["say"] = " ".join(self._words)
+            self._words = []
+        frame["c"] = self.counters()
+        self._begin()
+        return frame
+
+    def _changed_members(self, world: World, actor: int) -> dict[int, Json]:
+        found = {}
+        for who, old in enumerate(self._prints):
+            new = self._print(world, who)
+            if new != old or who == actor:
+                self._prints[who] = new
+                found[who] = self._member(world, who)
+        return found
+
+    def _log_ends(self, world: World, frame: Json) -> None:
+        """Note added partitions and messages."""
+        added = [tp for tp in world.log_end if tp not in self.index]
+        for tp in added:
+            self.index[tp] = len(self.index)
+            self._touched.add(tp)
+        if added:
+            frame["new"] = [str(tp) for tp in added]
+        grown = {world.log_end[tp] - end for tp, end in self._ends.items()}
+        if grown == {0}:
+            if added:
+                self._ends = dict(world.log_end)
+            return
+        if len(grown) == 1:
+            frame["flow"] = grown.pop()
+        else:
+            self._touched |= {tp for tp, end in self._ends.items() if world.log_end[tp] != end}
+        self._ends = dict(world.log_end)
+
+    def _read_history(self, world: World) -> dict[str, Any]:
+        """Take in the writes since the last call; return the changed znodes."""
+        for who, link in enumerate(world.links):
+            if link.session:
+                self._sessions[link.session] = who
+        tree: dict[str, Any] = {}
+        history = world.zookeeper.history
+        for change in history[self._seen :]:
+            self._change(change, tree)
+        self._seen = len(history)
+        return tree
+
+    def _change(self, change: Change, tree: dict[str, Any]) -> None:
+        if isinstance(change.write, End):
+            event = ["ended", self._sessions.get(change.session, -1), change.write.value]
+            if event not in self._events:
+                self._events.append(event)
+        if not change.path:
+            return
+        new = change.new
+        tree[change.path] = None if new is None else [_text(new.data), new.stat.owner]
+        at = paths.locate(change.path)
+        if at.kind is Kind.OFFSET:
+            self._touched.add(TopicPartition(at.name, at.partition))
+        elif at.kind is Kind.OWNER:
+            tp = TopicPartition(at.name, at.partition)
+            self._touched.add(tp)
+            if new is None:
+                self._owners.pop(tp, None)
+            else:
+                self._own(tp, self._sessions.get(new.stat.owner, STRANGER))
+            self._events.append(["owner", self._owners.get(tp, NOBODY), str(tp)])
+
+    def _own(self, tp: TopicPartition, who: int) -> None:
+        self._owners[tp] = who
+        self.moved += self._last_owners.get(tp, who) != who
+        self._last_owners[tp] = who
+
+    # ---- views -----------------------------------------------------------------------------------
+
+    def _print(self, world: World, who: int) -> tuple[object, ...]:
+        """Return what distinguishes two views of a member; cheaper than the views themselves."""
+        member, link = world.members[who], world.links[who]
+        return (
+            link.joined,
+            link.dead,
+            link.frozen,
+            link.slow,
+            link.connected,
+            link.lost,
+            link.muted_at is None,
+            link.session,
+            who in self.held,
+            len(member.wire),
+            len(member.inbox),
+            member.may_ask(world.now),
+            member.closed,
+            tuple(member.feeds),
+        )
+
+    def _member(self, world: World, who: int) -> Json:
+        member, link = world.members[who], world.links[who]
+        is_jvm = isinstance(member, JvmMember)
+        phase = self._jvm_phases.get(who, "") if is_jvm else member.state.phase.value
+        view: Json = {
+            "n": member.name,
+            "k": "jvm" if is_jvm else "zk",
+            "s": _status(link.joined, link.dead, link.frozen, member.closed),
+            "ph": phase,
+            "c": _connection(link.connected, link.lost, link.muted_at is not None),
+            "ses": link.session,
+            "open": member.may_ask(world.now),
+            "f": [self.index[tp] for tp in member.feeds if tp in self.index],
+        }
+        if not is_jvm and isfinite(member.gate):
+            view["lease"] = round(member.gate, 3)
+        if link.slow:
+            view["slow"] = 1
+        if who in self.held:
+            view["held"] = 1
+        if member.wire:
+            shown = list(member.wire)[:SHOWN_MESSAGES]
+            view["w"] = [len(member.wire), *(request_text(request) for _, request in shown)]
+        if member.inbox:
+            items = list(member.inbox)[:SHOWN_MESSAGES]
+            view["i"] = [len(member.inbox), *map(item_text, items)]
+        return view
+
+    def _partition(self, world: World, tp: TopicPartition) -> list[Any]:
+        node = world.zookeeper.nodes.get(paths.offset(world.GROUP, tp))
+        stored = None if node is None else _text(node.data)
+        owner = self._owners.get(tp, NOBODY)
+        return [owner, stored, world.handed.get(tp, 0), world.log_end.get(tp, 0)]
+
+    # ---- called by the world ---------------------------------------------------------------------
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        after = world.members[who].state
+        if after.phase is not before.phase:
+            self._events.append(["phase", who, after.phase.value])
+        for one in commands:
+            if isinstance(one, cmd.Notice):
+                text = displayed(f"{one.where}: {one.text}" if one.where else one.text, SHOWN_DATA)
+                self._events.append(["notice", who, one.kind.value, text])
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        tp, offset = message.tp, message.offset
+        is_again = offset < self._prefix.get(tp, 0)
+        self.handed_out += 1
+        self.redelivered += is_again
+        self._prefix[tp] = max(self._prefix.get(tp, 0), offset + 1)
+        self._touched.add(tp)
+        self._events.append(["delivered", message.who, str(tp), offset, int(is_again)])
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        super().served(world, who, request, reply)
+        code = "no answer" if reply is None else reply.code.name
+        self._events.append(["served", who, request_text(request), code])
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        super().notified(world, who, fired)
+        self._events.append(["watch", who, fired.kind.lower(), short(fired.path)])
+
+    def entered(self, world: World, who: int, phase: str, text: str) -> None:
+        self._jvm_phases[who] = phase
+        self._events.append(["phase", who, phase, text])
+
+    # ---- called by a story -----------------------------------------------------------------------
+
+    def note(self, world: World, text: str) -> None:
+        self._words.append(text)
+
+    def scene(self, world: World, text: str) -> None:
+        self._words.append(text)
+
+
+def _status(joined: bool, dead: bool, frozen: bool, closed: bool) -> str:
+    if not joined:
+        return "away"
+    if closed:
+        return "left"
+    if dead:
+        return "dead"
+    return "frozen" if frozen else "up"
+
+
+def _connection(connected: bool, lost: bool, muted: bool) -> str:
+    if muted:
+        return "muted"
+    if connected:
+        return "on"
+    return "lost" if lost else "off"
+
+
+def _zookeeper(world: World) -> Json:
+    faults = world.active_faults
+    return {
+        "quorum": not faults.no_quorum,
+        "cut": list(faults.isolated),
+        "lag": list(faults.lagging),
+        "brokers": not faults.brokers_gone,
+        "topic": not faults.topic_gone,
+        "hostile": bool(faults.hostile),
+        "stuck": [str(tp) for tp in faults.stuck],
+        "replicas": world.plan.replicas,
+    }
+
+
+def explain(world: World, tp: TopicPartition) -> str:
+    """Return why a thread should own a partition, and who owns it."""
+    subscriptions: dict[str, Any] = {}
+    nodes = world.zookeeper.nodes
+    prefix = f"{paths.ids(world.GROUP)}/"
+    for path, node in nodes.items():
+        if path.startswith(prefix):
+            try:
+                one = decode_registration(node.data, where=path)
+            except ZkConsumerError:
+                return f"{displayed(path)} is unreadable, so no member computes an assignment."
+            subscriptions[path.removeprefix(prefix)] = one.subscription
+    topics: dict[str, tuple[int, ...]] = {}
+    for existing in world.log_end:
+        topics[existing.topic] = (*topics.get(existing.topic, ()), existing.partition)
+    settings = world.members[0].settings
+    due = assign(
+        settings.strategy,
+        subscriptions=subscriptions,
+        partitions=topics,
+        variant=settings.profile.variant,
+    )
+    owner = world.owner(tp)
+    now = f"The owner znode names {displayed(owner[0])}." if owner else "It has no owner znode."
+    thread = due.get(tp)
+    if thread is None:
+        return f"No registered member subscribes to {tp.topic}. {now}"
+    threads = sorted({one for at, one in due.items() if at.topic == tp.topic}, key=utf16_key)
+    place = threads.index(thread) + 1
+    return (
+        f"{settings.strategy.value} assigns {tp} to {displayed(thread)}: thread {place} of "
+        f"{len(threads)} with partitions of {tp.topic}, which has {len(topics[tp.topic])}. "
+        f"Each member computes this for itself from the registrations in ids. {now}"
+    )
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+
+def _text(data: bytes | None) -> str:
+    return displayed((data or b"").decode(errors="replace"), SHOWN_DATA)
+
+
+def short(path: str) -> str:
+    """Return a path without the prefix of the group."""
+    parts = path.split("/", 3)
+    return parts[3] if len(parts) == 4 and parts[1] == "consumers" else path
+
+
+def request_text(request: Any) -> str:
+    """Return what a request asks for, in a few words."""
+    match request:
+        case rq.Multi(writes=writes):
+            shown = next((one for one in writes if not isinstance(one, rq.Check)), writes[0])
+            more = sum(not isinstance(one, rq.Check) for one in writes) - 1
+            return request_text(shown) + (f" and {more} more" if more > 0 else "")
+        case rq.Get(path):
+            return f"read {short(path)}"
+        case rq.Exists(path):
+            return f"look for {short(path)}"
+        case rq.Children(path):
+            return f"list {short(path)}"
+        case rq.Create(path):
+            return f"create {short(path)}"
+        case rq.SetData(path):
+            return f"write {short(path)}"
+        case rq.Delete(path):
+            return f"delete {short(path)}"
+        case rq.Check(path):
+            return f"check {short(path)}"
+        case rq.SyncLeader():
+            return "sync with the leader"
+        case rq.FetchOffsets():
+            return "read offsets from Kafka"
+        case rq.StoreOffsets():
+            return "store offsets in Kafka"
+    return type(request).__name__
+
+
+def item_text(item: Any) -> str:
+    """Return what an item of a member's inbox is, in a few words."""
+    match item:
+        case WatchFired(kind, path):
+            return f"watch: {short(path)} {kind.lower()}"
+        case Resume(replies=replies):
+            return f"{len(replies)} replies" if len(replies) != 1 else "reply"
+        case SessionChanged(session=session):
+            return "disconnected" if session is None else "connected"
+        case (_, Reply()):
+            return "reply"
+    return _spaced(type(item).__name__)
+
+
+def _spaced(name: str) -> str:
+    return "".join(f" {one.lower()}" if one.isupper() else one for one in name).strip()
+
+
+_SENTENCES: dict[Do, str] = {
+    Do.JOIN: "{0} starts",
+    Do.LEAVE: "{0} is shut down",
+    Do.CONNECT: "{0} connects to ZooKeeper",
+    Do.NOTICE: "{0} finds its connection broken",
+    Do.READ: "{0} reads one more reply from the broken connection",
+    Do.OVERTAKE: "{0} handles the connection change before older replies",
+    Do.ASK: "the user of {0} asks for a message",
+    Do.COMMIT: "the user of {0} commits",
+    Do.CUT: "the connection of {0} breaks",
+    Do.MUTE: "the network drops everything from and to {0}",
+    Do.UNMUTE: "the network of {0} works again",
+    Do.EXPIRE: "ZooKeeper ends the session of {0}",
+    Do.KILL: "{0} gets SIGKILL",
+    Do.FREEZE: "{0} gets SIGSTOP",
+    Do.THAW: "{0} gets SIGCONT",
+    Do.SLOW: "the user of {0} does not finish its message",
+    Do.HURRY: "the user of {0} finishes its messages again",
+    Do.REVIVE: "{0} starts again under its id",
+    Do.DELETE_ID: "another client deletes the id znode of {0}",
+    Do.DELETE_OWNER: "another client deletes the owner znode of {1}",
+    Do.EDIT: "an operator sets the offset of {1} to 0, and marks the edit",
+    Do.ZOMBIE: "a former owner commits offset 0 of {1}",
+    Do.LATE: "a former owner commits all delivered messages of {1}",
+    Do.MANGLE: "another client writes an unreadable offset of {1}",
+    Do.MEND: "an operator makes the offset of {1} readable",
+    Do.STUCK: "another client's session claims {1}",
+    Do.ORPHAN: "another client creates a persistent owner znode of {1}",
+    Do.UNSTICK: "the other client's owner znode of {1} is deleted",
+    Do.GROW: "a partition is added",
+    Do.DELETE_TOPIC: "the topic is deleted",
+    Do.CREATE_TOPIC: "the topic is created",
+    Do.NO_BROKERS: "the broker's znode is gone",
+    Do.BROKERS: "the broker's znode is back",
+    Do.HOSTILE: "another client registers an unreadable payload",
+    Do.DISARM: "the unreadable registration is deleted",
+    Do.LAG: "server {2} lags behind its leader",
+    Do.CATCH_UP: "server {2} catches up",
+    Do.ISOLATE: "server {2} loses its leader and keeps its clients",
+    Do.REJOIN: "server {2} finds its leader again",
+    Do.NO_QUORUM: "ZooKeeper loses its quorum",
+    Do.QUORUM: "ZooKeeper has a leader again",
+    Do.RESTART: "all servers of ZooKeeper restart",
+    Do.KAFKA_DOWN: "the offset coordinator fails",
+    Do.KAFKA_UP: "the offset coordinator works again",
+    Do.CRASH_CLIENT: "the ZooKeeper client of {0} ends with an exception",
+    Do.LOCK_OUT: "ZooKeeper refuses the credential of {0}",
+    Do.ADMIT: "ZooKeeper accepts the credential of {0} again",
+}
+
+
+def sentence(world: World, move: Move) -> str:
+    """Return what a move does, before it is performed."""
+    name = world.members[move.who].name if 0 <= move.who < len(world.members) else ""
+    action = move.action
+    if action is None:
+        return _lab_sentence(move, name)
+    if action.do is Do.SERVE:
+        wire = world.members[move.who].wire
+        return f"ZooKeeper executes for {name}: {request_text(wire[0][1])}" if wire else name
+    if action.do is Do.RECEIVE:
+        inbox = world.members[move.who].inbox
+        return f"{name} receives: {item_text(inbox[0])}" if inbox else name
+    if action.do is Do.TIME:
+        return f"time advances to {max(world.now, world.next_moment()):.2f} s"
+    words: str = _SENTENCES.get(action.do, action.do.value.replace("_", " ") + " {0}")
+    return words.format(name or move.tp or "", move.tp, move.who).rstrip()
+
+
+def _lab_sentence(move: Move, name: str) -> str:
+    match move.do:
+        case "produce":
+            return f"{move.value:g} messages arrive at each partition"
+        case "pass_time":
+            return f"time advances to {move.value:.2f} s"
+        case "set_offset":
+            return f"another client writes offset {move.value:g} of {move.tp}"
+        case "hold":
+            return f"the network delays requests and replies of {name}"
+        case "let_go":
+            return f"the network of {name} is fast again"
+        case "lose_reply":
+            return f"the next reply to {name} will be lost"
+    return LAB_MOVES[move.do]

@@ -1,0 +1,381 @@
+"""The lab without a server: commands in, events out, both as JSON.
+
+The server passes commands from the page to `Engine.command`, and so does a Web Worker with Pyodide.
+
+| Command (`do`) | Keys | Events |
+|---|---|---|
+| `catalogue` | | `catalogue`: scenarios, tours, strategies, releases, limits |
+| `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
+| `tour` | `tour` | `run`, `frames`, `tour`: its steps |
+| `table` | `table` | `table`: a counted lesson |
+| `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` |
+| `act` | `run`, `at`, `move` | `frames`; before them `run` if the past is changed |
+| `choices` | `run`, `at` | `choices`: what can happen next |
+| `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
+| `trace` | `run` | `trace`: the run as JSON lines |
+
+Each command returns the event `error` if it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
+from zkconsumer.lab.camera import COUNTERS, explain, sentence
+from zkconsumer.lab.runs import LabStage, Run, new_stage, open_scenario, open_world
+from zkconsumer.lab.tours import TOURS, located
+from zkconsumer.lab.worlds import (
+    MAX_MEMBERS,
+    MAX_MOVES,
+    MAX_PARTITIONS,
+    WITHOUT_A_TOOL,
+    Move,
+    parse_move,
+    parse_world,
+    read_moves,
+    write_moves,
+)
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.releases import RELEASES
+from zkconsumer.sim.lessons import herd, split_brain
+from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.recorder import Recorder, Watchers
+from zkconsumer.sim.scenarios import SCENARIOS
+from zkconsumer.sim.world import possible, repairs
+from zkconsumer.trace import text as trace_text
+
+Json = dict[str, Any]
+
+MAX_RUNS = 24
+"""Upper bound of the runs of one page; another one replaces the oldest, which the page opens again
+by its address if it is needed.
+"""
+
+MAX_STEPS = 2_000
+"""Upper bound of the moves of one command, so that a command takes at most a second or two."""
+
+ELECTION_S = 0.5
+"""Seconds without a leader when ZooKeeper's leader dies; real elections take 0.2 s to a few s."""
+
+HERD_SIZES = (2, 5, 10, 20, 40)
+"""Members of the groups that the lesson on the herd effect compares; more take over 2 s."""
+
+LEADER_DIES, QUORUM_LOST = "leader_dies", "quorum_lost"
+
+
+class Engine:
+    """The runs of one page."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Run] = {}
+        self._commands: dict[str, Callable[[Json], list[Json]]] = {
+            "catalogue": self._catalogue,
+            "open": self._open,
+            "tour": self._tour,
+            "table": self._table,
+            "step": self._step,
+            "act": self._act,
+            "choices": self._choices,
+            "explain": self._explain,
+            "trace": self._trace,
+        }
+
+    def command(self, command: Json) -> list[Json]:
+        """Carry out one command and return its events; a refused command returns one `error`."""
+        try:
+            handler = self._commands.get(str(command.get("do")))
+            if handler is None:
+                raise ConfigError(
+                    f"there is no command {command.get('do')!r}",
+                    where="do",
+                    remedy=f"use one of {', '.join(self._commands)}",
+                )
+            return handler(command)
+        except ZkConsumerError as error:
+            return [{"event": "error", "text": str(error)}]
+
+    # ---- commands --------------------------------------------------------------------------------
+
+    def _catalogue(self, command: Json) -> list[Json]:
+        scenarios = [
+            {"name": name, "title": one.title, "lesson": one.lesson, "decided": one.decided}
+            for name, one in SCENARIOS.items()
+        ]
+        return [
+            {
+                "event": "catalogue",
+                "scenarios": scenarios,
+                "tours": [{"name": name, "title": one.title} for name, one in TOURS.items()],
+                "strategies": [one.value for one in Strategy],
+                "releases": list(RELEASES),
+                "counters": list(COUNTERS),
+                "limits": {
+                    "members": MAX_MEMBERS,
+                    "partitions": MAX_PARTITIONS,
+                    "moves": MAX_MOVES,
+                },
+            }
+        ]
+
+    def _open(self, command: Json) -> list[Json]:
+        number = self._number()
+        scenario = command.get("scenario")
+        if scenario is not None:
+            if scenario not in SCENARIOS:
+                raise ConfigError(
+                    f"there is no scenario {str(scenario)[:60]!r}",
+                    where="scenario",
+                    remedy="choose one of the list",
+                )
+            run = open_scenario(number, SCENARIOS[scenario])
+        else:
+            run = open_world(number, parse_world(_object(command.get("world", {}), "world")))
+        cut = command.get("cut")
+        if isinstance(cut, int) and 0 <= cut < run.length:
+            run = run.fork(number, cut)
+            run.parent = 0
+        for move in read_moves(str(command.get("moves", ""))):
+            run.check_room()
+            if move is None:
+                run.stage.step()
+            else:
+                run.stage.check(move)
+                run.stage.move(move)
+        self._runs[number] = run
+        return [_opened(run), _frames(run, 0)]
+
+    def _tour(self, command: Json) -> list[Json]:
+        """Open the tour's world, and say at which move each of its steps is."""
+        name = command.get("tour")
+        if name not in TOURS:
+            raise ConfigError(
+                f"there is no tour {str(name)[:60]!r}",
+                where="tour",
+                remedy="choose one of the list",
+            )
+        tour = TOURS[name]
+        opened = self._open({"scenario": tour.scenario} if tour.scenario else {"world": tour.world})
+        run = self._runs[opened[0]["run"]]
+        if tour.script is not None:
+            tour.script(run.stage)
+        steps = located(tour, run.stage.frames)
+        return [
+            _opened(run),
+            _frames(run, 0),
+            {
+                "event": "tour",
+                "run": run.number,
+                "tour": name,
+                "title": tour.title,
+                "table": tour.table,
+                "steps": steps,
+            },
+        ]
+
+    def _table(self, command: Json) -> list[Json]:
+        """Return the table of a counted lesson: how costs grow, or what two views cause."""
+        name = command.get("table")
+        lessons = {"herd": lambda: herd(HERD_SIZES), "split-brain": split_brain}
+        if name not in lessons:
+            raise ConfigError(
+                f"there is no table {str(name)[:60]!r}",
+                where="table",
+                remedy=f"use one of {', '.join(lessons)}",
+            )
+        *_, last = lessons[name]()
+        return [
+            {
+                "event": "table",
+                "table": name,
+                "title": last.title,
+                "head": last.head,
+                "rows": last.rows,
+                "words": last.words,
+            }
+        ]
+
+    def _step(self, command: Json) -> list[Json]:
+        run = self._run(command)
+        start = run.length
+        until = command.get("until", "")
+        count = command.get("count", MAX_STEPS)
+        done = _condition(run.stage, until)
+        for _ in range(min(int(count), MAX_STEPS)):
+            run.check_room()
+            if not run.stage.step() or done():
+                break
+        return [_frames(run, start)]
+
+    def _act(self, command: Json) -> list[Json]:
+        run, at = self._run(command), self._at(command)
+        token = str(command.get("move", ""))
+        found: list[Json] = []
+        start = at
+        if at < run.length:
+            run = self._fork(run, at)
+            found.append(_opened(run))
+        run.check_room()
+        if token in (LEADER_DIES, QUORUM_LOST):
+            _break_quorum(run, is_election=token == LEADER_DIES)
+        else:
+            move = parse_move(token)
+            stage = run.stage
+            stage.check(move)
+            if move.action is not None and move.action == stage.next():
+                stage.step()
+            else:
+                stage.move(move)
+        if found:
+            self._runs[run.number] = run
+        return [*found, _frames(run, start)]
+
+    def _fork(self, run: Run, at: int) -> Run:
+        return run.fork(self._number(run.number), at)
+
+    def _choices(self, command: Json) -> list[Json]:
+        run, at = self._run(command), self._at(command)
+        stage = run.stage if at == run.length else run.at(at)
+        world, chosen = stage.world, stage.next()
+        found = [
+            {
+                "move": str(Move.of(one)),
+                "text": sentence(world, Move.of(one)),
+                "next": one == chosen,
+            }
+            for one in stage.possible()
+        ]
+        others: list[Action] = [*possible(world), *repairs(world)]
+        others += [one for one in world.enabled() if one.do is Do.JOIN]
+        faults = [
+            {"move": str(Move.of(one)), "text": sentence(world, Move.of(one))}
+            for one in others
+            if one.tp is None and one.do not in WITHOUT_A_TOOL
+        ]
+        return [
+            {"event": "choices", "run": run.number, "at": at, "choices": found, "faults": faults}
+        ]
+
+    def _explain(self, command: Json) -> list[Json]:
+        run, at = self._run(command), self._at(command)
+        stage = run.stage if at == run.length else run.at(at)
+        partition = command.get("partition")
+        if type(partition) is not int or not 0 <= partition < len(stage.world.log_end):
+            raise ConfigError(
+                f"there is no partition {partition!r}", where="partition", remedy="choose one"
+            )
+        tp = list(stage.world.log_end)[partition]
+        return [{"event": "explained", "partition": partition, "text": explain(stage.world, tp)}]
+
+    def _trace(self, command: Json) -> list[Json]:
+        """Perform the moves again with a recorder."""
+        run = self._run(command)
+        lines: list[str] = []
+        stage = new_stage(run.spec, run.scenario)
+        recorder = Recorder(lambda entry: lines.append(trace_text(entry)))
+        stage.world.watcher = Watchers(stage.camera, recorder)
+        recorder.begin(stage.world)
+        stage.start(*run.stage.settled)
+        for move in run.stage.moves:
+            stage.move(move)
+        return [{"event": "trace", "run": run.number, "text": "\n".join([*lines, ""])}]
+
+    # ---- arguments -------------------------------------------------------------------------------
+
+    def _number(self, keep: int = 0) -> int:
+        """Return the number of a new run; the oldest run except `keep` may have to go."""
+        number = max(self._runs, default=0) + 1
+        if len(self._runs) >= MAX_RUNS:
+            del self._runs[min(one for one in self._runs if one != keep)]
+        return number
+
+    def _run(self, command: Json) -> Run:
+        run = self._runs.get(command.get("run", 0))
+        if run is None:
+            raise RefusedError(
+                f"there is no run {command.get('run')!r}", where="run", remedy="open it again"
+            )
+        return run
+
+    def _at(self, command: Json) -> int:
+        run, at = self._run(command), command.get("at")
+        if type(at) is not int or not 0 <= at <= run.length:
+            raise ConfigError(
+                f"the run has no move {at!r}", where="at", remedy=f"give 0 to {run.length}"
+            )
+        return at
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {value!r}", where=where, remedy="give a JSON object")
+    return value
+
+
+def _opened(run: Run) -> Json:
+    return {
+        "event": "run",
+        "run": run.number,
+        "kind": "simulated",
+        "scene": run.stage.picture,
+        "parent": run.parent,
+        "forked_at": run.forked_at,
+        "scripted": run.scripted,
+        "title": run.scenario.title if run.scenario else "",
+        "lesson": run.scenario.lesson if run.scenario else "",
+        "base": _base(run),
+    }
+
+
+def _base(run: Run) -> Json:
+    if run.scenario is None:
+        assert run.spec is not None
+        return {"world": run.spec.as_json()}
+    return {"scenario": run.scenario.name, "cut": run.scripted}
+
+
+def _frames(run: Run, start: int) -> Json:
+    """Return the frames from a move on, and the run's moves as text for the page's address."""
+    stage = run.stage
+    given = zip(stage.moves[run.scripted :], stage.defaults[run.scripted :], strict=True)
+    moves = [None if is_default else move for move, is_default in given]
+    return {
+        "event": "frames",
+        "run": run.number,
+        "from": start,
+        "frames": stage.frames[start:],
+        "moves": write_moves(moves),
+        "rests": stage.next() is None,
+    }
+
+
+def _condition(stage: LabStage, until: Any) -> Callable[[], bool]:
+    """Return the function that tells whether the run has come to what the command waits for."""
+    if until == "owner":
+        return lambda: bool(stage.frames and "o" in stage.frames[-1])
+    if until == "rest":
+        return stage.rests
+    if isinstance(until, int | float) and not isinstance(until, bool):
+        end = stage.world.now + until
+        return lambda: stage.world.now >= end
+    return lambda: False
+
+
+def _break_quorum(run: Run, *, is_election: bool) -> None:
+    """Take ZooKeeper's leader away, which breaks all connections; elect another one if asked."""
+    stage = run.stage
+    stage.check(Move(Do.NO_QUORUM.value))
+    stage.act(Action(Do.NO_QUORUM))
+    for who, link in enumerate(stage.world.links):
+        if link.connected:
+            stage.act(Action(Do.CUT, who))
+    if is_election:
+        stage.wait(ELECTION_S)
+        stage.act(Action(Do.QUORUM))
+
+
+def encode(events: list[Json]) -> str:
+    """Return events as compact JSON."""
+    return json.dumps(events, separators=(",", ":"), ensure_ascii=False)

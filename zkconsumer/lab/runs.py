@@ -1,0 +1,319 @@
+"""One run of the lab: a world, the moves so far, and a frame for each of them.
+
+A run can be left at any move: `at` returns the world as it was there. Worlds of zkconsumer's
+members are copied every few moves; from the nearest copy the moves are performed again. A world
+with JVM members cannot be copied, so its moves are performed again from the start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zkconsumer.errors import RefusedError
+from zkconsumer.lab.camera import Camera, sentence
+from zkconsumer.lab.worlds import (
+    HOLD,
+    LET_GO,
+    LOSE_REPLY,
+    MAX_MOVES,
+    OFTEN,
+    PASS_TIME,
+    PRODUCE,
+    SET_OFFSET,
+    WITHOUT_A_TOOL,
+    Move,
+    WorldSpec,
+)
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.sim.jvm_member import MixedWorld
+from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.scenarios import Scenario
+from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
+from zkconsumer.sim.world import World, possible, repairs
+
+APART = 50
+"""Least number of moves between two copies of a world; large worlds are copied less often."""
+
+_DELAYED = (Do.SERVE, Do.RECEIVE)
+
+
+class LabStage(Stage):
+    """A stage that makes a frame of each move, delays messages and loses replies."""
+
+    def __init__(self, world: World, camera: Camera, *, seed: int = 0) -> None:
+        super().__init__(world, camera)
+        self.camera = camera
+        self.moves: list[Move] = []
+        self.defaults: list[bool] = []
+        self.frames: list[dict[str, Any]] = []
+        self.settled: tuple[int, ...] = ()
+        self.picture: dict[str, Any] = {}
+        self.is_recording = False
+        self.on_move: Callable[[], None] = lambda: None
+        self._seed = seed
+        self._lossy: frozenset[int] = frozenset()
+        self._to_cut: tuple[int, ...] = ()
+        self._is_default = False
+
+    def copy(self) -> LabStage:
+        """Return a stage in the same state, without moves and frames."""
+        camera = self.camera.copy()
+        twin = LabStage(self.world.copy(camera), camera, seed=self._seed)
+        twin._turns, twin._last = self._turns, dict(self._last)
+        twin._lossy, twin._to_cut = self._lossy, self._to_cut
+        twin.is_recording = True
+        return twin
+
+    # ---- the beginning ---------------------------------------------------------------------------
+
+    def start(self, *settled: int) -> None:
+        """Let these members join and settle, take the picture, and record from now on."""
+        self.settled, self.is_recording = settled, False
+        world = self.world
+        flow, world.flow = world.flow, 0
+        if settled:
+            self.join(*settled)
+            with suppress(StoryStuckError):
+                self.rest()
+        world.flow = flow
+        self.picture = self.camera.picture(world)
+        self.is_recording = True
+        self.on_move()
+
+    def scene(self, *settled: int) -> None:
+        """Begin as a story does: these members have settled before its first move."""
+        self.start(*settled)
+
+    # ---- moves -----------------------------------------------------------------------------------
+
+    def act(self, action: Action) -> None:
+        self._record(Move.of(action), lambda: self._perform(action))
+
+    def produce(self, messages: int) -> None:
+        more = super().produce
+        self._record(Move(PRODUCE, value=messages), lambda: more(messages))
+
+    def pass_time(self, until: float) -> None:
+        jump = super().pass_time
+        self._record(Move(PASS_TIME, value=until), lambda: jump(until))
+
+    def move(self, move: Move) -> None:
+        """Perform any move; the caller has checked that it is possible."""
+        action = move.action
+        if action is not None and action.do in ORDINARY:
+            self.take_turn(action)
+        elif action is not None:
+            self.act(action)
+        elif move.do == PRODUCE:
+            self.produce(int(move.value))
+        elif move.do == PASS_TIME:
+            self.pass_time(move.value)
+        else:
+            self._record(move, lambda: self._of_the_lab(move))
+
+    def step(self) -> bool:
+        """Perform the next ordinary action; return False if there is none."""
+        self._is_default = True
+        try:
+            return super().step()
+        finally:
+            self._is_default = False
+
+    def _record(self, move: Move, perform: Callable[[], object]) -> None:
+        if not self.is_recording:
+            perform()
+            return
+        text = sentence(self.world, move)
+        perform()
+        self.moves.append(move)
+        self.defaults.append(self._is_default)
+        self.frames.append(self.camera.frame(self.world, move, text))
+        self.on_move()
+
+    def _perform(self, action: Action) -> None:
+        self.world.act(action)
+        if action.do is Do.CUT:
+            self._to_cut = tuple(who for who in self._to_cut if who != action.who)
+        if action.do is Do.SERVE and action.who in self._lossy:
+            self._lossy -= {action.who}
+            self._to_cut += (action.who,)
+
+    def _of_the_lab(self, move: Move) -> None:
+        camera, world = self.camera, self.world
+        match move.do:
+            case "hold":
+                camera.held |= {move.who}
+            case "let_go":
+                camera.held -= {move.who}
+            case "lose_reply":
+                self._lossy |= {move.who}
+            case "set_offset":
+                assert move.tp is not None
+                path = paths.offset(world.GROUP, move.tp)
+                world.zookeeper.write(rq.SetData(path, encode_offset(int(move.value)), -1))
+                world.distribute()
+
+    # ---- which move is next ----------------------------------------------------------------------
+
+    def possible(self) -> list[Action]:
+        """Return the ordinary actions that can happen now, without delayed messages."""
+        for who in self._to_cut:
+            if self.world.links[who].connected:
+                return [Action(Do.CUT, who)]
+        held = self.camera.held
+        actions = super().possible()
+        return [one for one in actions if not (one.who in held and one.do in _DELAYED)]
+
+    def next(self) -> Action | None:
+        """Return the action that the rule or the seed puts next."""
+        if not self._seed:
+            return super().next()
+        actions = self.possible()
+        if len(actions) > 1:
+            actions = [one for one in actions if one.do is not Do.TIME]
+        draw = random.Random(f"{self._seed}:{self._turns}")
+        return draw.choice(actions) if actions else None
+
+    def check(self, move: Move) -> None:
+        """Raise RefusedError if the move is impossible here."""
+        world = self.world
+        action = move.action
+        if action is not None:
+            known = [*world.enabled(), *possible(world), *repairs(world)]
+            if action not in known or action.do in WITHOUT_A_TOOL:
+                raise RefusedError(f"impossible at this moment: {sentence(world, move)}")
+        elif move.do in (HOLD, LET_GO, LOSE_REPLY) and not 0 <= move.who < len(world.members):
+            raise RefusedError(f"there is no member {move.who}")
+        elif move.do == PRODUCE and not 0 < move.value <= 1000:
+            raise RefusedError("give 1 to 1000 messages")
+        elif move.do == SET_OFFSET and (
+            move.tp is None
+            or paths.offset(world.GROUP, move.tp) not in world.zookeeper.nodes
+            or move.value < 0
+        ):
+            raise RefusedError("the partition has no offset znode yet, or the offset is negative")
+        elif move.do == PASS_TIME and move.value > world.next_moment():
+            raise RefusedError(
+                "the clock advances only to the next moment at which something is due"
+            )
+
+
+@dataclass
+class Run:
+    """The moves of one run, and copies of its world.
+
+    Attributes:
+        spec: the world; None if a scenario made the beginning.
+        scripted: number of moves that the scenario made.
+        parent, forked_at: the run that this one continues, and the move from which it differs.
+    """
+
+    number: int
+    spec: WorldSpec | None
+    scenario: Scenario | None
+    stage: LabStage
+    scripted: int = 0
+    parent: int = 0
+    forked_at: int = 0
+    copies: dict[int, LabStage] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return len(self.stage.moves)
+
+    @property
+    def can_copy(self) -> bool:
+        return not isinstance(self.stage.world, MixedWorld)
+
+    def keep_copies(self) -> None:
+        """Copy the world every few moves from now on."""
+        if not self.can_copy:
+            return
+        world = self.stage.world
+        apart = max(APART, (len(world.members) + len(world.log_end)) // 4)
+
+        def copy() -> None:
+            if len(self.stage.moves) % apart == 0:
+                self.copies[len(self.stage.moves)] = self.stage.copy()
+
+        self.stage.on_move = copy
+
+    def at(self, index: int) -> LabStage:
+        """Return a stage at a move, without moves and frames; the run stays as it is."""
+        moves = self.stage.moves[:index]
+        earlier = [one for one in self.copies if one <= index]
+        if earlier:
+            start = max(earlier)
+            stage = self.copies[start].copy()
+            moves = moves[start:]
+        else:
+            stage = new_stage(self.spec, self.scenario)
+            stage.start(*self.stage.settled)
+        for move in moves:
+            stage.move(move)
+        stage.moves, stage.frames, stage.defaults = [], [], []
+        return stage
+
+    def fork(self, number: int, index: int) -> Run:
+        """Return a run with the same moves up to `index`."""
+        stage = self.at(index)
+        stage.moves = self.stage.moves[:index]
+        stage.frames = self.stage.frames[:index]
+        stage.defaults = self.stage.defaults[:index]
+        stage.settled, stage.picture = self.stage.settled, self.stage.picture
+        run = Run(
+            number,
+            self.spec,
+            self.scenario,
+            stage,
+            scripted=min(self.scripted, index),
+            parent=self.number,
+            forked_at=index,
+            copies={at: one for at, one in self.copies.items() if at <= index},
+        )
+        run.keep_copies()
+        return run
+
+    def check_room(self) -> None:
+        if self.length >= MAX_MOVES:
+            raise RefusedError(
+                f"the run has {MAX_MOVES} moves, the most that the lab keeps",
+                where="run",
+                remedy="go back and fork, or open a new world",
+            )
+
+
+def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> LabStage:
+    """Return the stage of a world or of a scenario, before its first move."""
+    if spec is not None:
+        plan, jvm, seed = spec.plan(), frozenset(spec.jvm), spec.seed
+    else:
+        assert scenario is not None
+        plan, jvm, seed = replace(scenario.plan, faults=OFTEN), scenario.jvm, 0
+    camera = Camera()
+    world = MixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
+    return LabStage(world, camera, seed=seed)
+
+
+def open_world(number: int, spec: WorldSpec) -> Run:
+    """Return a run of a world."""
+    run = Run(number, spec, None, new_stage(spec, None))
+    run.keep_copies()
+    run.stage.start(*range(spec.members))
+    return run
+
+
+def open_scenario(number: int, scenario: Scenario) -> Run:
+    """Return a run with all moves of a scenario."""
+    run = Run(number, None, scenario, new_stage(None, scenario))
+    run.keep_copies()
+    run.stage.start()
+    scenario.script(run.stage)
+    run.scripted = run.length
+    return run

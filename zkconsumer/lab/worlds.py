@@ -1,0 +1,265 @@
+"""What a lab's world is: its parameters as JSON, and the moves of a run as text for a URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.releases import DEFAULT, RELEASES, profile
+from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
+
+MAX_MEMBERS = 64
+MAX_PARTITIONS = 2000
+"""Upper bounds of a world; a larger one is refused. The page draws this many cells in one frame."""
+
+MAX_MOVES = 10_000
+"""Upper bound of the moves of one run; then a run ends. The page keeps all of them in memory."""
+
+SPARE = 3
+"""Members that may join later, beyond those that the world starts with."""
+
+OFTEN = dict.fromkeys([*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9)
+"""Every fault may happen as often as the user likes."""
+
+WITHOUT_A_TOOL = (Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL, Do.REFUSE)
+"""Faults that the lab leaves out: the worlds have no operator's tool, and no access control lists.
+"""
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """The parameters of a world; each of them is a key of its JSON form.
+
+    Attributes:
+        members: members that have joined and settled when the run begins.
+        jvm: the numbers of the JVM members.
+        spare: members that may join later.
+        partitions: of the topic `t`.
+        threads: streams of each member.
+        messages: messages of each partition at the start.
+        flow: messages that each partition gets whenever time advances.
+        seed: 0 lets the client or server act that has waited longest; another number draws.
+        session_s, backoff_s, auto_commit_s: settings of all members, in seconds.
+    """
+
+    members: int = 3
+    jvm: tuple[int, ...] = ()
+    spare: int = SPARE
+    partitions: int = 6
+    topics: tuple[str, ...] = ()
+    threads: int = 1
+    strategy: str = Strategy.RANGE.value
+    release: str = DEFAULT.release
+    messages: int = 2
+    flow: int = 1
+    seed: int = 0
+    session_s: float = 6.0
+    backoff_s: float = 2.0
+    auto_commit_s: float = 5.0
+
+    @property
+    def slots(self) -> int:
+        """Number of members that the world has, joined or not."""
+        return self.members + self.spare
+
+    def plan(self) -> Plan:
+        """Return the plan of the simulated world."""
+        return Plan(
+            members=self.slots,
+            partitions=self.partitions,
+            messages=self.messages,
+            flow=self.flow,
+            session_s=self.session_s,
+            replicas=2,
+            topics=self.topics,
+            faults=OFTEN,
+            settings=self._settings,
+        )
+
+    def _settings(self, one: Settings) -> Settings:
+        return replace(
+            one,
+            subscription=dict.fromkeys(("t", *self.topics), self.threads),
+            strategy=Strategy(self.strategy),
+            profile=profile(self.release),
+            backoff_s=self.backoff_s,
+            auto_commit_s=self.auto_commit_s,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the parameters that differ from the defaults."""
+        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+
+
+_DEFAULTS = asdict(WorldSpec())
+
+
+def parse_world(given: Mapping[str, Any]) -> WorldSpec:
+    """Return the world that JSON describes. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    known = {one.name: one for one in fields(WorldSpec)}
+    for name, value in given.items():
+        if name not in known:
+            raise _refused(f"a world has no parameter {name!r}", f"use one of {', '.join(known)}")
+        values[name] = _typed(name, value, _DEFAULTS[name])
+    spec = WorldSpec(**values)
+    _check(spec)
+    return spec
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """Return the value if it has the type of the default, with lists as tuples."""
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise _refused(f"{name} is {value!r}", f"give a value such as {default!r}")
+    return value
+
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "members": (0, MAX_MEMBERS),
+    "spare": (0, MAX_MEMBERS),
+    "partitions": (1, MAX_PARTITIONS),
+    "threads": (1, 16),
+    "messages": (0, 1000),
+    "flow": (0, 10),
+    "seed": (0, 10**9),
+    "session_s": (1, 60),
+    "backoff_s": (0.1, 60),
+    "auto_commit_s": (0.5, 600),
+}
+
+
+def _check(spec: WorldSpec) -> None:
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= getattr(spec, name) <= most:
+            raise _refused(
+                f"{name} is {getattr(spec, name)}", f"give a number from {least:g} to {most:g}"
+            )
+    if not 1 <= spec.slots <= MAX_MEMBERS:
+        raise _refused(
+            f"the world has {spec.slots} members", f"give 1 to {MAX_MEMBERS} with the spare ones"
+        )
+    if spec.strategy not in {one.value for one in Strategy}:
+        names = ", ".join(one.value for one in Strategy)
+        raise _refused(f"strategy is {spec.strategy!r}", f"use one of {names}")
+    if any(type(who) is not int or not 0 <= who < spec.slots for who in spec.jvm):
+        raise _refused(f"jvm is {list(spec.jvm)}", f"give numbers from 0 to {spec.slots - 1}")
+    if spec.jvm and spec.topics:
+        raise _refused(
+            "the simulated JVM member reads one topic", "leave out either `jvm` or `topics`"
+        )
+    if len(spec.topics) > 4 or any(
+        not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]{0,15}", name) or name == "t"
+        for name in spec.topics
+    ):
+        raise _refused(
+            f"topics are {list(spec.topics)}", "give at most 4 names of small letters, except `t`"
+        )
+    if spec.release not in RELEASES:
+        profile(spec.release)
+
+
+def _refused(what: str, remedy: str) -> ConfigError:
+    return ConfigError(what, where="world", remedy=remedy)
+
+
+# ---- moves ---------------------------------------------------------------------------------------
+
+PRODUCE, PASS_TIME, SET_OFFSET = "produce", "pass_time", "set_offset"
+HOLD, LET_GO, LOSE_REPLY = "hold", "let_go", "lose_reply"
+
+LAB_MOVES = {
+    PRODUCE: "messages for each partition",
+    PASS_TIME: "the clock advances",
+    SET_OFFSET: "another client writes an offset",
+    HOLD: "the network delays a member's requests and replies",
+    LET_GO: "the delay ends",
+    LOSE_REPLY: "the connection breaks when the next request is executed, before its reply",
+}
+"""Moves of the lab besides the actions of the simulator (`Do`)."""
+
+
+class Move(NamedTuple):
+    """One move of a run: an action of the simulator, or one of `LAB_MOVES`."""
+
+    do: str
+    who: int = -1
+    tp: TopicPartition | None = None
+    value: float = 0.0
+
+    @staticmethod
+    def of(action: Action) -> Move:
+        return Move(action.do.value, action.who, action.tp)
+
+    @property
+    def action(self) -> Action | None:
+        """The simulator's action; None for a move of the lab."""
+        return None if self.do in LAB_MOVES else Action(Do(self.do), self.who, self.tp)
+
+    def __str__(self) -> str:
+        """Return the token of a URL: `kill:1`, `delete_owner::t~3`, `produce:::2`."""
+        where = f"{self.tp.topic}~{self.tp.partition}" if self.tp else ""
+        who = str(self.who) if self.who >= 0 else ""
+        value = f"{self.value:g}" if self.do != PASS_TIME else repr(self.value)
+        parts = [self.do, who, where, value if self.value else ""]
+        return ":".join(parts).rstrip(":")
+
+
+_DOS = {do.value for do in Do} | set(LAB_MOVES)
+
+
+def parse_move(token: str) -> Move:
+    """Return the move of a token. Raises ConfigError."""
+    do, who, where, value, *more = [*token.split(":"), "", "", ""][:4]
+    topic, _, number = where.partition("~")
+    try:
+        if do not in _DOS or more:
+            raise ValueError(do)
+        tp = TopicPartition(topic, int(number)) if where else None
+        return Move(do, int(who) if who else -1, tp, float(value) if value else 0.0)
+    except ValueError:
+        raise ConfigError(
+            f"{token[:60]!r} is not a move", where="moves", remedy="copy the whole address"
+        ) from None
+
+
+def write_moves(moves: list[Move | None]) -> str:
+    """Return moves as text; None is a step that the rule chooses, and runs of them are counted."""
+    parts: list[str] = []
+    steps = 0
+    for move in [*moves, Move("")]:
+        if move is None:
+            steps += 1
+            continue
+        if steps:
+            parts.append(str(steps))
+            steps = 0
+        if move.do:
+            parts.append(str(move))
+    return ",".join(parts)
+
+
+def read_moves(text: str) -> list[Move | None]:
+    """Return the moves of `write_moves`. Raises ConfigError."""
+    moves: list[Move | None] = []
+    for token in filter(None, text.split(",")):
+        if token.isdigit():
+            moves += [None] * min(int(token), MAX_MOVES + 1)
+        else:
+            moves.append(parse_move(token))
+        if len(moves) > MAX_MOVES:
+            raise ConfigError(
+                f"the run has more than {MAX_MOVES} moves",
+                where="moves",
+                remedy="open a shorter run",
+            )
+    return moves
