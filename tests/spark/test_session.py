@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 
@@ -13,3 +14,13 @@ def test_the_jvm_leaves_nothing_elsewhere(spark: SparkSession) -> None:
     temporary = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
     assert temporary.name == "tmp"
     assert temporary.parent / "local" == Path(spark.conf.get("spark.local.dir") or "")
+
+
+def test_workers_import_compiled_modules(spark: SparkSession) -> None:
+    """A Python worker imports pyspark from the environment, not from Spark's zip file."""
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: _file_of_pyspark()).collect()
+    assert found == [pyspark.__file__]
+
+
+def _file_of_pyspark() -> str:
+    return pyspark.__file__

@@ -3,7 +3,8 @@ cluster.
 
 Three things stop a plain `pip install pyspark` from running. Its launcher requires a Java module
 that small runtimes lack. Its Python workers are the `python3` on PATH. The driver binds to the
-address to which the host's name resolves.
+address to which the host's name resolves. A fourth thing makes it slow: its Python workers import
+pyspark from a zip file, which has no compiled modules.
 
 `SparkCluster` is a standalone cluster: a master and its workers, each in a JVM of its own, with
 pyspark's jars only. Executors are child processes of the workers and end with them: a worker ends
@@ -71,15 +72,35 @@ def java_home(directory: Path, java: Java | None = None) -> Path:
     return directory
 
 
+def spark_home(directory: Path) -> Path:
+    """Create a SPARK_HOME in `directory` whose Python workers import the installed pyspark.
+
+    Spark puts `SPARK_HOME/python/lib/pyspark.zip` first on its workers' path. Without that file, a
+    worker imports pyspark's compiled modules, and starts with a third of the processor time
+    (0.15 s instead of 0.5 s).
+
+    Raises:
+        SandboxError: pyspark is not installed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for one in _pyspark().iterdir():
+        link = directory / one.name
+        if one.name not in ("python", "__pycache__") and not link.is_symlink():
+            link.symlink_to(one)
+    return directory
+
+
 def environment(directory: Path) -> dict[str, str]:
     """Return the environment variables that Spark's launcher needs here, besides those of the
     process.
 
-    `directory` contains the files created for it. Raises SandboxError as `java_home` does.
+    `directory` contains the files created for it. Raises SandboxError as `java_home` and
+    `spark_home` do.
     """
     before = os.environ.get("PYTHONPATH")
     return {
         "JAVA_HOME": str(java_home(directory / "java")),
+        "SPARK_HOME": str(spark_home(directory / "home")),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -225,8 +246,8 @@ class SparkCluster(Startable):
     # ---- Internals -------------------------------------------------------------------------------
 
     def _launch(self, name: str, role: str, *arguments: str) -> None:
-        home = _spark_home()
-        command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{role}"]
+        environ = self._environ()
+        command = [f"{environ['SPARK_HOME']}/bin/spark-class", f"{_DEPLOY}.{role}"]
         command += ["--host", "127.0.0.1", "--port", "0", *arguments]
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log(name).unlink(missing_ok=True)
@@ -234,11 +255,11 @@ class SparkCluster(Startable):
             command,
             directory=self.directory,
             log=self.log(name),
-            environ=self._environ(home),
+            environ=environ,
             keep=lambda process: self._processes.update({name: process}),
         )
 
-    def _environ(self, home: Path) -> Mapping[str, str]:
+    def _environ(self) -> Mapping[str, str]:
         """Return the environment, without the user's own Spark settings (SPARK_CONF_DIR,
         SPARK_DAEMON_MEMORY, ...).
         """
@@ -249,7 +270,6 @@ class SparkCluster(Startable):
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
             "HOME": str(self.directory),
-            "SPARK_HOME": str(home),
             "SPARK_CONF_DIR": str(self.directory / "conf"),
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -280,7 +300,7 @@ class SparkCluster(Startable):
         return next((name for name, one in self._processes.items() if not one.alive), "")
 
 
-def _spark_home() -> Path:
+def _pyspark() -> Path:
     try:
         import pyspark
     except ModuleNotFoundError as error:
