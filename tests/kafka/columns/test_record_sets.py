@@ -1,0 +1,334 @@
+"""Record sets of every format become the rows that were written; malformed ones become errors."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.record_sets import CODECS, Record, batch, message, message_set, varint
+
+from zkconsumer.kafka.columns import loops
+from zkconsumer.kafka.columns.record_sets import (
+    SCHEMA,
+    CorruptError,
+    Engine,
+    RecordSet,
+    compiled_engine,
+    headers_of,
+    plain_engine,
+)
+from zkconsumer.protocol.model import TopicPartition
+
+TP = TopicPartition("topic", 3)
+OLD_CODECS = ("none", "gzip", "snappy", "xerial", "lz4", "lz4-0.8")
+COMPILED = compiled_engine()
+PLAIN = plain_engine()
+ENGINES = {"compiled": COMPILED, "plain": PLAIN}
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return ENGINES[request.param]
+
+
+Row = tuple[int, bytes | None, bytes | None, int | None, int]
+
+
+def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+    """The rows of a record set, and the text of the error at which they end."""
+    found: list[Row] = []
+    try:
+        for one in RecordSet(TP, pa.py_buffer(data), engine, **wanted).batches():
+            one.validate(full=True)
+            assert one.schema == SCHEMA
+            assert set(one["topic"].to_pylist()) == {"topic"}
+            assert set(one["partition"].to_pylist()) == {3}
+            times = one["timestamp"].cast(pa.int64()).to_pylist()
+            found += zip(
+                one["offset"].to_pylist(),
+                one["key"].to_pylist(),
+                one["value"].to_pylist(),
+                [None if time is None else time // 1000 for time in times],
+                one["timestampType"].to_pylist(),
+                strict=True,
+            )
+    except CorruptError as error:
+        return found, str(error)
+    return found, ""
+
+
+def expected(records: Iterable[Record], *, magic: int, append_time: int | None = None) -> list[Row]:
+    if magic == 0:
+        return [(one.offset, one.key, one.value, None, -1) for one in records]
+    if append_time is not None:
+        return [(one.offset, one.key, one.value, append_time, 1) for one in records]
+    return [(one.offset, one.key, one.value, one.time, 0) for one in records]
+
+
+SOME_BYTES = st.none() | st.binary(max_size=40)
+TIMES = st.integers(1, 1 << 50)
+
+
+@st.composite
+def some_records(draw: st.DrawFn) -> list[Record]:
+    offset = draw(st.integers(0, 1 << 40))
+    found = []
+    for _ in range(draw(st.integers(1, 12))):
+        found.append(Record(offset, draw(SOME_BYTES), draw(SOME_BYTES), draw(TIMES)))
+        offset += draw(st.integers(1, 5))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_records(), st.sampled_from(list(CODECS)), st.none() | TIMES)
+def test_a_batch_contains_what_was_written(
+    records: list[Record], codec: str, append_time: int | None
+) -> None:
+    """Format v2, with each codec and both types of time, is read alike by both engines."""
+    data = batch(records, codec=codec, append_time=append_time)
+    for engine in (COMPILED, PLAIN):
+        found = rows_of(data, engine)
+        assert found == (expected(records, magic=2, append_time=append_time), "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_records(), st.sampled_from((0, 1)), st.sampled_from(OLD_CODECS), st.none() | TIMES)
+def test_messages_of_old_formats(
+    records: list[Record], magic: int, codec: str, append_time: int | None
+) -> None:
+    """Formats v0 and v1 keep absolute and relative offsets, whatever their codec."""
+    data = message_set(records, magic=magic, codec=codec, append_time=append_time)
+    for engine in (COMPILED, PLAIN):
+        found = rows_of(data, engine)
+        assert found == (expected(records, magic=magic, append_time=append_time), "")
+
+
+@cache
+def corpus() -> dict[str, tuple[bytes, list[Record]]]:
+    """A record set of each form, and its records."""
+    records = [
+        Record(10, b"k", b"value" * 5, 1000),
+        Record(11, None, b"", 1001),
+        Record(13, b"", None, 999, (("h", b"1"), ("h", None))),
+    ]
+    found = {f"v2-{codec}": batch(records, codec=codec) for codec in CODECS}
+    for magic in (0, 1):
+        for codec in OLD_CODECS:
+            found[f"v{magic}-{codec}"] = message_set(records, magic=magic, codec=codec)
+    return {name: (data, records) for name, data in found.items()}
+
+
+def magic_of(name: str) -> int:
+    return int(name[1])
+
+
+@pytest.mark.parametrize("name", list(corpus()))
+def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engine) -> None:
+    """Cut at every byte, a set yields its complete batches and no error."""
+    data, records = corpus()[name]
+    rows = expected(records, magic=magic_of(name))
+    before = batch([Record(1, None, b"first", 5)])
+    first = (1, None, b"first", 5, 0)
+    for size in range(len(data)):
+        found, error = rows_of(before + data[:size], engine)
+        assert not error
+        assert found == [first, *rows][: len(found)]
+        assert found[0] == first
+        # Uncompressed messages of the old formats are complete one by one.
+        assert len(found) == 1 or name in ("v0-none", "v1-none")
+
+
+@pytest.mark.parametrize("name", list(corpus()))
+def test_a_flipped_bit_is_noticed(name: str) -> None:
+    """No flipped bit yields a row that was not written, and both engines say the same."""
+    data, records = corpus()[name]
+    rows = expected(records, magic=magic_of(name))
+    # Offsets and the leader's epoch are outside of the checksum, as is the size.
+    outside = range(16 if magic_of(name) == 2 else 12)
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        found = rows_of(bytes(damaged), COMPILED)
+        assert found == rows_of(bytes(damaged), PLAIN)
+        if at not in outside and (magic_of(name) == 2 or "none" not in name):
+            assert found[0] in ([], rows)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_random_bytes_with_right_checksums(kind: int) -> None:
+    """Lengths up to 2^31 and any other damage under a right checksum end in an error or in rows."""
+    chance = random.Random(kind)
+    records = [Record(n, b"key", b"value", 5) for n in range(3)]
+    sizes = [varint(n) for n in (-2, -1, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 62)]
+    sizes += [struct.pack(">i", n) for n in (-(1 << 31), -2, (1 << 31) - 1, 1 << 20)]
+    errors = 0
+    for _ in range(400):
+        data = bytearray(batch(records) if kind == 2 else message_set(records, magic=kind))
+        begin = loops.HEADER_V2 if kind == 2 else 0
+        patch = chance.choice([*sizes, chance.randbytes(1), chance.randbytes(9)])
+        at = chance.randrange(begin, len(data))
+        data[at : at + len(patch)] = patch[: len(data) - at]
+        outcome = unchecked(bytes(data), COMPILED)
+        assert outcome == unchecked(bytes(data), PLAIN)
+        errors += outcome[1] != loops.DONE
+    assert errors > 100
+
+
+def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
+    """Parse without comparing checksums; return the offsets and the status."""
+    table = engine.longs(bytearray(8 * loops.WIDTH * 20))
+    found = engine.longs(bytearray(8 * loops.SCANNED))
+    engine.loops.scan(engine.octets(data), 0, len(data), table, found)
+    rows = int(found[loops.ROWS_FOUND])
+    for row in range(rows):
+        table[row * loops.WIDTH + loops.CHECKED] = -1
+    cursor = engine.longs(bytearray(8 * loops.CURSOR))
+    cursor[loops.AT] = -1
+    out = columns(engine, 50, 1000)
+    status = engine.loops.parse(engine.octets(data), table, rows, cursor, 0, 1 << 61, out)
+    status = status or int(found[loops.STATUS])
+    return list(out.offsets[: cursor[loops.FILLED]]), status
+
+
+def columns(engine: Engine, rows: int, size: int) -> loops.Columns:
+    """Buffers for some rows, all zero."""
+    kinds = ("ints", "octets", "octets") * 2 + (
+        "longs",
+        "longs",
+        "octets",
+        "ints",
+        "ints",
+        "octets",
+    )
+    sizes = [4 * rows + 4, size, rows] * 2 + [8 * rows, 8 * rows, rows, 4 * rows, 0, 0]
+    made = zip(kinds, sizes, strict=True)
+    return loops.Columns(*(getattr(engine, kind)(bytearray(size)) for kind, size in made))
+
+
+def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
+    """Damage under a right checksum is an error with the offset, after the rows before it."""
+    good = batch([Record(0, None, b"a", 7)])
+    bad = message(Record(5, None, b"no gzip at all", 7), magic=1, attributes=1)
+    found, error = rows_of(good + bad, engine)
+    assert found == [(0, None, b"a", 7, 0)]
+    assert "before offset 6 cannot be decompressed" in error
+
+
+def test_a_wrong_checksum(engine: Engine) -> None:
+    """The rows before the damaged batch are delivered; the error names the next offset."""
+    good, bad = batch([Record(0, None, b"a", 7)]), bytearray(batch([Record(1, None, b"b", 7)]))
+    bad[-2] ^= 1
+    found, error = rows_of(good + bytes(bad), engine)
+    assert found == [(0, None, b"a", 7, 0)]
+    assert error == "the batch before offset 2 has a wrong checksum"
+
+
+def test_control_batches_are_holes(engine: Engine) -> None:
+    """Markers of transactions are no rows, and the next fetch begins behind them."""
+    marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
+    data = batch([Record(0, None, b"a", 7)]) + marker
+    assert rows_of(data, engine) == ([(0, None, b"a", 7, 0)], "")
+    assert RecordSet(TP, pa.py_buffer(data), engine).next_offset == 2
+
+
+def test_a_set_within_a_set(engine: Engine) -> None:
+    """Nested wrappers of format v1 have offsets relative to the wrapper around them."""
+    records = [Record(n, None, b"%d" % n, 9) for n in range(20, 26)]
+    inner = [message_set(records[at : at + 3], magic=1, codec="gzip") for at in (0, 3)]
+    # In the outer set the wrappers are messages with the relative offsets of their last record.
+    moved = [struct.pack(">q", at) + data[8:] for at, data in zip((2, 5), inner, strict=True)]
+    outer = Record(25, None, gzip.compress(b"".join(moved)), 9)
+    data = message(outer, magic=1, attributes=1)
+    assert rows_of(data, engine) == (expected(records, magic=1), "")
+
+
+def test_formats_may_follow_one_another(engine: Engine) -> None:
+    """A log whose format was changed has all formats in one response."""
+    parts = [
+        message_set([Record(0, None, b"a"), Record(1, None, b"b")], magic=0),
+        message_set([Record(2, None, b"c", 5)], magic=1, codec="lz4"),
+        message_set([Record(3, None, b"d", 5)], magic=1),
+        batch([Record(4, None, b"e", 6)], codec="zstd"),
+        batch([Record(5, None, b"f", 6)]),
+    ]
+    found, error = rows_of(b"".join(parts), engine)
+    assert not error
+    assert [(offset, value) for offset, _, value, _, _ in found] == list(
+        enumerate([b"a", b"b", b"c", b"d", b"e", b"f"])
+    )
+    assert RecordSet(TP, pa.py_buffer(b"".join(parts)), engine).next_offset == 6
+
+
+def test_only_the_wanted_offsets(engine: Engine) -> None:
+    """Records of a batch before the first and from the last wanted offset on are skipped."""
+    records = [Record(n, None, b"%d" % n, 5) for n in range(10)]
+    for data in (batch(records), message_set(records, magic=0), message_set(records, magic=1)):
+        found, _ = rows_of(data, engine, first=3, until=7)
+        assert [row[0] for row in found] == [3, 4, 5, 6]
+
+
+def test_headers_can_be_returned(engine: Engine) -> None:
+    """Headers come with their order, repeated names and nulls."""
+    headers = (("a", b"1"), ("b", None), ("a", b""))
+    data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine, with_headers=True).batches()
+    assert [headers_of(one) for one in found["headers"].to_pylist()] == [list(headers), []]
+
+
+def test_large_sets_come_in_several_batches(engine: Engine) -> None:
+    """A record batch has at most 8,000 rows or a MiB, or one larger message."""
+    many = [Record(n, b"k", b"v", 5) for n in range(9000)]
+    large = [Record(9000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
+    huge = [Record(9003, b"K" * 3_000_000, bytes(4_000_000), 5)]
+    data = b"".join(map(batch, (many, large, huge)))
+    found = list(RecordSet(TP, pa.py_buffer(data), engine).batches())
+    assert [one.num_rows for one in found][:1] == [8000]
+    assert sum(one.num_rows for one in found) == 9004
+    assert found[-1]["key"].to_pylist() == [b"K" * 3_000_000]
+    assert all(one.nbytes < 2 << 20 for one in found[:-1])
+    offsets = [offset for one in found for offset in one["offset"].to_pylist()]
+    assert offsets == list(range(9004))
+
+
+def test_small_batches_keep_small_buffers(engine: Engine) -> None:
+    """The buffers of a batch are not much larger than its rows."""
+    records = [Record(n, None, b"v" * 10, 5) for n in range(100)]
+    data = batch(records, codec="gzip")
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    assert found.get_total_buffer_size() < 20_000
+
+
+def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
+    """A time in ms beyond 2^63 microseconds is null; the record is delivered."""
+    data = batch([Record(0, None, b"a", 0), Record(1, None, b"b", (1 << 62) + 5)])
+    found, error = rows_of(data, engine)
+    assert not error
+    assert [row[3] for row in found] == [0, None]
+
+
+def test_the_compiled_checksum_is_crc32() -> None:
+    """The loop's own CRC-32 equals zlib's, for every length and alignment up to 40 bytes."""
+    from numba import njit  # noqa: PLC0415
+
+    data = np.frombuffer(random.Random(1).randbytes(64), np.uint8)
+    compiled = njit(lambda data, at, end: loops.crc32(data, at, end))  # noqa: PLW0108
+    for at in range(8):
+        for end in range(at, 48):
+            assert compiled(data, at, end) == loops.crc32(data, at, end)
+
+
+def test_a_timestamp_is_a_time_in_utc(engine: Engine) -> None:
+    """The column holds microseconds of UTC, as Spark's Kafka connector does."""
+    data = batch([Record(0, None, b"a", 1_500_000_000_123)])
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    when = datetime(2017, 7, 14, 2, 40, 0, 123_000, tzinfo=UTC)
+    assert found["timestamp"].to_pylist() == [when]

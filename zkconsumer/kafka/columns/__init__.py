@@ -1,0 +1,1 @@
+"""Messages as columns: Fetch requests, record formats and Arrow buffers, without librdkafka."""

@@ -1,0 +1,605 @@
+"""The loops over the bytes of record sets: find batches, and copy records into columns.
+
+numba compiles these functions (`compiled`). Without numba, or in tests as the oracle, Python runs
+the same functions. They index flat arrays only, check every length against its bounds before they
+use it, and never raise for malformed bytes: they report `CORRUPT`.
+
+Kafka: `org.apache.kafka.common.record.DefaultRecord` and `DefaultRecordBatch` (format v2),
+`kafka.message.Message` and `kafka.message.ByteBufferMessageSet` (formats v0 and v1), 0.8.2 to 3.9.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+try:
+    from numba.extending import overload, register_jitable
+except ImportError:  # the extra `fast` is not installed
+    overload = register_jitable = None
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = Any
+"""A one-dimensional array: numpy's when compiled, else a memoryview of the same bytes."""
+
+
+def _loop(function: F) -> F:
+    """Let compiled functions call this one; Python can still call it too."""
+    return function if register_jitable is None else register_jitable(function)
+
+
+# ---- one row of the table of batches -------------------------------------------------------------
+
+# A row describes one batch, or consecutive uncompressed messages of one old format.
+POSITION: Final = 0  # where its records begin, or its compressed bytes
+END: Final = 1  # where they end
+FORMAT: Final = 2  # 0, 1 or 2
+CODEC: Final = 3
+BASE: Final = 4  # added to each record's offset; of a compressed old message, its own offset
+TIME: Final = 5  # the base of the times (format v2), or the time of all, in ms
+TIME_TYPE: Final = 6  # NO_TIME, CREATE_TIME, APPEND_TIME or OWN_TIME
+COUNT: Final = 7  # number of records; 0 in the old formats, which do not count them
+CHECKED: Final = 8  # where the bytes begin that the checksum covers, up to END
+CHECKSUM: Final = 9
+NEXT: Final = 10  # the offset after the last record
+WIDTH: Final = 11
+
+NO_TIME: Final = -1
+CREATE_TIME: Final = 0
+APPEND_TIME: Final = 1
+OWN_TIME: Final = -2  # each message has its own time and type (formats v0 and v1)
+
+# ---- what a scan has found -----------------------------------------------------------------------
+
+ROWS_FOUND: Final = 0
+STOPPED_AT: Final = 1
+STATUS: Final = 2
+NEXT_OFFSET: Final = 3  # the offset after the last complete batch; -1 without any
+SCANNED: Final = 4
+
+# ---- where parsing continues ---------------------------------------------------------------------
+
+ROW: Final = 0  # number of the batch in the table
+AT: Final = 1  # position in the batch; -1 at its beginning
+LEFT: Final = 2  # records left in the batch
+FILLED: Final = 3  # rows filled in the columns
+KEY_NULLS: Final = 4
+VALUE_NULLS: Final = 5
+TIME_NULLS: Final = 6
+KEY_NEEDS: Final = 7  # bytes of the record that found no room, by column
+VALUE_NEEDS: Final = 8
+HEADER_NEEDS: Final = 9
+CURSOR: Final = 10
+
+DONE: Final = 0
+FULL: Final = 1
+CORRUPT: Final = 2
+CHECKSUM_FAILED: Final = 3
+
+# Offsets above this are corrupt. It leaves room to add a record's offset without an overflow.
+MAX_OFFSET: Final = 1 << 62
+MAX_DELTA: Final = (1 << 31) - 1
+
+# The largest time in ms that microseconds in 64 bits can hold. A time beyond it becomes null.
+MAX_TIME: Final = ((1 << 63) - 1) // 1000
+# Stands for a difference of times that 63 bits cannot hold.
+_FAR: Final = 1 << 62
+
+# Bytes of an empty message: format v0 from its checksum on; of a batch's header; of the header of
+# any entry, with offset and size.
+_LEAST_MESSAGE: Final = 14
+HEADER_V2: Final = 61
+_ENTRY: Final = 12
+
+
+class Columns(NamedTuple):
+    """The buffers of one record batch. A bit of `…_known` is 0 where the column is null."""
+
+    key_ends: Array
+    keys: Array
+    key_known: Array
+    value_ends: Array
+    values: Array
+    value_known: Array
+    offsets: Array
+    times: Array
+    time_known: Array
+    time_types: Array
+    header_ends: Array
+    headers: Array
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+@_loop
+def int32(data: Array, at: int) -> int:
+    """Return the big-endian signed number of 4 bytes; the caller has checked the bounds."""
+    first = int(data[at])
+    high = first - 256 if first > 127 else first
+    return int(((high * 256 + data[at + 1]) * 256 + data[at + 2]) * 256 + data[at + 3])
+
+
+@_loop
+def int64(data: Array, at: int) -> int:
+    """Return the big-endian signed number of 8 bytes; the caller has checked the bounds."""
+    low = int32(data, at + 4)
+    if low < 0:
+        low += 1 << 32
+    return int32(data, at) * (1 << 32) + low
+
+
+@_loop
+def varint(data: Array, at: int, end: int) -> tuple[int, int]:
+    """Return a zigzag number and the position after it; the position is -1 if it is malformed.
+
+    A number of ten bytes becomes a number above all valid ones.
+    """
+    result = shift = 0
+    while 0 <= at < end and shift < 63:
+        byte = int(data[at])
+        at += 1
+        result |= (byte & 127) << shift
+        if byte < 128:
+            return (result >> 1) ^ -(result & 1), at
+        shift += 7
+    if 0 <= at < end and data[at] < 2:
+        return _FAR, at + 1
+    return 0, -1
+
+
+@_loop
+def _after(at: int, size: int, end: int) -> int:
+    """Return the position after `size` bytes (-1: a null), or -1 if they exceed `end`."""
+    if at < 0 or size < -1 or size > end - at:
+        return -1
+    return at + max(size, 0)
+
+
+def crc32(data: Array, at: int, end: int) -> int:
+    """Return the CRC-32 of the bytes from `at` to `end`."""
+    return zlib.crc32(data[at:end])
+
+
+def _copy(source: Array, at: int, size: int, target: Array, to: int) -> None:
+    target[to : to + size] = source[at : at + size]
+
+
+if overload is not None:
+    import numpy as np
+
+    def _crc_tables() -> Any:
+        """Return the eight tables with which CRC-32 takes eight bytes a step."""
+        tables = np.zeros((8, 256), np.uint32)
+        for number in range(256):
+            value = number
+            for _ in range(8):
+                value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+            tables[0, number] = value
+        for step in range(1, 8):
+            before = tables[step - 1]
+            tables[step] = (before >> 8) ^ tables[0][before & 255]
+        return tables
+
+    _TABLES: Final = _crc_tables()
+
+    # Messages of the formats v0 and v1 have a checksum each. A call of zlib for each of them would
+    # cost more than all other work, so the compiled loop computes it.
+    def _crc32(data: Array, at: int, end: int) -> Any:
+        def compiled(data: Array, at: int, end: int) -> Any:
+            t = _TABLES
+            crc = np.uint32(0xFFFFFFFF)
+            while at + 8 <= end:
+                crc = (
+                    t[7, data[at] ^ (crc & 255)]
+                    ^ t[6, data[at + 1] ^ ((crc >> 8) & 255)]
+                    ^ t[5, data[at + 2] ^ ((crc >> 16) & 255)]
+                    ^ t[4, data[at + 3] ^ (crc >> 24)]
+                    ^ t[3, data[at + 4]]
+                    ^ t[2, data[at + 5]]
+                    ^ t[1, data[at + 6]]
+                    ^ t[0, data[at + 7]]
+                )
+                at += 8
+            while at < end:
+                crc = np.uint32(crc >> 8) ^ t[0, data[at] ^ (crc & 255)]
+                at += 1
+            return np.int64(np.uint32(crc ^ np.uint32(0xFFFFFFFF)))
+
+        return compiled
+
+    # LLVM makes vector instructions of this loop; a slice would cost several times as much.
+    def _compiled_copy(source: Array, at: int, size: int, target: Array, to: int) -> Any:
+        def compiled(source: Array, at: int, size: int, target: Array, to: int) -> None:
+            for number in range(size):
+                target[to + number] = source[at + number]
+
+        return compiled
+
+    overload(crc32)(_crc32)
+    overload(_copy)(_compiled_copy)
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def scan(data: Array, at: int, end: int, table: Array, found: Array) -> None:
+    """Describe the complete batches from `at` to `end` in `table`; control batches are left out.
+
+    `found` gets the number of rows, where the scan stopped, its status, and the next offset. The
+    status is FULL if the table is full, CORRUPT at a malformed batch, else DONE. An incomplete
+    batch at the end is left for the next fetch.
+    """
+    rows = 0
+    status = DONE
+    upcoming = -1
+    while end - at > HEADER_V2 - 45:  # offset, size, checksum or epoch, and format
+        if (rows + 1) * WIDTH > len(table):
+            status = FULL
+            break
+        size = int32(data, at + 8)
+        if size < _LEAST_MESSAGE:
+            status = CORRUPT
+            break
+        if size > end - at - _ENTRY:
+            break
+        stop = at + _ENTRY + size
+        if data[at + 16] == 2:
+            added = _scan_batch(data, at, stop, table, rows)
+        else:
+            added = _scan_message(data, at, stop, table, rows)
+        if added < 0:
+            status = CORRUPT
+            break
+        upcoming = max(upcoming, table[rows * WIDTH + NEXT])
+        rows += added
+        at = stop
+    found[ROWS_FOUND] = rows
+    found[STOPPED_AT] = at
+    found[STATUS] = status
+    found[NEXT_OFFSET] = upcoming
+
+
+@_loop
+def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
+    """Describe a batch of format v2; return 1, 0 for a control batch, or -1 if it is malformed."""
+    if stop - at < HEADER_V2:
+        return -1
+    base, last, count = int64(data, at), int32(data, at + 23), int32(data, at + 57)
+    if base < 0 or base > MAX_OFFSET or last < 0 or count < 0:
+        return -1
+    attributes = int(data[at + 21]) * 256 + data[at + 22]
+    row = rows * WIDTH
+    is_append = (attributes & 8) != 0
+    table[row + POSITION] = at + HEADER_V2
+    table[row + END] = stop
+    table[row + FORMAT] = 2
+    table[row + CODEC] = attributes & 7
+    table[row + BASE] = base
+    time = int64(data, at + 35 if is_append else at + 27)
+    table[row + TIME] = max(-MAX_TIME - 1, min(MAX_TIME + 1, time))
+    table[row + TIME_TYPE] = APPEND_TIME if is_append else CREATE_TIME
+    table[row + COUNT] = count
+    table[row + CHECKED] = at + 21
+    table[row + CHECKSUM] = int32(data, at + 17) & 0xFFFFFFFF
+    table[row + NEXT] = base + last + 1
+    return 0 if attributes & 32 else 1
+
+
+@_loop
+def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> int:
+    """Describe a message of an old format; return the number of rows added, or -1.
+
+    Consecutive uncompressed messages of one format share a row.
+    """
+    after, offset, kind, codec, time, time_type, _, _, value_at, value_size = message(
+        data, at, stop
+    )
+    if after != stop or offset > MAX_OFFSET:
+        return -1
+    row = rows * WIDTH
+    before = row - WIDTH
+    if (
+        codec == 0
+        and rows
+        and table[before + FORMAT] == kind
+        and table[before + CODEC] == 0
+        and table[before + END] == at
+    ):
+        table[before + END] = stop
+        table[before + NEXT] = table[row + NEXT] = offset + 1
+        return 0
+    if codec != 0 and value_size < 0:
+        return -1
+    table[row + POSITION] = at if codec == 0 else value_at
+    table[row + END] = stop
+    table[row + FORMAT] = kind
+    table[row + CODEC] = codec
+    table[row + BASE] = 0 if codec == 0 else offset
+    table[row + TIME] = time
+    table[row + TIME_TYPE] = APPEND_TIME if codec and time_type == APPEND_TIME else OWN_TIME
+    table[row + COUNT] = 0
+    table[row + CHECKED] = at + 16
+    table[row + CHECKSUM] = int32(data, at + 12) & 0xFFFFFFFF
+    table[row + NEXT] = offset + 1
+    return 1
+
+
+@_loop
+def message(
+    data: Array, at: int, end: int
+) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    """Return the parts of a message of format v0 or v1.
+
+    They are the position after it (-1 if it is malformed), offset, format, codec, time in ms, type
+    of the time, position and size of the key, position and size of the value.
+    """
+    malformed = (-1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    if end - at < _ENTRY + _LEAST_MESSAGE:
+        return malformed
+    offset, size, kind, attributes = (
+        int64(data, at),
+        int32(data, at + 8),
+        data[at + 16],
+        data[at + 17],
+    )
+    head = 18 if kind == 0 else 26
+    if size < 0 or size > end - at - _ENTRY or size + _ENTRY < head + 8 or kind > 1 or offset < 0:
+        return malformed
+    stop = at + _ENTRY + size
+    time, time_type = 0, NO_TIME
+    if kind == 1:
+        # librdkafka too takes the time 0 of this format for none.
+        time = int64(data, at + 18)
+        time_type = NO_TIME if time == 0 else int((attributes & 8) != 0)
+    key_size = int32(data, at + head)
+    key_at = at + head + 4
+    value_at = _after(key_at, key_size, stop - 4)
+    if value_at < 0:
+        return malformed
+    value_size = int32(data, value_at)
+    if _after(value_at + 4, value_size, stop) != stop:
+        return malformed
+    codec = int(attributes & 7)
+    return (
+        stop,
+        offset,
+        int(kind),
+        codec,
+        time,
+        time_type,
+        key_at,
+        key_size,
+        value_at + 4,
+        value_size,
+    )
+
+
+def last_offset(data: Array, at: int, end: int) -> int:
+    """Return the offset of the last message of a decompressed set; -1 if it is malformed."""
+    offset = -1
+    while at < end:
+        if end - at < _ENTRY:
+            return -1
+        offset, size = int64(data, at), int32(data, at + 8)
+        if size < _LEAST_MESSAGE or size > end - at - _ENTRY:
+            return -1
+        at += _ENTRY + size
+    return offset
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def parse(
+    data: Array, table: Array, rows: int, cursor: Array, first: int, until: int, out: Columns
+) -> int:
+    """Copy the records with offsets from `first` to `until` - 1 into the columns.
+
+    `table` has `rows` rows of uncompressed batches. `cursor` says where to begin, and afterwards
+    where to continue. Returns DONE at the end of the table, FULL if a record found no room,
+    CORRUPT, or CHECKSUM_FAILED.
+    """
+    while cursor[ROW] < rows:
+        row = cursor[ROW] * WIDTH
+        if cursor[AT] < 0:
+            cursor[AT] = table[row + POSITION]
+            cursor[LEFT] = table[row + COUNT]
+        if table[row + FORMAT] == 2:
+            status = _parse_batch(data, table, row, cursor, first, until, out)
+        else:
+            status = _parse_messages(data, table, row, cursor, first, until, out)
+        if status != DONE:
+            return status
+        cursor[ROW] += 1
+        cursor[AT] = -1
+    return DONE
+
+
+@_loop
+def _parse_batch(
+    data: Array, table: Array, row: int, cursor: Array, first: int, until: int, out: Columns
+) -> int:
+    at, left, end = cursor[AT], cursor[LEFT], table[row + END]
+    base, time, time_type = table[row + BASE], table[row + TIME], table[row + TIME_TYPE]
+    status = DONE
+    while left > 0:
+        after, late, delta, key_at, key_size, value_at, value_size, rest = _record(data, at, end)
+        if after < 0:
+            status = CORRUPT
+            break
+        if first <= base + delta < until:
+            if not _has_room(out, cursor, key_size, value_size, after - rest):
+                status = FULL
+                break
+            known = time if time_type == APPEND_TIME else time + late
+            _add(data, key_at, key_size, value_at, value_size, rest, after - rest, cursor, out)
+            _add_time(base + delta, known, time_type, cursor, out)
+        at = after
+        left -= 1
+    cursor[AT], cursor[LEFT] = at, left
+    return CORRUPT if status == DONE and at != end else status
+
+
+@_loop
+def _record(data: Array, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return the parts of a record of format v2.
+
+    They are the position after it (-1 if it is malformed), its time and offset relative to the
+    batch, position and size of key and value, and the position of its headers.
+    """
+    size, start = varint(data, at, end)
+    stop = _after(start, size, end)
+    late, here = varint(data, start + 1 if stop >= 0 else -1, stop)  # behind its attributes
+    delta, here = varint(data, here, stop)
+    key_size, key_at = varint(data, here, stop)
+    here = _after(key_at, key_size, stop)
+    value_size, value_at = varint(data, here, stop)
+    rest = _after(value_at, value_size, stop)
+    if size < 0 or rest < 0 or delta < 0 or delta > MAX_DELTA:
+        stop = -1
+    return stop, late, delta, key_at, key_size, value_at, value_size, rest
+
+
+@_loop
+def _parse_messages(
+    data: Array, table: Array, row: int, cursor: Array, first: int, until: int, out: Columns
+) -> int:
+    at, end, base = cursor[AT], table[row + END], table[row + BASE]
+    is_checked = table[row + CHECKED] >= 0
+    status = DONE
+    while at < end:
+        after, offset, _, _, time, time_type, key_at, key_size, value_at, value_size = message(
+            data, at, end
+        )
+        if after < 0:
+            status = CORRUPT
+            break
+        if is_checked and crc32(data, at + 16, after) != int32(data, at + 12) & 0xFFFFFFFF:
+            status = CHECKSUM_FAILED
+            break
+        if first <= base + offset < until:
+            if not _has_room(out, cursor, key_size, value_size, 0):
+                status = FULL
+                break
+            if table[row + TIME_TYPE] == APPEND_TIME:
+                time, time_type = table[row + TIME], APPEND_TIME
+            _add(data, key_at, key_size, value_at, value_size, at, 0, cursor, out)
+            _add_time(base + offset, time, time_type, cursor, out)
+        at = after
+    cursor[AT] = at
+    return status
+
+
+@_loop
+def _has_room(out: Columns, cursor: Array, key_size: int, value_size: int, headers: int) -> bool:
+    """Tell whether a record fits; if not, note what it needs."""
+    row = cursor[FILLED]
+    if (
+        row < len(out.offsets)
+        and out.key_ends[row] + key_size <= len(out.keys)
+        and out.value_ends[row] + value_size <= len(out.values)
+        and (len(out.header_ends) == 0 or out.header_ends[row] + headers <= len(out.headers))
+    ):
+        return True
+    cursor[KEY_NEEDS] = max(key_size, 0)
+    cursor[VALUE_NEEDS] = max(value_size, 0)
+    cursor[HEADER_NEEDS] = headers
+    return False
+
+
+@_loop
+def _set_known(known: Array, row: int, bit: int) -> None:
+    if row & 7 == 0:
+        known[row >> 3] = bit
+    else:
+        known[row >> 3] |= bit << (row & 7)
+
+
+@_loop
+def _add(
+    data: Array,
+    key_at: int,
+    key_size: int,
+    value_at: int,
+    value_size: int,
+    headers_at: int,
+    headers: int,
+    cursor: Array,
+    out: Columns,
+) -> None:
+    """Copy key, value and headers into the row `FILLED`."""
+    row = cursor[FILLED]
+    used = out.key_ends[row]
+    _copy(data, key_at, max(key_size, 0), out.keys, used)
+    out.key_ends[row + 1] = used + max(key_size, 0)
+    _set_known(out.key_known, row, 0 if key_size < 0 else 1)
+    cursor[KEY_NULLS] += 1 if key_size < 0 else 0
+    used = out.value_ends[row]
+    _copy(data, value_at, max(value_size, 0), out.values, used)
+    out.value_ends[row + 1] = used + max(value_size, 0)
+    _set_known(out.value_known, row, 0 if value_size < 0 else 1)
+    cursor[VALUE_NULLS] += 1 if value_size < 0 else 0
+    if len(out.header_ends):
+        used = out.header_ends[row]
+        _copy(data, headers_at, headers, out.headers, used)
+        out.header_ends[row + 1] = used + headers
+
+
+@_loop
+def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Columns) -> None:
+    """Write offset and time into the row `FILLED`, and complete the row."""
+    row = cursor[FILLED]
+    is_known = time_type != NO_TIME and -MAX_TIME <= time <= MAX_TIME
+    out.offsets[row] = offset
+    out.times[row] = time * 1000 if is_known else 0
+    out.time_types[row] = time_type
+    _set_known(out.time_known, row, 1 if is_known else 0)
+    cursor[TIME_NULLS] += 0 if is_known else 1
+    cursor[FILLED] = row + 1
+
+
+# ---- compiling -----------------------------------------------------------------------------------
+
+
+class Loops(NamedTuple):
+    """The three functions that other modules call, compiled or not."""
+
+    scan: Callable[[Array, int, int, Array, Array], None]
+    parse: Callable[[Array, Array, int, Array, int, int, Columns], int]
+    last_offset: Callable[[Array, int, int], int]
+
+
+PLAIN: Final = Loops(scan, parse, last_offset)
+
+
+def can_compile() -> bool:
+    """Tell whether numba is installed (the extra `fast`)."""
+    return register_jitable is not None
+
+
+@cache
+def compiled() -> Loops:
+    """Return the functions as machine code, which does not hold the global interpreter lock.
+
+    The first call on a machine compiles them for about two seconds; later processes load them
+    from numba's cache, which is next to this file, or in `NUMBA_CACHE_DIR`.
+    """
+    from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
+
+    seen = types.Array(types.uint8, 1, "C", readonly=True)
+    octets, ints, longs = (types.Array(t, 1, "C") for t in (types.uint8, types.int32, types.int64))
+    columns = types.NamedTuple(
+        [ints, octets, octets, ints, octets, octets, longs, longs, octets, ints, ints, octets],
+        Columns,
+    )
+    long = types.int64
+    signatures = (
+        types.void(seen, long, long, longs, longs),
+        long(seen, longs, long, longs, long, long, columns),
+        long(seen, long, long),
+    )
+    make = [njit([one], nogil=True, cache=True) for one in signatures]
+    return Loops(*(maker(loop) for maker, loop in zip(make, PLAIN, strict=True)))

@@ -1,0 +1,372 @@
+"""Record sets of Fetch responses become Arrow record batches, one partition at a time.
+
+`RecordSet` finds the batches, which tells the next offset to fetch before any record is read.
+`batches` then checks, decompresses and parses them. `loops` does the work for each record.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from operator import mul
+from typing import Any, Final, NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+
+from zkconsumer.kafka.columns import loops
+from zkconsumer.kafka.columns.codecs import CodecError, decompress
+from zkconsumer.kafka.columns.loops import Columns, Loops
+from zkconsumer.protocol.model import TopicPartition
+
+# A record batch is complete with this many rows, or with this many bytes of keys or values. Its
+# buffers then stay in the processor's caches. A larger message gets a record batch of its own size.
+ROWS: Final = 8000
+BYTES: Final = 1 << 20
+
+# Bytes of the smallest record of any format.
+_SMALLEST_RECORD: Final = 7
+
+# Factor by which compressed batches are expected to grow; only a guess for the size of buffers.
+_EXPECTED_GROWTH: Final = 8
+
+# Number of compressed sets within one another. The old producers wrote one level.
+_MAX_NESTED: Final = 4
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+    ]
+)
+"""The columns of Spark's Kafka connector. `timestampType` is Kafka's `TimestampType.id`."""
+
+HEADERS: Final = pa.field("headers", pa.binary())
+"""The undecoded headers of each record, for `headers_of`; only if the caller asks for them."""
+
+
+class CorruptError(Exception):
+    """A batch is malformed, or its checksum is wrong."""
+
+
+class Engine(NamedTuple):
+    """How loops run: compiled over numpy's arrays, or as Python over memoryviews."""
+
+    loops: Loops
+    octets: Callable[[Any], Any]
+    ints: Callable[[Any], Any]
+    longs: Callable[[Any], Any]
+
+
+def plain_engine() -> Engine:
+    """Return the engine that needs no numba; it takes some microseconds for each record."""
+    return Engine(
+        loops.PLAIN,
+        lambda data: memoryview(data).cast("B"),
+        lambda data: memoryview(data).cast("B").cast("i"),
+        lambda data: memoryview(data).cast("B").cast("q"),
+    )
+
+
+def compiled_engine() -> Engine:
+    """Return the compiled engine. Raises ImportError without numba."""
+    import numpy as np  # noqa: PLC0415 - the extra `fast`
+
+    return Engine(
+        loops.compiled(),
+        lambda data: np.frombuffer(data, np.uint8),
+        lambda data: np.frombuffer(data, np.int32),
+        lambda data: np.frombuffer(data, np.int64),
+    )
+
+
+def fastest_engine() -> Engine:
+    """Return the compiled engine if numba is installed, else the plain one."""
+    return compiled_engine() if loops.can_compile() else plain_engine()
+
+
+def _zeros(count: int) -> array[int]:
+    return array("q", bytes(8 * count))
+
+
+class _Output:
+    """The buffers of the record batch that is being filled; `take` returns it."""
+
+    def __init__(self, engine: Engine, tp: TopicPartition, with_headers: bool) -> None:
+        self._engine = engine
+        self._tp = tp
+        self._with_headers = with_headers
+        self.cursor = engine.longs(_zeros(loops.CURSOR))
+        self._buffers: list[pa.Buffer] = []
+        self.columns: Columns | None = None
+
+    @property
+    def filled(self) -> int:
+        return int(self.cursor[loops.FILLED])
+
+    def allocate(self, records: int, size: int) -> Columns:
+        """Return new buffers for about `records` records of `size` bytes, or for one that needs
+        more.
+        """
+        rows, size = max(1, min(ROWS, records)), min(BYTES, size)
+        needs = [int(self.cursor[at]) for at in (loops.KEY_NEEDS, loops.VALUE_NEEDS)]
+        keys, values = (max(size, need) for need in needs)
+        headers = max(size, int(self.cursor[loops.HEADER_NEEDS])) if self._with_headers else 0
+        bits, ends = (rows + 7) // 8, 4 * rows + 4
+        sizes = [ends, keys, bits, ends, values, bits, 8 * rows, 8 * rows, bits, 4 * rows]
+        sizes += [ends if self._with_headers else 0, headers]
+        self._buffers = [pa.allocate_buffer(size, resizable=True) for size in sizes]
+        octets, ints, longs = self._engine.octets, self._engine.ints, self._engine.longs
+        kinds = [ints, octets, octets, ints, octets, octets, longs, longs, octets, ints, ints]
+        kinds.append(octets)
+        made = Columns(*(kind(data) for kind, data in zip(kinds, self._buffers, strict=True)))
+        made.key_ends[0] = made.value_ends[0] = 0
+        if self._with_headers:
+            made.header_ends[0] = 0
+        for at in range(loops.FILLED, loops.CURSOR):
+            self.cursor[at] = 0
+        self.columns = made
+        return made
+
+    def take(self) -> pa.RecordBatch:
+        """Return the filled rows as a record batch, and forget the buffers."""
+        assert self.columns is not None
+        rows, made = self.filled, self.columns
+        bits = (rows + 7) // 8
+        used = [4 * rows + 4, int(made.key_ends[rows]), bits]
+        used += [4 * rows + 4, int(made.value_ends[rows]), bits]
+        used += [8 * rows, 8 * rows, bits, 4 * rows]
+        if self._with_headers:
+            used += [4 * rows + 4, int(made.header_ends[rows])]
+        self.columns = made = None  # type: ignore[assignment]  # a view would prevent resizing
+        for buffer, size in zip(self._buffers, used, strict=False):
+            # A small batch must not keep large buffers; copying a full one would cost too much.
+            if size < buffer.size // 2:
+                buffer.resize(size, shrink_to_fit=True)
+        b, self._buffers = self._buffers, []
+        nulls = [int(self.cursor[at]) for at in range(loops.KEY_NULLS, loops.TIME_NULLS + 1)]
+        key, value, time = (b[at] if n else None for at, n in zip((2, 5, 8), nulls, strict=True))
+        of = pa.Array.from_buffers
+        arrays = [
+            of(pa.binary(), rows, [key, b[0], b[1]], nulls[0]),
+            of(pa.binary(), rows, [value, b[3], b[4]], nulls[1]),
+            pa.repeat(pa.scalar(self._tp.topic, pa.string()), rows),
+            pa.repeat(pa.scalar(self._tp.partition, pa.int32()), rows),
+            of(pa.int64(), rows, [None, b[6]], 0),
+            of(TIMESTAMP, rows, [time, b[7]], nulls[2]),
+            of(pa.int32(), rows, [None, b[9]], 0),
+        ]
+        if not self._with_headers:
+            return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        arrays.append(of(pa.binary(), rows, [None, b[10], b[11]], 0))
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.append(HEADERS))
+
+
+class _Piece(NamedTuple):
+    """Uncompressed batches that can be parsed at once: a table's rows over the same bytes."""
+
+    data: Any
+    table: Any
+    rows: int
+
+
+class RecordSet:
+    """The batches of one partition in a Fetch response.
+
+    Attributes:
+        next_offset: the offset after the last complete batch; -1 if there is none.
+        stopped_at: the position of the incomplete or malformed batch after it.
+        is_corrupt: whether that batch is malformed.
+    """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        data: pa.Buffer,
+        engine: Engine,
+        *,
+        first: int = 0,
+        until: int = loops.MAX_OFFSET,
+        with_headers: bool = False,
+    ) -> None:
+        """Find the batches.
+
+        Args:
+            data: the bytes; they must not change before `batches` has ended.
+            first: offset of the first record wanted; a batch may begin with earlier ones.
+            until: offset after the last record wanted.
+            with_headers: whether the record batches have the column `headers`.
+        """
+        self._tp = tp
+        self._engine = engine
+        self._first, self._until = first, until
+        self._with_headers = with_headers
+        self._data = data
+        self._octets = engine.octets(data)
+        self._table, self._rows, self.next_offset, self.stopped_at, self.is_corrupt = self._scan(
+            self._octets
+        )
+        rows = _as_rows(self._table, self._rows)
+        sizes = [row[loops.END] - row[loops.POSITION] for row in rows]
+        growth = [_EXPECTED_GROWTH if row[loops.CODEC] else 1 for row in rows]
+        # How many bytes and records to expect, as far as the headers tell.
+        self._size = sum(map(mul, sizes, growth))
+        counts = (row[loops.COUNT] or self._size for row in rows)
+        self._records = min(sum(counts), self._size // _SMALLEST_RECORD + 1)
+
+    def _scan(self, octets: Any) -> tuple[Any, int, int, int, bool]:
+        # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
+        table = self._engine.longs(_zeros((len(octets) // 26 + 1) * loops.WIDTH))
+        found = self._engine.longs(_zeros(loops.SCANNED))
+        self._engine.loops.scan(octets, 0, len(octets), table, found)
+        count, stopped_at, status, upcoming = found.tolist()
+        return table, count, upcoming, stopped_at, status == loops.CORRUPT
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records as record batches of up to `ROWS` rows or about `BYTES` bytes.
+
+        Raises CorruptError at a malformed batch, after the records before it.
+        """
+        output = _Output(self._engine, self._tp, self._with_headers)
+        failure: CorruptError | None = None
+        try:
+            for piece in self._pieces():
+                output.cursor[loops.ROW], output.cursor[loops.AT] = 0, -1
+                while self._parse(piece, output) == loops.FULL:
+                    if output.filled:
+                        yield output.take()
+                    else:
+                        output.columns = None  # it is too small for the next record
+        except CorruptError as error:
+            failure = error
+        if output.filled:
+            yield output.take()
+        if failure is not None:
+            raise failure
+        if self.is_corrupt:
+            raise CorruptError(
+                f"the batch at offset {self._offset_at(self.stopped_at)} is malformed"
+            )
+
+    def _parse(self, piece: _Piece, output: _Output) -> int:
+        columns = output.columns or output.allocate(self._records, self._size)
+        status = self._engine.loops.parse(
+            piece.data,
+            piece.table,
+            piece.rows,
+            output.cursor,
+            self._first,
+            self._until,
+            columns,
+        )
+        if status in (loops.CORRUPT, loops.CHECKSUM_FAILED):
+            row = int(output.cursor[loops.ROW]) * loops.WIDTH
+            what = "is malformed" if status == loops.CORRUPT else "has a wrong checksum"
+            upcoming = int(piece.table[row + loops.NEXT])
+            raise CorruptError(f"a batch before offset {upcoming} {what}")
+        return int(status)
+
+    def _offset_at(self, at: int) -> int:
+        return int.from_bytes(memoryview(self._data)[at : at + 8], "big", signed=True)
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Check the batches, decompress them, and yield them in their order."""
+        begin = 0
+        rows = _as_rows(self._table, self._rows)
+        try:
+            for number, row in enumerate(rows):
+                self._check(row)
+                if row[loops.CODEC]:
+                    inner = self._decompressed(self._data, row, 1)
+                    yield from self._uncompressed(begin, number)
+                    begin = number + 1
+                    yield from inner
+        except CorruptError:
+            yield from self._uncompressed(begin, number)
+            raise
+        yield from self._uncompressed(begin, self._rows)
+
+    def _uncompressed(self, begin: int, end: int) -> Iterator[_Piece]:
+        if end > begin:
+            table = self._table[begin * loops.WIDTH : end * loops.WIDTH]
+            yield _Piece(self._octets, table, end - begin)
+
+    def _check(self, row: list[int]) -> None:
+        """Compare a batch's checksum; `parse` does it for uncompressed messages of old formats."""
+        data = self._data.slice(row[loops.CHECKED], row[loops.END] - row[loops.CHECKED])
+        if row[loops.FORMAT] == 2:
+            found = google_crc32c.value(data)
+        elif row[loops.CODEC]:
+            found = zlib.crc32(data)
+        else:
+            return
+        if found != row[loops.CHECKSUM]:
+            raise CorruptError(f"the batch before offset {row[loops.NEXT]} has a wrong checksum")
+
+    def _decompressed(self, data: pa.Buffer, row: list[int], level: int) -> list[_Piece]:
+        """Return the contents of a compressed batch, whose checksum covers them."""
+        compressed = data.slice(row[loops.POSITION], row[loops.END] - row[loops.POSITION])
+        where = f"the batch before offset {row[loops.NEXT]}"
+        try:
+            content = decompress(row[loops.CODEC], compressed)
+        except CodecError as error:
+            raise CorruptError(f"{where} cannot be decompressed: {error}") from error
+        octets = self._engine.octets(content)
+        if row[loops.FORMAT] == 2:
+            one = row.copy()
+            one[loops.POSITION], one[loops.END], one[loops.CODEC] = 0, content.size, 0
+            return [_Piece(octets, self._engine.longs(array("q", one)), 1)]
+        table, count, _, stopped_at, is_corrupt = self._scan(octets)
+        if is_corrupt or stopped_at != content.size or level > _MAX_NESTED:
+            raise CorruptError(f"{where} contains malformed messages")
+        last = self._engine.loops.last_offset(octets, 0, content.size)
+        # Format v1 counts the offsets within a set from 0 (KIP-31), v0 stores them as they are.
+        shift = row[loops.BASE] - last if row[loops.FORMAT] == 1 else 0
+        pieces: list[_Piece] = []
+        for inner in _as_rows(table, count):
+            if inner[loops.FORMAT] > 1:
+                raise CorruptError(f"{where} contains a batch of another format")
+            inner[loops.BASE] += shift
+            inner[loops.NEXT] += shift
+            inner[loops.CHECKED] = -1
+            if row[loops.TIME_TYPE] == loops.APPEND_TIME:
+                inner[loops.TIME], inner[loops.TIME_TYPE] = row[loops.TIME], loops.APPEND_TIME
+            if inner[loops.CODEC]:
+                pieces += self._decompressed(content, inner, level + 1)
+            else:
+                pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1))
+        return pieces
+
+
+def _as_rows(table: Any, count: int) -> list[list[int]]:
+    flat = table[: count * loops.WIDTH].tolist()
+    return [flat[at : at + loops.WIDTH] for at in range(0, len(flat), loops.WIDTH)]
+
+
+def headers_of(data: bytes) -> list[tuple[str, bytes | None]]:
+    """Return a record's headers from the column `headers`. Raises CorruptError."""
+    found: list[tuple[str, bytes | None]] = []
+    octets = memoryview(data)
+
+    def part(at: int) -> tuple[bytes | None, int]:
+        size, at = loops.varint(octets, at, len(data))
+        if at < 0 or size < -1 or size > len(data) - at:
+            raise CorruptError("the headers of a record are malformed")
+        return (None if size < 0 else data[at : at + size]), at + max(size, 0)
+
+    count, at = loops.varint(octets, 0, len(data)) if data else (0, 0)
+    for _ in range(count):
+        name, at = part(at)
+        value, at = part(at)
+        if name is None:
+            raise CorruptError("a header of a record has no name")
+        found.append((name.decode(errors="replace"), value))
+    return found
