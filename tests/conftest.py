@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,11 @@ from zkconsumer.sandbox.server import JavaServer
 
 # The servers that several rooms of the suite share.
 pytest_plugins = ["support.zk_servers"]
+
+# No test reads or writes the contexts and the backups of the user.
+_HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
+for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+    os.environ[variable] = _HOME.name
 
 # Each step of each test checks its change of phase.
 phases.enforced = True

@@ -283,3 +283,7 @@ class SandboxError(ZkConsumerError):
 
 class TraceError(ZkConsumerError):
     """A trace cannot be read, or its replay differs; `where` names the file and the line."""
+
+
+class TraceDiffersError(TraceError):
+    """A trace can be read, but its replay makes another decision."""

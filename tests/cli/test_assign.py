@@ -239,10 +239,10 @@ def test_what_moves(ask: Run, group: str, topic: str) -> None:
 
 
 def test_members_that_would_fail(ask: Run, client: KazooClient, group: str) -> None:
-    """A registration that nobody can read fails all: each is named, and the exit code is 1."""
+    """A registration that nobody can read fails all: each is named, and the exit code is 6."""
     client.create(paths.member(group, "x"), b"hello", ephemeral=True)
     code, out, err = ask("--release", "1.1.1")
-    assert code == 1
+    assert code == 6
     assert len(out.splitlines()) == 1 + 11, "the owners are shown all the same"
     assert err.count("would fail: kafka.common.KafkaException") == 3
 

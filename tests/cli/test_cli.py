@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
-from zkconsumer.cli.options import ENVIRONMENT
+from zkconsumer.cli.sources import ZOOKEEPER as ENVIRONMENT
 from zkconsumer.sandbox import Sandbox
 
 Run = Callable[..., tuple[int, str, str]]

@@ -63,7 +63,7 @@ def test_everything_once(
     more = ("--max-messages", "321", "--threads", "3")
     code, second, _ = run(*arguments, *more)
     assert (code, committed(sandbox, topic)) == (0, 1555)
-    code, third, _ = run(*arguments, "--threads", "2", "--timeout", "1.5")
+    code, third, _ = run(*arguments, "--threads", "2", "--idle-timeout", "1.5")
     assert code == 0
     seen = Counter((first + second + third).splitlines())
     assert seen == Counter(map(str, range(5000)))
@@ -87,7 +87,7 @@ def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], 
     for name in (topic, f"{topic}.more"):
         sandbox.produce(name, 3)
     group = tuple(part for part in arguments if part != "--topic")[:-2]
-    pattern = ("--whitelist", f"{topic}[.a-z]*", "--output", "json")
+    pattern = ("--whitelist", f"{topic}[.a-z]*", "--output", "jsonl")
     first = (*group, "--from-beginning", "--max-messages", "6", "--threads", "2")
     code, out, _ = run(*first, *pattern)
     assert code == 0
@@ -101,7 +101,7 @@ def test_by_a_pattern(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], 
 def test_json(sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run) -> None:
     """JSON lines hold text as text, other bytes as base64, and say where a message stood."""
     sandbox.produce(topic, ["grüße", b"\xff", None], key="k", partition=1)
-    code, out, _ = run(*arguments, "--output", "json", "--max-messages", "3")
+    code, out, _ = run(*arguments, "--output", "jsonl", "--max-messages", "3")
     assert code == 0
     documents = [json.loads(line) for line in out.splitlines()]
     assert all(isinstance(document.pop("timestamp"), int) for document in documents)

@@ -49,16 +49,16 @@ def break_it(scene: Scene) -> None:
 
 
 def test_verify(ask: Ask, scene: Scene) -> None:
-    """0 and one word when the group has settled, 1 and the findings when it has not."""
+    """0 and one word when the group has settled, 6 and the findings when it has not."""
     assert ask("verify", "--group", "g") == (0, "", "zkconsumer: group g has settled\n")
     assert ask("verify", "--group", "g", "--output", "json")[:2] == (0, "[]\n")
     break_it(scene)
     code, out, err = ask("verify", "--group", "g")
-    assert (code, err) == (1, "")
+    assert (code, err) == (6, "")
     assert "partition 6 without owner" in out
     code, out, _ = ask("verify", "--group", "g", "-o", "jsonl")
     row = json.loads(out)
-    assert (code, row["code"], row["partitions"]) == (1, "no-owner", [6])
+    assert (code, row["code"], row["partitions"]) == (6, "no-owner", [6])
     assert ask("verify", "--group", "nobody")[0] == 1
 
 
@@ -68,14 +68,14 @@ def test_doctor(ask: Ask, scene: Scene) -> None:
     assert (code, out, err) == (0, "", "zkconsumer: no problem found\n")
     break_it(scene)
     code, out, err = ask("doctor", "--no-logs", "--patience", "0")
-    assert code == 1
+    assert code == 6
     assert "ERROR no-owner  group g: orders" in out
     assert "WARNING offset-of-nothing  group h: deleted" in out
     assert out.count("    why: ") == out.count("    remedy: ") == 2
     assert err == "zkconsumer: 2 problems, of which --fix can fix 1\n"
     code, out, _ = ask("doctor", "--no-logs", "--group", "h", "-o", "json")
     (row,) = json.loads(out)
-    assert (code, row["group"], row["fixable"]) == (1, "h", True)
+    assert (code, row["group"], row["fixable"]) == (6, "h", True)
     assert row["why"]
 
 
@@ -84,7 +84,7 @@ def test_doctor_fixes(ask: Ask, scene: Scene, tmp_path: Path) -> None:
     path = scene.put(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
     asked = ("doctor", "--no-logs", "--group", "g", "--fix", "--backup-dir", str(tmp_path))
     code, out, err = ask(*asked)
-    assert code == 1
+    assert code == 6
     assert "delete" in out
     assert "    remedy: delete it, by the plan below\n" in out
     assert "dry run, nothing was written: 1 change planned" in err
@@ -123,7 +123,7 @@ def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "consumer.properties"
     file.write_text("group.id=g\nrebalance.backoff.ms=100\n")
     code, out, _ = ask("doctor", "--no-logs", "--config", str(file))
-    assert code == 1
+    assert code == 6
     assert "WARNING short-retries  group g" in out
 
 
@@ -136,7 +136,7 @@ def test_doctor_says_what_it_could_not_look_at(ask: Ask) -> None:
 
 
 def test_explain(ask: Ask, scene: Scene) -> None:
-    """Words and a table for people, the same as values for programs; 1 where members would fail."""
+    """Words and a table for people, the same as values for programs; 6 where members would fail."""
     code, out, err = ask("explain", "g")
     assert (code, err) == (0, "")
     assert "7 partitions / 3 threads = 2 each, and 7 mod 3 = 1" in out
@@ -149,7 +149,7 @@ def test_explain(ask: Ask, scene: Scene) -> None:
     assert ask("explain", "g", "--topic", "other")[0] == 1
     scene.hold(paths.member("g", "x"), b"hello")
     code, _, err = ask("explain", "g")
-    assert code == 1
+    assert code == 6
     assert err.count("would fail: kafka.common.KafkaException") == 3
 
 
@@ -161,6 +161,9 @@ def test_explain(ask: Ask, scene: Scene) -> None:
         ("doctor", "--group", "a/b"),
         ("doctor", "--patience", "-1"),
         ("doctor", "--execute"),
+        ("doctor", "--fix"),
+        ("doctor", "--all-groups", "g"),
+        ("doctor", "--watch", "--fix", "-g", "g"),
     ],
 )
 def test_wrong_usage(ask: Ask, arguments: tuple[str, ...]) -> None:
@@ -176,7 +179,7 @@ def test_read_only(ask: Ask, scene: Scene) -> None:
         ("verify", "--group", "g"),
         ("doctor", "--no-logs"),
         ("explain", "g"),
-        ("doctor", "--no-logs", "--fix"),
+        ("doctor", "--no-logs", "--fix", "--all-groups"),
     ):
         ask(*command)
     assert _stats(scene) == before
@@ -193,7 +196,7 @@ def test_under_a_list_that_forbids_writing(ask: Ask, scene: Scene) -> None:
         scene.session.set_acls(path, [make_acl("world", "anyone", read=True)])
     assert ask("verify", "--group", "g")[0] == ask("explain", "g")[0] == 0
     code, out, _ = ask("doctor", "--no-logs", "--group", "g")
-    assert code == 1
+    assert code == 6
     assert {line.split()[1] for line in out.splitlines() if line[0] != " "} == {"locked-out"}
 
 

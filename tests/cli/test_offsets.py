@@ -49,6 +49,7 @@ def command(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     """Runs `zkconsumer ARGUMENTS` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", hands.connect)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, arguments, input=stdin)
@@ -62,8 +63,8 @@ def rows(result: Result) -> list[dict[str, Any]]:
 
 
 def the_backup() -> str:
-    (backup,) = Path().glob("zkconsumer-backup-*.json")
-    return str(backup)
+    (backup,) = Path().glob("zkconsumer/backups/*/zkconsumer-backup-*.json")
+    return str(backup.absolute())
 
 
 # ---- plan, show, apply --------------------------------------------------------------------------
@@ -116,12 +117,14 @@ def test_a_plan_file(hands: Hands, command: Command) -> None:
     """A plan in a file is applied later, once; and not at all if something has changed."""
     command("offsets", "set", "-g", "g", "t=7", "--plan-out", "plan.json")
     command("offsets", "set", "-g", "g", "t=8", "--plan-out", "other.json")
-    shown = command("apply", "plan.json", "--dry-run", "-o", "json")
+    before = hands.stored("g")
+    shown = command("apply", "plan.json", "-o", "json")
     assert [row["new"] for row in rows(shown)] == [7, 7, 7]
-    assert command("apply", "plan.json").exit_code == 0
+    assert hands.stored("g") == before
+    assert command("apply", "plan.json", "--execute").exit_code == 0
     assert set(hands.stored("g").values()) == {"7"}
-    assert command("apply", "plan.json").exit_code == 0
-    refused = command("apply", "other.json")
+    assert command("apply", "plan.json", "--execute").exit_code == 0
+    refused = command("apply", "other.json", "--execute")
     assert (refused.exit_code, set(hands.stored("g").values())) == (4, {"7"})
     assert "3 znodes changed since the plan was made" in refused.stderr
 
@@ -135,7 +138,7 @@ def test_live_members(hands: Hands, command: Command) -> None:
         ("offsets", "set", "-g", "g", "t:0=7"),
         ("offsets", "delete", "-g", "g", "-t", "t"),
         ("groups", "delete", "g"),
-        ("topics", "forget", "t"),
+        ("topics", "forget", "t", "--all-groups"),
     ):
         refused = command(*arguments, "--execute")
         assert (refused.exit_code, "g_a" in refused.stderr) == (4, True)
@@ -173,9 +176,12 @@ def test_applied_in_part(hands: Hands, command: Command) -> None:
     assert done.exit_code == Exit.IN_PART, done.stderr
     assert f"{MAX_MULTI_WRITES} of {MAX_MULTI_WRITES + 1} changes are made; then: " in done.stderr
     assert hands.stored("g")[last] == "1"
-    assert f"complete the change, or undo it: `zkconsumer apply {the_backup()}` or" in done.stderr
+    assert (
+        f"complete the change, or undo it: `zkconsumer apply {the_backup()} --execute` or"
+        in done.stderr
+    )
     hands.other.set_acls(paths.offset("g", last), free)
-    assert command("apply", the_backup()).exit_code == Exit.OK
+    assert command("apply", the_backup(), "--execute").exit_code == Exit.OK
     assert hands.stored("g")[last] == "7"
 
 
@@ -186,7 +192,7 @@ def test_applied_in_part(hands: Hands, command: Command) -> None:
 def test_export_and_import(hands: Hands, command: Command, format_: str) -> None:
     """What was exported in any format is imported again, into a group that was deleted."""
     before = hands.stored("g")
-    assert command("offsets", "export", "f", "-g", "g", "--format", format_).exit_code == 0
+    assert command("offsets", "export", "g", "--file", "f", "--format", format_).exit_code == 0
     assert command("groups", "delete", "g", "--execute").exit_code == 0
     assert hands.tree("g") == {}
     done = command("offsets", "import", "f", "-g", "g", "--execute")
@@ -211,10 +217,10 @@ def test_a_bad_file(hands: Hands, command: Command) -> None:
 
 def test_nothing_to_export(command: Command) -> None:
     """An empty export is an error, and makes no file; nor is a file written over."""
-    assert command("offsets", "export", "f", "-g", "g", "-t", "t:2", "-t", "t:0").exit_code == 0
-    assert command("offsets", "export", "f", "-g", "g").exit_code == 2
-    assert command("offsets", "export", "x", "-g", "nobody").exit_code == 1
-    twice = command("offsets", "export", "x", "-g", "g", "-g", "g")
+    assert command("offsets", "export", "g", "--file", "f", "-t", "t:2", "-t", "t:0").exit_code == 0
+    assert command("offsets", "export", "g", "--file", "f").exit_code == 2
+    assert command("offsets", "export", "--file", "x", "-g", "nobody").exit_code == 1
+    twice = command("offsets", "export", "g", "--file", "x", "-g", "g")
     assert (twice.exit_code, "named twice" in twice.stderr) == (2, True)
     assert not Path("x").exists()
     assert len(json.loads(Path("f").read_text())["groups"]["g"]["t"]) == 2
@@ -236,7 +242,9 @@ def test_groups(hands: Hands, command: Command) -> None:
         == 0
     )
     assert hands.stored("k") == {TopicPartition("t", 1): "101"}
-    assert command("topics", "forget", "t", "--execute").exit_code == 0
+    assert command("topics", "forget", "t", "--execute").exit_code == 2
+    assert hands.stored("g") == before
+    assert command("topics", "forget", "t", "--all-groups", "--execute").exit_code == 0
     assert (hands.stored("g"), hands.stored("i"), hands.stored("k")) == ({}, {}, {})
     assert command("groups", "delete", "i", "-g", "k", "--execute").exit_code == 2
     assert command("groups", "delete", "-g", "i", "--execute").exit_code == 0
@@ -248,7 +256,7 @@ def test_offsets_that_cannot_be_read(hands: Hands, command: Command) -> None:
     hands.other.set(paths.offset("g", TopicPartition("t", 1)), b"x ")
     exported = command("offsets", "export", "-g", "g", "-f", "csv")
     assert (exported.exit_code, exported.stdout) == (1, "t,0,100\nt,2,102\n")
-    dashed = command("offsets", "export", "-", "-g", "g", "-f", "csv")
+    dashed = command("offsets", "export", "--file", "-", "-g", "g", "-f", "csv")
     assert (dashed.stdout, Path("-").exists()) == (exported.stdout, False)
     assert "g t-1 is left out: " in exported.stderr
     copied = command("groups", "copy", "g", "h", "--execute")
@@ -303,8 +311,8 @@ def test_offsets_deleted(hands: Hands, command: Command) -> None:
         (["groups", "copy", "g", "g"], 4, "exists"),
         (["groups", "rename", "g", "../x"], 2, "no legal group"),
         (["groups", "delete", "g", "--max-znodes", "2"], 4, "more than 2"),
-        (["topics", "forget", "x"], 2, "no group has owners or offsets of x"),
-        (["topics", "forget", "a/b"], 2, "no legal topic"),
+        (["topics", "forget", "x", "--all-groups"], 2, "no group has owners or offsets of x"),
+        (["topics", "forget", "a/b", "-g", "g"], 2, "no legal topic"),
         (["apply", "missing"], 2, "No such file"),
         (["undo", "missing"], 2, "No such file"),
     ],

@@ -89,12 +89,12 @@ def test_in_kafka(group: Group, command: Command, kafka: Foreign) -> None:
         "offsets", "reset", *topic, "--to-offset", "7", "--storage", "kafka", "--execute"
     )
     assert (done.exit_code, kafka.offsets(0, 1), group.stored(0)) == (0, {0: 7, 1: 7}, "5")
-    (first,) = Path().glob("zkconsumer-backup-*")
+    (first,) = Path().glob("zkconsumer/backups/*/zkconsumer-backup-*")
     word = command("offsets", "reset", *topic, "--to-latest")
     assert "Kafka has offsets of group" in word.stderr
     done = command("offsets", "set", f"{group.topic}:0=8", "--storage", "both", "--execute")
     assert (done.exit_code, kafka.offsets(0, 1), group.stored(0)) == (0, {0: 8, 1: 7}, "8")
-    (second,) = set(Path().glob("zkconsumer-backup-*")) - {first}
+    (second,) = set(Path().glob("zkconsumer/backups/*/zkconsumer-backup-*")) - {first}
     exported = command("offsets", "export", *topic, "--storage", "kafka", "-f", "csv")
     assert exported.stdout == f"{group.topic},0,8\n{group.topic},1,7\n"
     runner = CliRunner()
@@ -127,7 +127,7 @@ def test_kafka_has_moved(group: Group, command: Command, kafka: Foreign) -> None
     plan = ("offsets", "reset", "-t", group.topic, "--to-offset", "7", "--storage", "both")
     assert command(*plan, "--plan-out", "plan.json").exit_code == 0
     kafka.commit({1: 2})
-    done = CliRunner().invoke(app, ["apply", "plan.json"])
+    done = CliRunner().invoke(app, ["apply", "plan.json", "--execute"])
     assert (done.exit_code, group.stored(0), kafka.offsets(0, 1)) == (4, "5", {1: 2})
     assert "1 offset in Kafka changed since" in done.stderr
 

@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
-from zkconsumer.cli.options import ENVIRONMENT, Common, topics_of
+from zkconsumer.cli.options import Common, topics_of
+from zkconsumer.cli.sources import ZOOKEEPER as ENVIRONMENT
 from zkconsumer.errors import ConfigError, InvalidNameError
 
 
@@ -62,6 +63,34 @@ def test_properties_and_time(tmp_path: Path) -> None:
         Common(zookeeper="h:1", properties=["nonsense"]).connection_settings()
 
 
+def test_which_groups(tmp_path: Path) -> None:
+    """Reading commands default to all groups; changing ones need a name or --all-groups."""
+    bare, named = Common(zookeeper="h:1"), Common(zookeeper="h:1", properties=["group.id=billing"])
+    assert bare.groups(None, all_groups=False) is None
+    assert bare.groups(["a", "b"], all_groups=False) == ["a", "b"]
+    assert named.groups(None, all_groups=False) == ["billing"]
+    assert named.groups(None, all_groups=True) is None
+    assert named.groups_to_change(None, all_groups=False) == ["billing"]
+    assert bare.groups_to_change(None, all_groups=True) is None
+    with pytest.raises(ConfigError, match="must be requested"):
+        bare.groups_to_change(None, all_groups=False)
+    with pytest.raises(ConfigError, match="exclude each other"):
+        bare.groups(["a"], all_groups=True)
+    with pytest.raises(ConfigError, match="named twice"):
+        bare.groups(["a", "a"], all_groups=False)
+
+
+@pytest.mark.parametrize("words", [("lag",), ("owners",), ("verify",), ("groups", "show")])
+def test_argument_and_option(words: tuple[str, ...]) -> None:
+    """A group is an argument or --group; two different names are wrong usage where one is used."""
+    for given in (("a/b",), ("-g", "a/b")):
+        result = CliRunner().invoke(app, [*words, *given, "-z", "h:1"])
+        assert (result.exit_code, "a/b" in result.stderr) == (2, True)
+    if words != ("lag",):
+        result = CliRunner().invoke(app, [*words, "a", "-g", "b", "-z", "h:1"])
+        assert (result.exit_code, "two groups are named" in result.stderr) == (2, True)
+
+
 def test_topics() -> None:
     """TOPIC is all of it, TOPIC:0,1 some partitions; both together are all of it."""
     assert topics_of(None) is None
@@ -102,7 +131,16 @@ def test_every_help(words: tuple[str, ...]) -> None:
 
 def test_summaries_are_whole() -> None:
     """No help of a family cuts a line of its commands."""
-    for family in ("topics", "groups", "offsets", "migrate", "trace", "sandbox"):
+    for family in (
+        "topics",
+        "groups",
+        "offsets",
+        "migrate",
+        "backups",
+        "context",
+        "trace",
+        "sandbox",
+    ):
         result = CliRunner().invoke(app, [family, "--help"], terminal_width=80)
         commands = result.stdout.partition("Commands:")[2]
         assert commands

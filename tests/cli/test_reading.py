@@ -50,7 +50,7 @@ COMMANDS = (
     ("groups", "copy", "g", "new"),
     ("groups", "rename", "idle", "new"),
     ("groups", "delete", "idle"),
-    ("topics", "forget", "TOPIC"),
+    ("topics", "forget", "TOPIC", "--all-groups"),
     ("migrate", "zookeeper-to-kafka", "--group", "idle"),
 )
 
@@ -134,13 +134,13 @@ def test_lag(world: World) -> None:
 
 
 def test_fail_above(world: World) -> None:
-    """A group that is further behind than allowed, or of which it is not known, is exit code 1."""
+    """A group that is further behind than allowed, or of which it is not known, is exit code 6."""
     assert world.run("lag", "--group", "g", "--fail-above", "15").exit_code == Exit.OK
     result = world.run("lag", "--group", "g", "--fail-above", "0")
-    assert result.exit_code == Exit.PROBLEM
+    assert result.exit_code == Exit.FOUND
     assert "more than 0 messages behind" in result.stderr
     unknown = world.run("lag", "--group", "idle", "--fail-above", "1000")
-    assert (unknown.exit_code, "no offset is committed" in unknown.stderr) == (Exit.PROBLEM, True)
+    assert (unknown.exit_code, "no offset is committed" in unknown.stderr) == (Exit.FOUND, True)
 
 
 def test_groups_show(world: World) -> None:

@@ -42,7 +42,7 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     """It is waited for, and standard error says so, at once and at the end."""
     topic = unique("unknown")
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
-    code, out, err = run("consume", *connect, "--timeout", "3")
+    code, out, err = run("consume", *connect, "--idle-timeout", "3")
     assert (code, out) == (0, "")
     assert f"WARNING zkconsumer.consumer.coordinator: {topic}_" in err
     assert err.endswith(f"zkconsumer: 0 messages (topic {topic} does not exist)\n")
@@ -59,7 +59,7 @@ def test_more_consumers_than_partitions(
     spawn("consume", *connect, "--property", "consumer.id=a")
     with Observer(sandbox.zookeeper_connect, topic) as observer:
         assert until(lambda: observer.count_owners(topic) > 0, limit_s=60.0)
-    code, out, err = run("consume", *connect, "--property", "consumer.id=b", "--timeout", "6")
+    code, out, err = run("consume", *connect, "--property", "consumer.id=b", "--idle-timeout", "6")
     assert (code, out) == (0, "")
     reason = "the group has more consumer threads than the topic has partitions"
     assert err.splitlines()[-1] == f"zkconsumer: 0 messages ({reason})"
@@ -74,7 +74,7 @@ def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     try:
         client.create(path, b"[]")
         connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
-        code, out, err = run("consume", *connect, "--timeout", "60")
+        code, out, err = run("consume", *connect, "--idle-timeout", "60")
         assert (code, out) == (1, "")
         assert f"{topic}: a topic is not a JSON object" in err.splitlines()[-1]
     finally:

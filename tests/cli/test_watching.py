@@ -117,10 +117,19 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
     assert b"Traceback" not in one.written
 
 
-def test_groups_watch(scene: Scene) -> None:
-    """`groups watch` follows who owns what."""
+def test_groups_show(scene: Scene) -> None:
+    """`groups show --watch` follows who owns what."""
     with terminal(
-        "groups", "watch", "g", "-z", scene.connect, "--timeout", "0.3", "--interval", "0.2"
+        "groups",
+        "show",
+        "g",
+        "--watch",
+        "-z",
+        scene.connect,
+        "--timeout",
+        "0.3",
+        "--interval",
+        "0.2",
     ) as one:
         one.read_until(lambda written: b"1 members, 1 threads" in written)
         scene.member("g_second")

@@ -21,7 +21,8 @@ from support.kafka_offsets import foreign
 from typer.testing import CliRunner
 
 from zkconsumer.admin.lag import GAUGES
-from zkconsumer.cli import COMMANDS, Exit, app
+from zkconsumer.cli import COMMANDS, MEANINGS, Exit, app
+from zkconsumer.cli.sources import Source
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
@@ -126,7 +127,7 @@ class Stage:
 
 
 def newest_backup(_: object = None) -> str:
-    return str(max(Path().glob("zkconsumer-backup-*.json"), key=os.path.getmtime))
+    return str(max(Path().glob("**/zkconsumer-backup-*.json"), key=os.path.getmtime))
 
 
 @pytest.fixture
@@ -139,6 +140,7 @@ def stage(
     """In an empty directory, with the environment that the page asks for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     zk = KazooClient(sandbox.zookeeper_connect)
     zk.start(LIMIT_S)
     try:
@@ -274,7 +276,7 @@ SESSIONS = [(name, number) for name, scenes in SCENES.items() for number in rang
 def steps(session: str) -> list[tuple[str, str, int]]:
     """The commands of a session, what each prints, and the exit code.
 
-    Which `echo $?` tells; else doctor's is 1 where it says that there is a problem, and others' 0.
+    Which `echo $?` tells; else doctor's is 6 where it says that there is a problem, and others' 0.
     """
     found: list[tuple[str, str, int]] = []
     for part in session.replace("\\\n", "").split("$ ")[1:]:
@@ -282,7 +284,8 @@ def steps(session: str) -> list[tuple[str, str, int]]:
         if line == "echo $?":
             found[-1] = (*found[-1][:2], int(printed))
         else:
-            found.append((line, printed, int("of which --fix can fix" in printed)))
+            is_found = "of which --fix can fix" in printed
+            found.append((line, printed, Exit.FOUND if is_found else Exit.OK))
     return found
 
 
@@ -344,7 +347,8 @@ def test_the_alert(stage: Stage) -> None:
 
 def test_every_command_is_in_the_table() -> None:
     """Each command of the command line has a place in the table, with all that is below it."""
-    rows = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| `")]
+    section = PAGE.split("\n### Commands\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     root = typer.main.get_command(app)
     context = typer.Context(root)
     listed = []
@@ -362,8 +366,18 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_the_exit_codes() -> None:
     """The page lists the exit codes, all of them."""
-    (listed,) = re.findall(r"\*\*Exit codes:\*\* ([^.]*)\.", PAGE)
-    assert [int(code) for code in re.findall(r"\d+", listed)] == [int(code) for code in Exit]
+    listed = re.findall(r"^\| (\d+) \| (.*?) \|$", PAGE, re.MULTILINE)
+    assert {Exit(int(code)): text for code, text in listed} == MEANINGS
+    assert set(MEANINGS) == set(Exit)
+
+
+def test_the_precedence() -> None:
+    """The page lists the sources of settings in the order that the commands use."""
+    section = PAGE.split("\n### Sources of settings\n")[1].split("\n##")[0]
+    listed = re.findall(r"^\d+\. (.*)\.$", section, re.MULTILINE)
+    assert [line.replace("`", "") for line in listed] == [
+        one.value.replace("`", "") for one in Source
+    ]
 
 
 def test_the_calls(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def _ok(done: subprocess.CompletedProcess[str]) -> str:
 def test_down_at_first(command: Command) -> None:
     """Before `up`, status exits with code 1, down does nothing, and topics names the remedy."""
     status = command("status")
-    assert (status.returncode, "down" in status.stdout) == (1, True)
+    assert (status.returncode, "down" in status.stdout) == (6, True)
     assert "no server was running" in _ok(command("down"))
     topic = command("topic", "create", "t")
     assert topic.returncode == 1
@@ -92,7 +92,7 @@ def test_life(command: Command) -> None:
 
     assert "stopped: broker 0, ZooKeeper" in _ok(command("down"))
     assert all(born(pid) is None for pid in births)
-    assert command("status").returncode == 1
+    assert command("status").returncode == 6
 
     second = json.loads(_ok(command("up", "--output", "json")))
     assert (second["zookeeper"], second["bootstrap"]) == (first["zookeeper"], first["bootstrap"])
@@ -109,7 +109,7 @@ def test_half_a_sandbox(command: Command, home: Path) -> None:
     sandbox = Sandbox(home)
     assert sandbox.attach()
     sandbox.broker.stop()
-    assert command("status").returncode == 1
+    assert command("status").returncode == 6
     mended = json.loads(_ok(command("up", "--output", "json")))["servers"]
     assert (mended[0], mended[1]["pid"] != whole[1]["pid"]) == (whole[0], True)
     _ok(command("down"))
@@ -138,7 +138,7 @@ def test_port_in_use(command: Command, zookeeper_port: int) -> None:
     assert done.returncode == 1
     assert f"port {zookeeper_port} for ZooKeeper is in use" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert command("status").returncode == 1
+    assert command("status").returncode == 6
 
 
 @pytest.fixture

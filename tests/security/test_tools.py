@@ -58,10 +58,10 @@ OLD_READING = (
 )
 CHANGING = (
     "offsets set -g G T:0=3 --plan-out plan.json",
-    "apply plan.json",
+    "apply plan.json --execute",
     "offsets reset -g G -t T --to-earliest --execute",
     "offsets shift -g G -t T --by 2 --execute",
-    "offsets export kept.json -g G",
+    "offsets export --file kept.json -g G",
     "offsets copy --from G -g G-2 -t T --execute",
     "offsets delete -g G -t T:1 --execute",
     "offsets import kept.json --execute",
@@ -251,7 +251,7 @@ def test_a_stranger(idle: World, tmp_path: Path) -> None:
         "groups delete G --execute",
     ):
         result = idle.run(command, config=file)
-        assert result.exit_code == Exit.PROBLEM, (command, result.output)
+        assert result.exit_code == Exit.FAILED, (command, result.output)
         assert paths.group(idle.group) in result.output, command
     for command in ("groups list", "groups list -t T"):
         listed = idle.run(command, "-o", "json", config=file)

@@ -209,7 +209,7 @@ def test_a_real_member(
     path.write_text(written.replace('"to":"settled"', '"to":"waiting"', 1), encoding="utf-8")
     number = written[: written.index('"to":"settled"')].count("\n") + 1
     code, out, err = run("trace", "check", str(path))
-    assert (code, out) == (1, "") and f"({path}:{number})" in err
+    assert (code, out) == (6, "") and f"({path}:{number})" in err
 
 
 def test_a_full_disk_ends_the_trace_and_not_the_member(

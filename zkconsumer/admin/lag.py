@@ -400,6 +400,33 @@ def samples(
     return found
 
 
+def _client() -> Any:
+    try:
+        import prometheus_client  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            "prometheus-client is not installed",
+            where="lag exporter",
+            remedy="run pip install 'zkconsumer[metrics]'",
+        ) from error
+    return prometheus_client
+
+
+def exposition(
+    groups: Iterable[GroupLag], status_of: Callable[[str, PartitionLag], Status | None]
+) -> str:
+    """Return the metrics of groups in the text format of Prometheus.
+
+    Raises ConfigError if prometheus-client is not installed.
+    """
+    client = _client()
+    page = LagExporter("", 0)
+    page.update(groups, status_of)
+    registry = client.CollectorRegistry()
+    registry.register(page)
+    return str(client.generate_latest(registry).decode())
+
+
 class LagExporter:
     """HTTP server that answers Prometheus with the groups of the last `update`.
 
@@ -413,14 +440,7 @@ class LagExporter:
         self._server: Any = None
 
     def __enter__(self) -> Self:
-        try:
-            import prometheus_client  # noqa: PLC0415
-        except ImportError as error:
-            raise ConfigError(
-                "prometheus-client is not installed",
-                where="lag exporter",
-                remedy="run pip install 'zkconsumer[metrics]'",
-            ) from error
+        prometheus_client = _client()
         registry = prometheus_client.CollectorRegistry()
         registry.register(self)
         try:

@@ -2,10 +2,8 @@
 
 Each noun has one module, which is imported when the user runs its command.
 
-Results go to standard output, and everything else goes to standard error. Exit codes: 0 success,
-1 a problem was found, 2 wrong usage or configuration, 3 ZooKeeper is unreachable, 4 a safety check
-refused the change, 5 a change was applied in part, 130 interrupted. If the reader of the pipe
-closes it (`| head`), the exit code is 0.
+Results go to standard output, and everything else goes to standard error. `Exit` lists the exit
+codes. If the reader of the pipe closes it (`| head`), the exit code is 0.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from enum import IntEnum
 from types import FrameType
 from typing import Annotated, Any, Final, cast
@@ -29,6 +28,7 @@ from zkconsumer.errors import (
     ChrootMissingError,
     ConfigError,
     RefusedError,
+    TraceDiffersError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
@@ -51,6 +51,7 @@ COMMANDS = {
         "zkconsumer.cli.apply:undo_app",
         "Restore the znodes that a change overwrote or deleted.",
     ),
+    "backups": ("zkconsumer.cli.backups:app", "List the backups of changes."),
     "owners": ("zkconsumer.cli.owners:app", "Show which thread owns each partition of a group."),
     "assign": ("zkconsumer.cli.assign:app", "Compute the assignment of a group or of a file."),
     "verify": (
@@ -68,6 +69,10 @@ COMMANDS = {
         "zkconsumer.cli.simulate:app",
         "Run a group on a simulated ZooKeeper and narrate it.",
     ),
+    "context": (
+        "zkconsumer.cli.context:app",
+        "Name clusters, choose one, and show the settings in use.",
+    ),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (
         "zkconsumer.cli.sandbox:app",
@@ -77,15 +82,33 @@ COMMANDS = {
 
 
 class Exit(IntEnum):
-    """Exit codes of the process."""
+    """Exit codes of the process.
+
+    FOUND is not 1: Python exits with 1 after an unexpected error, and a probe must distinguish a
+    finding from a failure.
+    """
 
     OK = 0
-    PROBLEM = 1
+    FAILED = 1
     USAGE = 2
     UNREACHABLE = 3
     REFUSED = 4
     IN_PART = 5
+    FOUND = 6
     INTERRUPTED = 130
+
+
+MEANINGS: Mapping[Exit, str] = {
+    Exit.OK: "The command has done its work, and a check found nothing.",
+    Exit.FAILED: "The command failed, or its result is incomplete.",
+    Exit.USAGE: "Wrong usage or wrong configuration.",
+    Exit.UNREACHABLE: "ZooKeeper cannot be reached, or the chroot does not exist.",
+    Exit.REFUSED: "A safety check refused the change; nothing was written.",
+    Exit.IN_PART: "The change was applied in part; the output says how to complete or undo it.",
+    Exit.FOUND: "The check worked, and found what it looks for.",
+    Exit.INTERRUPTED: "Ctrl-C interrupted the command.",
+}
+"""What each exit code means; docs/operators.md contains this table."""
 
 
 def exit_code(error: ZkConsumerError) -> Exit:
@@ -99,8 +122,10 @@ def exit_code(error: ZkConsumerError) -> Exit:
             return Exit.REFUSED
         case AppliedInPartError():
             return Exit.IN_PART
+        case TraceDiffersError():
+            return Exit.FOUND
         case _:
-            return Exit.PROBLEM
+            return Exit.FAILED
 
 
 class _Argument(TyperArgument):

@@ -19,16 +19,17 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.options import Common, operator
-from zkconsumer.cli.output import Align, Column, Output, command_of, say, say_all
-from zkconsumer.errors import Advice, Step
+from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
+from zkconsumer.cli.options import Common, OnlyOption, operator
+from zkconsumer.cli.output import Align, Column, command_of, say, say_all
+from zkconsumer.errors import Advice, ConfigError, Step
 from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ class Changing:
         Path | None,
         typer.Option(metavar="FILE", help="Save the plan to FILE, for `zkconsumer apply FILE`."),
     ] = None
-    backup_dir: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Directory of the backup, which `zkconsumer undo` reads."),
-    ] = Path()
+    backup_dir: BackupDir = None
     force_live: Annotated[
         bool,
         typer.Option(
@@ -86,13 +84,6 @@ class Changing:
             " members overwrite it.",
         ),
     ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Applying(Changing):
-    """Options of a changing command that writes without `--execute`."""
-
-    execute: Annotated[bool, typer.Option("--execute", hidden=True)] = True
 
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
@@ -106,7 +97,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
-    return operator(run)
+    return operator()(run)
 
 
 def beside_kafka(connection: ZooKeeperClient, plan: Plan, *groups: str) -> Plan:
@@ -133,8 +124,7 @@ def carry_out(
     `admin.apply.apply` raises.
     """
     columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
-    is_for_people = common.output in (Output.TABLE, Output.WIDE, Output.LEGACY)
-    show = _row if is_for_people else _plain
+    show = _row if common.is_for_people else _plain
     common.write(map(show, _rows(plan, ends)), columns)
     proceed(connection, plan, how)
 
@@ -150,7 +140,7 @@ def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
         from zkconsumer.admin.plan import save
 
         save(plan, how.plan_out)
-        say(f"saved plan {plan.hash}; apply it with `zkconsumer apply {how.plan_out}`")
+        say(f"saved plan {plan.hash}; apply it with `zkconsumer apply {how.plan_out} --execute`")
     if how.execute:
         _apply(connection, plan, how)
     else:
@@ -206,7 +196,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
         report = apply(
             connection,
             plan,
-            backup_dir=how.backup_dir,
+            backup_dir=made_directory(how.backup_dir, connection.config.zookeeper_hosts),
             kafka=store,
             live=Live.FORCE if how.force_live else Live.REFUSE,
             on_backup=progress.saved,
@@ -282,27 +272,24 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @changing
 def apply(
     common: Common,
-    how: Applying,
+    how: Changing,
     *,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A plan file of --plan-out, or a backup.")
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and write nothing.")
-    ] = False,
 ) -> None:
-    """Apply a plan file at once, without --execute.
+    """Apply a plan file. A dry run without --execute.
 
     Refused if a znode of the plan has changed since the plan was made. If the plan was applied in
     part, the remaining changes are made.
 
-    Example: zkconsumer apply plan.json
+    Example: zkconsumer apply plan.json --execute
     """
     from zkconsumer.admin.plan import load_plan
 
     plan = load_plan(file)
     with common.connect() as connection:
-        carry_out(common, connection, plan, replace(how, execute=not dry_run))
+        carry_out(common, connection, plan, how)
 
 
 # ---- zkconsumer undo -----------------------------------------------------------------------------
@@ -318,20 +305,38 @@ def undo(
     how: Changing,
     *,
     backup: Annotated[
-        Path, typer.Argument(metavar="BACKUP", help="The backup file that the change wrote.")
-    ],
+        Path | None,
+        typer.Argument(metavar="BACKUP", help="The backup file that the change wrote."),
+    ] = None,
+    last: Annotated[
+        bool,
+        typer.Option("--last", help="Undo the last change of this cluster, or of --group."),
+    ] = False,
+    group: OnlyOption = None,
 ) -> None:
     """Restore the znodes of a backup. A dry run without --execute.
 
     Each znode gets back its data and its access control list. Later writes to it are overwritten.
 
-    Example: zkconsumer undo zkconsumer-backup-billing-20260131T120000.000000Z-0123456789ab.json
+    Example: zkconsumer undo --last --group billing --execute
     """
     from zkconsumer.admin.group_changes import plan_undo
     from zkconsumer.admin.plan import load_plan
+    from zkconsumer.protocol.paths import validate_group
 
-    done = load_plan(backup)
+    if (backup is None) is not last or (backup is not None and group is not None):
+        raise ConfigError(
+            "the backup is not named by exactly one of BACKUP and --last",
+            remedy="give `zkconsumer undo BACKUP`, or `zkconsumer undo --last [--group GROUP]`",
+        )
+    wanted = None if group is None else validate_group(group)
     with common.connect() as connection:
+        config = connection.config
+        if backup is None:
+            directory = how.backup_dir or cluster_directory(config.zookeeper_hosts)
+            backup = last_backup(directory, config.zookeeper_chroot, wanted)
+            say(f"backup: {backup}")
+        done = load_plan(backup)
         store = None
         if done.kafka:
             from zkconsumer.admin.broker_offsets import BrokerOffsets

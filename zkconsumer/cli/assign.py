@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.options import Common, OneGroup, operator
-from zkconsumer.cli.output import Align, Column, Output, say, say_all, write_document
+from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ Wishes = Annotated[
 
 
 @app.command()
-@operator
+@operator()
 def assign(
     common: Common,
     *,
@@ -170,7 +170,7 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
     if common.output is Output.CSV:
         common.write(rows, (CASE, *COLUMNS))
     elif common.output in (Output.JSON, Output.YAML):
-        write_document(documents, common.output)
+        common.write_document(documents)
 
 
 def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -303,7 +303,7 @@ def _show_group(
             for one in found
             if one.moves
         ]
-        write_document(head | _document(parts) | {"moves": moves}, common.output)
+        common.write_document(head | _document(parts) | {"moves": moves})
     else:
         columns = COLUMNS if then is now else (*COLUMNS, MOVE)
         common.write([_row(one) for one in found], columns)
@@ -312,7 +312,7 @@ def _show_group(
         say_all(_errors(parts))
         say(_moves(found))
     if not all(isinstance(part, dict) for part in parts.values()):
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FOUND)
 
 
 def _moves(found: Sequence[Place]) -> str:

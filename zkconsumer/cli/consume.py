@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import sys
 import threading
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli.options import ENVIRONMENT, pair
+from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, whole_topics
 from zkconsumer.errors import ConfigError, RebalanceBlockedError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Output(Enum):
     """Output format of a message."""
 
     RAW = "raw"  # the value's bytes and a newline
-    JSON = "json"  # one object per line
+    JSONL = "jsonl"  # one object per line
 
 
 class Ended(Enum):
@@ -73,27 +72,16 @@ FromBeginning = Annotated[
 
 
 @app.command()
+@operator()
 def consume(
+    connection: Connection,
     *,
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to consume.")
-    ] = None,
+    group: OneGroup = None,
+    topic: Topics = None,
     whitelist: Annotated[
         str | None, _regex("every topic that matches, including topics created later")
     ] = None,
     blacklist: Annotated[str | None, _regex("every topic that does not match")] = None,
-    zookeeper: Annotated[
-        str | None,
-        typer.Option(
-            "--zookeeper",
-            "-z",
-            metavar="H:P[,H:P...][/CHROOT]",
-            help=f"zookeeper.connect; default: the --config file, else ${ENVIRONMENT}.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group name (group.id).")
-    ] = None,
     threads: Annotated[
         int, typer.Option(min=1, help="Number of streams; each has its own thread.")
     ] = 1,
@@ -104,21 +92,10 @@ def consume(
     output: Annotated[
         Output,
         typer.Option(
-            "--output", "-o", help="raw writes the values; json writes one object per message."
+            "--output", "-o", help="raw writes the values; jsonl writes one object per message."
         ),
     ] = Output.RAW,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A consumer.properties file.")
-    ] = None,
-    property_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="NAME=VALUE",
-            help="A property that overrides the --config file; repeatable.",
-        ),
-    ] = None,
-    timeout: Annotated[
+    idle_timeout: Annotated[
         float | None,
         typer.Option(min=0, metavar="S", help="Stop after S seconds without a message."),
     ] = None,
@@ -132,52 +109,36 @@ def consume(
     Example: zkconsumer consume -z zk1:2181/kafka --group billing --topic orders --from-beginning
     """
     wanted = _wanted(topic, whitelist, blacklist)
-    settings = _settings(
-        config,
-        property_,
-        {
-            "zookeeper_connect": zookeeper,
-            "group_id": group,
-            "auto_offset_reset": "smallest" if from_beginning else None,
-            "trace_file": None if trace is None else str(trace),
-        },
+    more = {
+        "auto_offset_reset": "smallest" if from_beginning else None,
+        "trace_file": None if trace is None else str(trace),
+    }
+    settings = connection.settings(
+        connection.group(group), **{name: value for name, value in more.items() if value}
     )
+    topics = len(wanted) if isinstance(wanted, list) else 1
     run = Run(
-        budget=Budget(max_messages, threads=threads),
+        budget=Budget(max_messages, threads=threads * topics),
         write=_write_raw if output is Output.RAW else _write_json,
-        idle_limit_s=settings.consumer_timeout_s if timeout is None else timeout,
+        idle_limit_s=settings.consumer_timeout_s if idle_timeout is None else idle_timeout,
     )
     ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
 
 
-def _settings(
-    file: Path | None, properties: list[str] | None, named: dict[str, str | None]
-) -> ConsumerConfig:
-    """Return the settings. Priority, highest first: option, property, file, environment."""
-    from zkconsumer.config.settings import ConsumerConfig
+def _wanted(
+    topics: list[str] | None, whitelist: str | None, blacklist: str | None
+) -> list[str] | TopicFilter:
+    """Return the topics or the filter of the options.
 
-    environment = os.environ.get(ENVIRONMENT)
-    return ConsumerConfig.from_properties(
-        {"zookeeper.connect": environment} if environment else {},
-        *([] if file is None else [file]),
-        dict(pair(text) for text in properties or ()),
-        **{name: value for name, value in named.items() if value is not None},
-    )
-
-
-def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> str | TopicFilter:
-    """Return the topic or the filter of the options.
-
-    Raises ConfigError unless there is exactly one, which ConsoleConsumer demands as well.
+    Raises ConfigError unless there is exactly one kind, which ConsoleConsumer demands as well.
     """
     from zkconsumer.protocol.filters import black_list, white_list
-    from zkconsumer.protocol.paths import validate_topic
 
-    makers: dict[str, Callable[[str], str | TopicFilter]]
-    makers = {"--topic": validate_topic, "--whitelist": white_list, "--blacklist": black_list}
-    given = dict(zip(makers, (topic, whitelist, blacklist), strict=True))
+    makers: dict[str, Callable[[Any], list[str] | TopicFilter | None]]
+    makers = {"--topic": whole_topics, "--whitelist": white_list, "--blacklist": black_list}
+    given = dict(zip(makers, (topics or None, whitelist, blacklist), strict=True))
     named = [(option, text) for option, text in given.items() if text is not None]
     if len(named) != 1:
         both = " and ".join(option for option, _ in named)
@@ -187,7 +148,7 @@ def _wanted(topic: str | None, whitelist: str | None, blacklist: str | None) -> 
             remedy=f"give exactly one of {', '.join(makers)}",
         )
     ((option, text),) = named
-    return makers[option](text)
+    return makers[option](text) or []
 
 
 class Budget:
@@ -269,13 +230,14 @@ class Run:
         # runs in the main thread, which may hold the event's lock at that moment.
         self._inbox: SimpleQueue[Ended | BaseException] = SimpleQueue()
 
-    def run(self, config: ConsumerConfig, wanted: str | TopicFilter, threads: int) -> Ended:
+    def run(self, config: ConsumerConfig, wanted: list[str] | TopicFilter, threads: int) -> Ended:
         """Consume until there is a reason to stop, and return it. Raises the error of a thread."""
         from zkconsumer import ConsumerConnector
 
         with ConsumerConnector(config) as connector, self._signals():
-            if isinstance(wanted, str):
-                streams = connector.create_message_streams({wanted: threads})[wanted]
+            if isinstance(wanted, list):
+                made = connector.create_message_streams(dict.fromkeys(wanted, threads))
+                streams = [stream for topic in wanted for stream in made[topic]]
             else:
                 streams = connector.create_message_streams_by_filter(wanted, threads)
             workers = [

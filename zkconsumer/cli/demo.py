@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zkconsumer.cli import interrupt
+from zkconsumer.cli import Exit, interrupt
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,7 +30,7 @@ def demo(
     """Watch a group of three consumers: one joins, one leaves, and one is killed.
 
     The demonstration starts a real ZooKeeper and a real broker on the loopback interface, with a
-    temporary directory, and removes everything at the end. Exit code 1: a message was lost, or two
+    temporary directory, and removes everything at the end. Exit code 6: a message was lost, or two
     members owned one partition at the same time.
 
     Example: zkconsumer demo --partitions 12 --json
@@ -46,7 +46,7 @@ def demo(
     else:
         print_result(result, sys.stdout)
     if not result.good:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FOUND)
 
 
 def _as_json(result: Any) -> str:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli.apply import Changing, carry_out, changing
-from zkconsumer.cli.options import Common, Groups, OneGroup, operator
+from zkconsumer.cli.options import AllGroups, Common, Groups, OneGroup, operator
 from zkconsumer.cli.output import (
-    Align,
     Color,
     Column,
     Output,
     Row,
+    Table,
     remedy_of,
     safe,
     say,
     say_all,
 )
+from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.doctor import MemberSettings
     from zkconsumer.admin.findings import Finding
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
 _WIDTH = 100
 """Characters per line if standard output is not a terminal."""
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Return partition numbers as ranges, such as `0-2, 5`."""
+    from zkconsumer.admin.findings import ranges
+
+    return ranges(numbers) or "-"
+
 
 COLUMNS = (
     Column("severity", color=_COLORS.get),
@@ -42,8 +50,8 @@ COLUMNS = (
     Column("what"),
     Column("why"),
     Column("remedy"),
-    Column("partitions"),
-    Column("fixable"),
+    Column("partitions", type="integers", show=ranges_of),
+    Column("fixable", type="boolean"),
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -77,19 +85,22 @@ def doctor(
     how: Changing,
     *,
     group: Groups = None,
+    all_groups: AllGroups = False,
     logs: Logs = True,
     patience: Patience = 1.0,
     fix: Fix = False,
+    watch_: Watch = False,
+    interval: Interval = 30.0,
 ) -> None:
     """Find what is wrong with groups, and repair it with --fix --execute.
 
-    The doctor examines the groups of --group, else group.id of --config, else all groups. It finds
+    If no group is named, all groups are examined; --fix then needs --all-groups. The doctor finds
     registrations that stall all JVM members, owner znodes that block a partition, partitions
     without an owner, offsets that cannot be read or are outside the log, znodes of other clients,
     members that disagree on the assignment, retries that end too early (needs --config), and access
     control lists that deny members a right.
 
-    It changes nothing without --fix --execute. Exit code 1: a problem was found, or remains after
+    It changes nothing without --fix --execute. Exit code 6: a problem was found, or remains after
     the repairs; a note is not a problem. Exit code 4: --fix would change offsets of a group that
     has members.
 
@@ -101,17 +112,23 @@ def doctor(
 
     if (how.execute or how.plan_out) and not fix:
         raise ConfigError("--execute and --plan-out need --fix", remedy="add --fix")
-    names, settings = _groups(common, group)
+    if watch_ and fix:
+        raise ConfigError("--watch and --fix exclude each other", remedy="leave out one of them")
+    names = (common.groups_to_change if fix else common.groups)(group, all_groups=all_groups)
+    is_given = common.config is not None or bool(common.properties)
+    settings = common.settings if is_given else None
     with common.connect() as connection:
         ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
 
         def examine() -> list[Finding]:
             return examined(connection, names, settings=settings, ask_logs=ask, patience_s=patience)
 
+        if watch_:
+            watch(common, lambda: _findings(examine()), interval_s=interval)
         found = examine()
         if not fix:
             _write(common, found, remedy_of)
-        elif common.output is Output.TABLE:
+        elif common.output is Output.TABLE and not common.is_selected:
             _write(common, found, _remedy_with_plan)
         if fix:
             _fix(common, connection, found, how)
@@ -122,7 +139,7 @@ def doctor(
     if problems:
         fixable = sum(bool(one.fixes) for one in found)
         say(f"{_counted(problems, 'problem')}, of which --fix can fix {fixable}")
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FOUND)
     say("no problem found")
 
 
@@ -141,17 +158,10 @@ def _remedy_with_plan(one: Finding) -> str:
     return f"{one.remedy}, by the plan below" if one.fixes else remedy_of(one)
 
 
-def _groups(
-    common: Common, given: list[str] | None
-) -> tuple[list[str] | None, MemberSettings | None]:
-    """Return the groups to examine (None: all), and the members' settings if the user gave any."""
-    from zkconsumer.protocol.paths import validate_group
-
-    names = [validate_group(one) for one in given or ()]
-    if not names and (named := common.named_group()) is not None:
-        names = [named]
-    is_given = common.config is not None or bool(common.properties)
-    return names or None, common.settings if is_given else None
+def _findings(found: list[Finding]) -> Reading:
+    problems = sum(one.is_problem for one in found)
+    table = Table([_row(one, remedy_of(one)) for one in found], COLUMNS)
+    return _counted(problems, "problem"), table, []
 
 
 def _counted(count: int, word: str) -> str:
@@ -177,7 +187,7 @@ def _row(one: Finding, remedy: str) -> Row:
 
 def _write(common: Common, found: Iterable[Finding], worded: Callable[[Finding], str]) -> None:
     rows = [_row(one, worded(one)) for one in found]
-    if common.output not in (Output.TABLE, Output.LEGACY):
+    if common.output is not Output.TABLE or common.is_selected:
         common.write(rows, COLUMNS)
         return
     screen = common.screen
@@ -209,7 +219,7 @@ VERIFY_COLUMNS = (
     Column("code", "FINDING"),
     Column("subject", "TOPIC OR MEMBER"),
     Column("what"),
-    Column("partitions", wide_only=True, align=Align.LEFT),
+    Column("partitions", wide_only=True, type="integers", show=ranges_of),
     Column("remedy", wide_only=True),
 )
 
@@ -217,11 +227,13 @@ verify_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @verify_app.command()
-@operator
+@operator()
 def verify(
     common: Common,
     *,
     group: OneGroup = None,
+    watch_: Watch = False,
+    interval: Interval = 2.0,
     internal: Annotated[
         bool,
         typer.Option(
@@ -233,7 +245,7 @@ def verify(
 
     A group has settled if each partition that its members subscribe to has an owner znode, and the
     owner is a thread that a member has registered for the topic. Exit code 0: the group has
-    settled. Exit code 1: it has not, and the findings say why.
+    settled. Exit code 6: it has not, and the findings say why.
 
     Kafka's VerifyConsumerRebalance intends the same check, but reports "failed" for every group in
     0.8.2 and 0.9.0 to 0.10.0.0.
@@ -244,20 +256,19 @@ def verify(
     from zkconsumer.cli import Exit
 
     name = common.group(group)
-    with common.connect(name) as connection:
+
+    def read() -> Reading:
         found = verified(connection, name, exclude_internal=not internal)
-    rows = [
-        {
-            "code": one.code,
-            "subject": one.subject,
-            "what": one.what,
-            "partitions": list(one.partitions),
-            "remedy": remedy_of(one),
-        }
-        for one in found
-    ]
-    if found or common.output not in (Output.TABLE, Output.WIDE):
-        common.write(rows, VERIFY_COLUMNS)
-    if found:
-        raise typer.Exit(Exit.PROBLEM)
-    say(f"group {name} has settled")
+        rows = [{**_row(one, remedy_of(one))} for one in found]
+        title = f"group {name} has {'not ' if found else ''}settled"
+        return title, Table(rows, VERIFY_COLUMNS), []
+
+    with common.connect(name) as connection:
+        if watch_:
+            watch(common, read, interval_s=interval)
+        title, table, _ = read()
+    if table.rows or not common.is_for_people:
+        common.write(table.rows, table.columns)
+    if table.rows:
+        raise typer.Exit(Exit.FOUND)
+    say(title)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zkconsumer.cli.options import Common, OneGroup, either, operator
-from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all, write_document
+from zkconsumer.cli.options import Common, OneGroup, Topics, operator, topics_of
+from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.explain import Explanation
+    from zkconsumer.admin.explain import Explanation, Share
+    from zkconsumer.admin.lag import Selection
 
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""
@@ -35,46 +36,47 @@ def _columns() -> tuple[Column, ...]:
 
 
 @app.command()
-@operator
+@operator()
 def explain(
     common: Common,
     *,
-    group: Annotated[
-        str | None,
-        typer.Argument(metavar="GROUP", help="Group name; default: group.id of the --config file."),
-    ] = None,
-    named: OneGroup = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable."),
-    ] = None,
+    group: OneGroup = None,
+    topic: Topics = None,
 ) -> None:
     """Explain in words how the members of a live group compute who owns what. Changes nothing.
 
     The owner znodes show the strategy and the release (docs/releases.md). If no partition has an
-    owner, partition.assignment.strategy of --config is used. Exit code 1: the assignment fails for
-    a member, or no member subscribes to a topic of --topic.
+    owner, partition.assignment.strategy of --config is used. Exit code 6: the assignment fails for
+    a member. Exit code 1: no member subscribes to a topic of --topic.
 
     Example: zkconsumer explain billing --zookeeper zk1:2181/kafka
     """
     from zkconsumer.admin.explain import explain as explained
     from zkconsumer.cli import Exit
 
-    name = common.group(either(group, named))
+    name = common.group(group)
+    only = topics_of(topic)
     settings = common.settings(name)
     with common.connect(name) as connection:
         found = explained(connection, name, settings=settings)
-    wanted = set(topic or found.topics)
+    wanted = set(only or found.topics)
     unknown = sorted(wanted - found.topics.keys())
     say_all(f"no member subscribes to topic {one}" for one in unknown)
-    _write(common, found, wanted)
+    _write(common, found, wanted, only or {})
     for consumer, why in found.failures.items():
         say(f"member {consumer} would fail: {why}")
-    if found.failures or unknown:
-        raise typer.Exit(Exit.PROBLEM)
+    if found.failures:
+        raise typer.Exit(Exit.FOUND)
+    if unknown:
+        raise typer.Exit(Exit.FAILED)
 
 
-def _write(common: Common, found: Explanation, wanted: set[str]) -> None:
+def _has_any(share: Share, partitions: frozenset[int] | None) -> bool:
+    """Return whether a thread has or owns one of the partitions; None means all partitions."""
+    return partitions is None or bool(partitions & {*share.partitions, *share.owned})
+
+
+def _write(common: Common, found: Explanation, wanted: set[str], only: Selection) -> None:
     rows = [
         {
             "topic": one.topic,
@@ -85,7 +87,7 @@ def _write(common: Common, found: Explanation, wanted: set[str]) -> None:
             "why": one.why,
         }
         for one in found.shares
-        if one.topic in wanted
+        if one.topic in wanted and _has_any(one, only.get(one.topic))
     ]
     if common.output in (Output.JSON, Output.YAML):
         topics = {name: text for name, text in found.topics.items() if name in wanted}
@@ -97,7 +99,7 @@ def _write(common: Common, found: Explanation, wanted: set[str]) -> None:
             "threads": rows,
             "failures": found.failures,
         }
-        write_document(document, common.output)
+        common.write_document(document)
         return
     columns = _columns()
     if common.output in (Output.JSONL, Output.CSV):

@@ -1,4 +1,4 @@
-"""`zkconsumer groups`: list, show, watch, delete, copy and rename groups."""
+"""`zkconsumer groups`: list, show, delete, copy and rename groups."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ import typer
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
-from zkconsumer.cli.options import Common, OneGroup, either, operator
-from zkconsumer.cli.output import Align, Color, Column, Row, Table, Unknown, say_all
+from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, whole_topics
+from zkconsumer.cli.output import (
+    SECTIONS,
+    Align,
+    Color,
+    Column,
+    Row,
+    Table,
+    Unknown,
+    say_all,
+)
 from zkconsumer.cli.partition_rows import COLUMNS, group_words, partition_rows
-from zkconsumer.cli.watching import watch
+from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.paths import validate_group
 
@@ -26,8 +35,9 @@ if TYPE_CHECKING:
 
 
 Source = Annotated[str, typer.Argument(metavar="GROUP", help="The existing group.")]
-ToDelete = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group to delete.")]
-Target = Annotated[str, typer.Argument(metavar="NEW", help="The new group; it must not exist.")]
+Target = Annotated[
+    str | None, typer.Argument(metavar="NEW", help="The new group; it must not exist.")
+]
 
 
 @changing
@@ -35,8 +45,7 @@ def delete(
     common: Common,
     how: Changing,
     *,
-    group: ToDelete = None,
-    named: OneGroup = None,
+    group: OneGroup = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
     """Delete all znodes of a group. A dry run without --execute.
@@ -45,10 +54,9 @@ def delete(
     """
     from zkconsumer.admin.group_changes import plan_delete_group
 
-    given = either(group, named)
-    if given is None:  # group.id of --config does not count: deleting needs an explicit name
+    if group is None:  # a group of the settings does not count: deleting needs an explicit name
         raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
-    name = validate_group(given)
+    name = validate_group(group)
     with common.connect(name) as connection:
         carry_out(
             common, connection, plan_delete_group(connection, name, max_deleted=max_znodes), how
@@ -56,14 +64,21 @@ def delete(
 
 
 @changing
-def copy(common: Common, how: Changing, *, group: Source, new: Target) -> None:
+def copy(
+    common: Common,
+    how: Changing,
+    *,
+    source: Source,
+    new: Target = None,
+    named: OnlyOption = None,
+) -> None:
     """Copy all offsets of a group to a new group. A dry run without --execute.
 
     Example: zkconsumer groups copy billing billing-test --execute
     """
     from zkconsumer.admin.group_changes import plan_copy_group
 
-    source, target = validate_group(group), validate_group(new)
+    source, target = _pair(source, new, named)
     with common.connect(source) as connection:
         plan = plan_copy_group(connection, source, target)
         carry_out(common, connection, beside_kafka(connection, plan, source), how)
@@ -71,7 +86,13 @@ def copy(common: Common, how: Changing, *, group: Source, new: Target) -> None:
 
 @changing
 def rename(
-    common: Common, how: Changing, *, group: Source, new: Target, max_znodes: MaxZnodes = 10_000
+    common: Common,
+    how: Changing,
+    *,
+    source: Source,
+    new: Target = None,
+    named: OnlyOption = None,
+    max_znodes: MaxZnodes = 10_000,
 ) -> None:
     """Copy all offsets of a group to a new group, and delete the old one. A dry run without
     --execute.
@@ -80,27 +101,34 @@ def rename(
     """
     from zkconsumer.admin.group_changes import plan_rename_group
 
-    source, target = validate_group(group), validate_group(new)
+    source, target = _pair(source, new, named)
     with common.connect(source) as connection:
         plan = plan_rename_group(connection, source, target, max_deleted=max_znodes)
         carry_out(common, connection, beside_kafka(connection, plan, source), how)
 
 
-# ---- groups list, show, watch --------------------------------------------------------------------
+def _pair(first: str, second: str | None, option: str | None) -> tuple[str, str]:
+    """Return the existing and the new group, of GROUP NEW or of --group GROUP NEW.
+
+    Raises ConfigError, InvalidNameError.
+    """
+    if option is not None and second is None:
+        first, second = option, first
+    if second is None or option not in (None, first):
+        raise ConfigError("two groups are needed", remedy="give GROUP and NEW")
+    return validate_group(first), validate_group(second)
+
+
+# ---- groups list, show --------------------------------------------------------------------
 
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="List, show, watch, delete, copy and rename groups.",
+    help="List, show, delete, copy and rename groups.",
 )
 
-ONE = Annotated[
-    str | None,
-    typer.Argument(metavar="GROUP", help="Group name; default: group.id of the --config file."),
-]
-Every = Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings.")]
 LIST_COLUMNS = (
     Column("group"),
     Column("members", align=Align.RIGHT),
@@ -109,33 +137,36 @@ LIST_COLUMNS = (
 
 
 @app.command("list")
-@operator
+@operator()
 def list_(
     common: Common,
     *,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Only groups that have offsets or owner znodes of this topic.",
-        ),
-    ] = None,
+    topic: Topics = None,
+    watch_: Watch = False,
+    interval: Interval = 5.0,
 ) -> None:
     """List the groups in ZooKeeper with their number of members. Changes nothing.
 
-    The state of a group is live if a member is registered now, and idle otherwise.
+    With --topic, only groups are listed that have offsets or owner znodes of one of the topics. The
+    state of a group is live if a member is registered now, and idle otherwise.
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
-    from zkconsumer.admin.groups import groups
-    from zkconsumer.protocol.paths import validate_topic
-
-    wanted = None if topic is None else validate_topic(topic)
+    wanted = whole_topics(topic)
     with common.connect() as connection:
-        found = groups(connection, topic=wanted)
-    common.write(map(_summary_row, found), LIST_COLUMNS)
+        if watch_:
+            watch(common, lambda: _overview(connection, wanted), interval_s=interval)
+        common.write(_overview(connection, wanted)[1].rows, LIST_COLUMNS)
+
+
+def _overview(connection: ZooKeeperClient, topics: list[str] | None) -> Reading:
+    from zkconsumer.admin.groups import groups
+
+    found = {
+        one.name: one for topic in topics or (None,) for one in groups(connection, topic=topic)
+    }
+    rows = [_summary_row(one) for _, one in sorted(found.items())]
+    return f"{len(rows)} groups", Table(rows, LIST_COLUMNS), []
 
 
 def _summary_row(group: GroupSummary) -> Row:
@@ -147,14 +178,20 @@ def _summary_row(group: GroupSummary) -> Row:
 
 
 @app.command("show")
-@operator
-def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
+@operator(formats=SECTIONS)
+def show(
+    common: Common, *, group: OneGroup = None, watch_: Watch = False, interval: Interval = 2.0
+) -> None:
     """Show a group's members, owners, offsets and lag. Changes nothing.
+
+    With --watch, the partitions are shown repeatedly.
 
     Example: zkconsumer groups show billing -z zk1:2181/kafka
     """
-    name = common.group(either(group, named))
+    name = common.group(group)
     with common.connect(name) as connection:
+        if watch_:
+            watch(common, lambda: _picture(_read(connection, name)), interval_s=interval)
         found = _read(connection, name)
     common.write_sections(
         {
@@ -165,21 +202,7 @@ def show(common: Common, *, group: ONE = None, named: OneGroup = None) -> None:
     say_all([*member_words(found.members), *group_words(found)])
 
 
-@app.command("watch")
-@operator
-def watch_(
-    common: Common, *, group: ONE = None, named: OneGroup = None, interval: Every = 2.0
-) -> None:
-    """Show a group's owners, offsets and lag repeatedly, until Ctrl-C. Changes nothing.
-
-    Example: zkconsumer groups watch billing -z zk1:2181/kafka --interval 1
-    """
-    name = common.group(either(group, named))
-    with common.connect(name) as connection:
-        watch(common, lambda: _picture(_read(connection, name)), interval_s=interval)
-
-
-def _picture(group: GroupLag) -> tuple[str, Table, list[str]]:
+def _picture(group: GroupLag) -> Reading:
     members = group.members
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.options import Common, Groups, Topics, operator, topics_of
-from zkconsumer.cli.output import Column, Output, Table, say, say_all
+from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, operator, topics_of
+from zkconsumer.cli.output import ROWS, Column, Output, Table, say, say_all
 from zkconsumer.cli.partition_rows import COLUMNS, GROUP, STATUS, group_words, partition_rows
-from zkconsumer.cli.watching import Interval, Watch, watch
+from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 from zkconsumer.protocol.paths import consumer_of
 
@@ -23,11 +23,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@operator
+@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY))
 def lag(
     common: Common,
     *,
     group: Groups = None,
+    all_groups: AllGroups = False,
     topic: Topics = None,
     watch_: Watch = False,
     interval: Interval = 5.0,
@@ -45,7 +46,7 @@ def lag(
         typer.Option(
             min=0,
             metavar="N",
-            help="Exit with 1 if the lag of a partition exceeds N messages or is unknown.",
+            help="Exit with 6 if the lag of a partition exceeds N messages or is unknown.",
         ),
     ] = None,
     prometheus: Annotated[
@@ -67,28 +68,31 @@ def lag(
 ) -> None:
     """Show committed offsets, log ends, and the lag between them. Changes nothing.
 
-    With --watch each partition has a status: OK, WARNING (the lag grows), STALLED (it has an owner
-    but the offset does not advance), STOPPED (it has no owner and no commits), REWOUND (the offset
-    went back).
+    If no group is named, all groups are read. --output prometheus writes the metrics of
+    --prometheus once. --output legacy imitates the tool of Kafka 1.1.1. With --watch each partition
+    has a status: OK, WARNING (the lag grows), STALLED (it has an owner but the offset does not
+    advance), STOPPED (it has no owner and no commits), REWOUND (the offset went back).
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
-    names = [common.group(name) for name in group or (None,)]
-    settings = common.connection_settings(names[0])
+    names = common.groups(group, all_groups=all_groups)
+    settings = common.connection_settings(names[0] if names else None)
     if (watch_ or prometheus) and fail_above is not None:
         raise ConfigError(
             "--fail-above excludes --watch and --prometheus",
             remedy="leave out --watch and --prometheus",
         )
+    from zkconsumer.zk.client import ZooKeeperClient
+
     limit_s = settings.zookeeper_connection_timeout_s
-    with common.connect(names[0]) as connection:
+    with ZooKeeperClient(settings) as connection:
         reader = Reader(connection, names, topics_of(topic), limit_s, 2 * commit_interval)
         if prometheus is not None:
             _serve(reader, common, (prometheus_host, prometheus), interval)
         elif watch_:
             watch(common, reader.picture, interval_s=interval)
         else:
-            _show(reader.read(), common, fail_above)
+            _show(reader, common, fail_above)
 
 
 class Reader:
@@ -97,7 +101,7 @@ class Reader:
     def __init__(
         self,
         connection: ZooKeeperClient,
-        names: Sequence[str],
+        names: Sequence[str] | None,
         only: Selection | None,
         limit_s: float,
         patience_s: float,
@@ -108,11 +112,12 @@ class Reader:
 
     def read(self) -> list[GroupLag]:
         """Return the groups as they are now. Raises UnknownGroupError, and as `group_lags`."""
-        from zkconsumer.admin.groups import unknown_group
+        from zkconsumer.admin.groups import read_group_names, unknown_group
         from zkconsumer.admin.lag import group_lags
 
-        found = group_lags(self._connection, self._names, limit_s=self._limit_s, only=self._only)
-        for name in self._names:
+        names = read_group_names(self._connection) if self._names is None else self._names
+        found = group_lags(self._connection, names, limit_s=self._limit_s, only=self._only)
+        for name in self._names or ():
             if name not in found:
                 raise unknown_group(name)
         return list(found.values())
@@ -140,7 +145,7 @@ class Reader:
         window = self._windows[group, one.topic, one.partition]
         return window.status(time.time(), patience_s=self._patience_s)
 
-    def picture(self) -> tuple[str, Table, list[str]]:
+    def picture(self) -> Reading:
         """Return one reading for `watch`: title, table and notes."""
         groups = self.observe()
         columns = (*_columns(groups), STATUS)
@@ -152,7 +157,7 @@ class Reader:
 def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.lag for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int)]
-    names = ", ".join(group.name for group in groups)
+    names = groups[0].name if len(groups) == 1 else f"{len(groups)} groups"
     missing = (
         f"; lag of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
     )
@@ -163,10 +168,15 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
     return (GROUP, *COLUMNS) if len(groups) > 1 else COLUMNS
 
 
-def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> None:
+def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
     from zkconsumer.cli import Exit
 
-    if common.output is Output.LEGACY:
+    groups = reader.observe() if common.output is Output.PROMETHEUS else reader.read()
+    if common.output is Output.PROMETHEUS:
+        from zkconsumer.admin.lag import exposition
+
+        print(exposition(groups, reader.status), end="")
+    elif common.output is Output.LEGACY:
         for group in groups:
             for line in legacy_lines(group):
                 print(line)
@@ -185,7 +195,7 @@ def _show(groups: list[GroupLag], common: Common, fail_above: int | None) -> Non
         some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")
         are = "partition is" if len(failing) == 1 else "partitions are"
         say(f"{len(failing)} {are} more than {fail_above} messages behind, or unknown: {some}")
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FOUND)
 
 
 def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from zkconsumer.cli.options import Common, Groups, operator
-from zkconsumer.cli.output import Align, Color, Column, Row, say, say_all
+from zkconsumer.cli.options import AllGroups, Common, Groups, operator
+from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
+from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport
+    from zkconsumer.zk.client import ZooKeeperClient
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -72,41 +74,57 @@ def member_words(members: Iterable[MemberReport]) -> Iterable[str]:
 
 
 @app.command()
-@operator
-def members(common: Common, *, group: Groups = None) -> None:
+@operator()
+def members(
+    common: Common,
+    *,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    watch_: Watch = False,
+    interval: Interval = 5.0,
+) -> None:
     """Show the members of groups, their subscriptions, and what they own. Changes nothing.
 
-    Without --group, the members of all groups are shown. Exit code 1: ZooKeeper denied access to
-    some of the groups.
+    If no group is named, the members of all groups are shown. Exit code 1: ZooKeeper denied access
+    to some of the groups.
 
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
-    from zkconsumer.admin import groups as admin
-    from zkconsumer.admin.groups import read_group_names, unknown_group
     from zkconsumer.cli import Exit
-    from zkconsumer.protocol.paths import validate_group
 
-    names = [validate_group(name) for name in group or ()]
-    denied: list[str] = []
+    names = common.groups(group, all_groups=all_groups)
     with common.connect() as connection:
-        found = (
-            admin.members(connection, names)
-            if names
-            else admin.members(
-                connection,
-                read_group_names(connection),
-                on_denied=lambda name, error: denied.append(f"group {name} is skipped: {error}"),
-            )
-        )
-    for name in names:
-        if name not in found:
-            raise unknown_group(name)
-    reports = [one for _, of_group in found.values() for one in of_group]
-    common.write(map(member_row, reports), COLUMNS)
-    say_all(member_words(reports))
-    for name, (requested, _) in found.items():
-        for why in admin.idle_by_design(requested):
-            say(f"group {name}: {why}")
-    say_all(denied)
+        if watch_:
+            watch(common, lambda: _read(connection, names, []), interval_s=interval)
+        denied: list[str] = []
+        _, table, words = _read(connection, names, denied)
+    common.write(table.rows, table.columns)
+    say_all(words)
     if denied:
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FAILED)
+
+
+def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str]) -> Reading:
+    """Read the members of groups, None for all; append the groups without access to `denied`."""
+    from zkconsumer.admin import groups as admin
+
+    def skip(name: str, error: Exception) -> None:
+        denied.append(f"group {name} is skipped: {error}")
+
+    found = (
+        admin.members(connection, admin.read_group_names(connection), on_denied=skip)
+        if names is None
+        else admin.members(connection, names)
+    )
+    for name in names or ():
+        if name not in found:
+            raise admin.unknown_group(name)
+    reports = [one for _, of_group in found.values() for one in of_group]
+    words = [*member_words(reports)]
+    words += [
+        f"group {name}: {why}"
+        for name, (requested, _) in found.items()
+        for why in admin.idle_by_design(requested)
+    ]
+    title = f"{len(reports)} members of {len(found)} groups"
+    return title, Table(list(map(member_row, reports)), COLUMNS), [*words, *denied]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed
-from zkconsumer.cli.options import Common, OneGroup
+from zkconsumer.cli.options import Common, OneGroup, Topics, whole_topics
 from zkconsumer.cli.output import Align, Color, Column, say, say_all
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ ForceBack = Annotated[
         help="Also overwrite a higher offset in the target store; messages are then redelivered.",
     ),
 ]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable."),
-]
-
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
@@ -115,10 +110,9 @@ def _migrate(
         verify_migration,
     )
     from zkconsumer.cli import Exit
-    from zkconsumer.protocol.paths import validate_topic
 
     name = common.group(group)
-    wanted = [validate_topic(one) for one in topics] if topics else None
+    wanted = whole_topics(topics)
     with common.connect(name) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
         ask = kafka_offsets(limit_s)
@@ -150,7 +144,7 @@ def _migrate(
     if left:
         say(f"{len(left)} partitions are not migrated")
     if left or missing:
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FAILED)
 
 
 def _row(one: Transfer) -> dict[str, Any]:

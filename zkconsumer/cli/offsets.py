@@ -13,7 +13,18 @@ import typer
 from zkconsumer.admin.offset_files import FileFormat
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import of_time
-from zkconsumer.cli.options import Common, Groups, OneGroup, Topics, operator, topics_of
+from zkconsumer.cli.options import (
+    AllGroups,
+    Common,
+    Connection,
+    Groups,
+    OneGroup,
+    OnlyOption,
+    Topics,
+    merged,
+    operator,
+    topics_of,
+)
 from zkconsumer.cli.output import Align, Column, say, say_all
 from zkconsumer.cli.partition_rows import unknown
 from zkconsumer.errors import ConfigError
@@ -30,16 +41,16 @@ if TYPE_CHECKING:
 # ---- offsets export, offsets import --------------------------------------------------------------
 
 
-@operator
+@operator()
 def export(
-    common: Common,
+    connection: Connection,
     *,
+    group: Groups = None,
+    all_groups: AllGroups = False,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A new file; default, or if -, standard output."),
+        typer.Option(metavar="FILE", help="A new file; default, or if -, standard output."),
     ] = None,
-    group: Groups = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Export every group.")] = False,
     topic: Topics = None,
     format_: Annotated[
         FileFormat,
@@ -54,27 +65,23 @@ def export(
     `offsets import` and other tools read the file. Exit code 1: some offsets could not be read;
     they are listed on standard error and left out of the file.
 
-    Example: zkconsumer offsets export offsets.txt -g billing --format legacy
+    If no group is named, all groups are exported.
+
+    Example: zkconsumer offsets export billing --file offsets.txt --format legacy
     """
     from zkconsumer.admin.groups import read_group_names
     from zkconsumer.admin.offset_files import write_offsets
     from zkconsumer.admin.offset_plans import read_committed
     from zkconsumer.cli import Exit
 
-    if all_groups and group:
-        raise ConfigError(
-            "--all-groups and --group exclude each other", where="--group, --all-groups"
-        )
-    names = [] if all_groups else [common.group(name) for name in group or (None,)]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"group {repeated[0]} is named twice", where="--group")
-    with common.connect(names[0] if names else None) as connection:
+    names = connection.groups(group, all_groups=all_groups)
+    with connection.connect(names[0] if names else None) as client:
         found, notes = read_committed(
-            connection,
-            names or read_group_names(connection),
+            client,
+            names or read_group_names(client),
             topics=topics_of(topic),
             storage=storage,
-            limit_s=connection.config.zookeeper_connection_timeout_s,
+            limit_s=client.config.zookeeper_connection_timeout_s,
         )
     say_all(notes)
     offsets = {name: of for name, of in found.items() if of}
@@ -88,7 +95,7 @@ def export(
     if file is not None:
         say(f"wrote {sum(map(len, offsets.values()))} offsets to {file}")
     if notes:
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FAILED)
 
 
 def _write_new(text: str, file: Path | None) -> None:
@@ -147,27 +154,30 @@ COLUMNS = (
 )
 
 
-@operator
-def get(common: Common, *, group: Groups = None, topic: Topics = None) -> None:
+@operator()
+def get(
+    common: Common, *, group: Groups = None, all_groups: AllGroups = False, topic: Topics = None
+) -> None:
     """Show the committed offsets of groups, in ZooKeeper and in Kafka. Changes nothing.
 
-    WRITTEN is the time of the last write to the offset in ZooKeeper, by ZooKeeper's clock.
+    If no group is named, the offsets of all groups are shown. WRITTEN is the time of the last write
+    to the offset in ZooKeeper, by ZooKeeper's clock.
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
-    from zkconsumer.admin.groups import unknown_group
+    from zkconsumer.admin.groups import read_group_names, unknown_group
     from zkconsumer.admin.lag import group_lags, unasked_logs
 
-    names = [common.group(name) for name in group or (None,)]
-    with common.connect(names[0]) as connection:
+    names = common.groups(group, all_groups=all_groups)
+    with common.connect(names[0] if names else None) as connection:
         found = group_lags(
             connection,
-            names,
+            read_group_names(connection) if names is None else names,
             only=topics_of(topic),
             logs=unasked_logs,
             limit_s=connection.config.zookeeper_connection_timeout_s,
         )
-    for name in names:
+    for name in names or ():
         if name not in found:
             raise unknown_group(name)
     common.write(
@@ -277,11 +287,12 @@ def set_(
     offsets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TOPIC:P=OFFSET",
-            help="New offset of partition P; TOPIC=OFFSET sets every partition of the topic.",
+            metavar="GROUP|TOPIC:P=OFFSET",
+            help="The group, as with --group, and new offsets of partitions P; TOPIC=OFFSET sets"
+            " every partition of the topic.",
         ),
     ],
-    group: OneGroup = None,
+    group: OnlyOption = None,
     storage: InStorage = Storage.ZOOKEEPER,
     new_group: NewGroup = False,
 ) -> None:
@@ -289,10 +300,12 @@ def set_(
 
     An offset outside the log is moved to the nearest end of the log, with a note.
 
-    Example: zkconsumer offsets set -g billing orders:0=1200 orders:1=950 --execute
+    Example: zkconsumer offsets set billing orders:0=1200 orders:1=950 --execute
     """
     from zkconsumer.admin.offset_plans import Kind, Reset, Unknown, plan_reset
 
+    if len(offsets) > 1 and "=" not in offsets[0]:
+        group, offsets = merged(offsets[0], group), offsets[1:]
     name, parsed = common.group(group), _settings(offsets)
     with common.connect(name) as connection:
         moved = plan_reset(
@@ -313,6 +326,8 @@ def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
     """Parse TOPIC:P=OFFSET and TOPIC=OFFSET. Raises ConfigError."""
     from zkconsumer.admin.offset_plans import parse_offset
 
+    if not given:
+        raise ConfigError("no offset is given", remedy="give TOPIC:P=OFFSET")
     found: list[tuple[str, Selection, int]] = []
     for text in given:
         left, equals, number = text.partition("=")

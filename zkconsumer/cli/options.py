@@ -1,36 +1,60 @@
-"""Options that all operators' commands share: where ZooKeeper is, and the output format.
+"""Options that the operators' commands share: where ZooKeeper is, which group, which format.
 
 @app.command("list")
-@operator
+@operator()
 def list_(common: Common, *, group: OneGroup = None) -> None:
-    with common.connect(group) as connection:
+    with common.connect(common.group(group)) as connection:
         common.write(rows(connection), COLUMNS)
+
+The wrapper of `operator` adds the common options. For a parameter of the type `OneGroup` or
+`Groups` it also adds the argument GROUP, which means the same as `--group`.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from zkconsumer.cli.output import Column, Output, Row, Screen, Table
+from zkconsumer.cli.output import (
+    ROWS,
+    Column,
+    Output,
+    Row,
+    Screen,
+    Table,
+    select,
+)
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zkconsumer.cli.sources import Sources
     from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.client import ZooKeeperClient
-
-ENVIRONMENT = "ZKCONSUMER_ZOOKEEPER"
 
 OneGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group name.")]
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", "-g", metavar="GROUP", help="Group name; repeatable."),
+]
+OnlyOption = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group's name.")
+]
+"""A group in a command whose arguments are something else: files, topics, offsets."""
+OnlyOptions = Annotated[
+    list[str] | None,
+    typer.Option("--group", "-g", metavar="GROUP", help="Name of a group; repeatable."),
+]
+"""Groups in a command whose arguments are something else."""
+AllGroups = Annotated[
+    bool, typer.Option("--all-groups", help="All groups, even if the settings name one.")
 ]
 Topics = Annotated[
     list[str] | None,
@@ -44,8 +68,8 @@ Topics = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
-    """Values of the common options; `operator` constructs it."""
+class Connection:
+    """Values of the options that say where ZooKeeper is; `operator` constructs it."""
 
     zookeeper: Annotated[
         str | None,
@@ -54,8 +78,12 @@ class Common:
             "--zkconnect",
             "-z",
             metavar="H:P[,H:P...][/CHROOT]",
-            help=f"zookeeper.connect; default: the --config file, else ${ENVIRONMENT}.",
+            help="zookeeper.connect; default: the --config file, the environment, the context.",
         ),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Context that names the cluster (`zkconsumer context`)."),
     ] = None
     config: Annotated[
         Path | None,
@@ -80,72 +108,61 @@ class Common:
             help="Seconds to wait for ZooKeeper and for the brokers; default 6.",
         ),
     ] = None
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Output format. legacy prints the lag as Kafka 1.1.1's tool does;"
-            " `zkconsumer legacy` imitates other releases.",
-        ),
-    ] = Output.TABLE
-    no_color: Annotated[
+    debug: Annotated[
         bool,
         typer.Option(
-            "--no-color", help="Print no colours; NO_COLOR in the environment does the same."
+            "--debug", help="Log the requests to ZooKeeper and their replies to standard error."
         ),
     ] = False
 
     # ---- where ZooKeeper is ----------------------------------------------------------------------
 
-    def settings(self, group: str) -> ConsumerConfig:
+    def settings(self, group: str, **more: Any) -> ConsumerConfig:
         """Return the settings of a group's members, as far as the user gave them.
 
-        Priority, highest first: option, `--property`, `--config` file, environment.
+        `zkconsumer.cli.sources.Source` is the order of precedence. `more` overrides all sources.
         Raises ConfigError.
         """
         from zkconsumer.config.settings import ConsumerConfig
 
-        return ConsumerConfig.from_properties(*self._sources(), group_id=group, **self._overrides())
+        sources = self._complete().lowest_first()
+        return ConsumerConfig.from_properties(*sources, group_id=group, **self._limit(), **more)
 
     def connection_settings(self, group: str | None = None) -> ConnectionConfig:
         """Return the settings of the connection to ZooKeeper.
 
-        The result is a ConsumerConfig if `group`, `--property` or `--config` names a group. Raises
-        ConfigError.
+        The result is a ConsumerConfig if `group` or a source names a group. Raises ConfigError.
         """
         from zkconsumer.config.settings import ConnectionConfig
 
         named = group if group is not None else self.named_group()
         if named is not None:
             return self.settings(named)
-        return ConnectionConfig.from_properties(*self._sources(), **self._overrides())
+        return ConnectionConfig.from_properties(*self._complete().lowest_first(), **self._limit())
 
-    def _sources(self) -> list[Path | dict[str, str]]:
-        """Return the sources of properties, lowest priority first."""
-        environment = os.environ.get(ENVIRONMENT)
-        first = {"zookeeper.connect": environment} if environment else {}
-        file = [] if self.config is None else [self.config]
-        return [first, *file, dict(map(pair, self.properties or ()))]
+    @cached_property
+    def sources(self) -> Sources:
+        """The settings of all sources. Raises ConfigError."""
+        from zkconsumer.cli.sources import sources_of
 
-    def _overrides(self) -> dict[str, Any]:
-        """Return the settings given as options. Raises ConfigError without ZooKeeper's address."""
-        found: dict[str, Any] = {}
-        if self.zookeeper is not None:
-            found["zookeeper_connect"] = self.zookeeper
-        elif not os.environ.get(ENVIRONMENT) and "zookeeper.connect" not in self._named():
-            raise _no_zookeeper()
-        if self.timeout is not None:
-            found["zookeeper_connection_timeout_s"] = self.timeout
-        return found
+        return sources_of(self.zookeeper, self.properties, self.config, self.context)
 
-    def _named(self) -> dict[str, str]:
-        """Return the properties of `--config` and `--property`."""
-        from zkconsumer.config.properties_file import read_properties
+    def _complete(self) -> Sources:
+        """Return the sources. Raises ConfigError if none has ZooKeeper's address."""
+        if self.sources.get("zookeeper.connect") is None:
+            raise ConfigError(
+                "the address of ZooKeeper is missing",
+                remedy="give --zookeeper HOST:PORT/CHROOT, ZKCONSUMER_ZOOKEEPER in the environment,"
+                " zookeeper.connect in the --config file, or a context (`zkconsumer context add`)",
+            )
+        return self.sources
 
-        file = () if self.config is None else read_properties(self.config)
-        found = {name: value for name, value, _ in file}
-        return found | dict(map(pair, self.properties or ()))
+    def _limit(self) -> dict[str, Any]:
+        return {} if self.timeout is None else {"zookeeper_connection_timeout_s": self.timeout}
+
+    def within(self, context: str | None) -> Self:
+        """Return the same options with this context, if one is named."""
+        return self if context is None else replace(self, context=context)
 
     def connect(self, group: str | None = None) -> ZooKeeperClient:
         """Return a client, which connects when it is entered. Raises ConfigError."""
@@ -153,10 +170,12 @@ class Common:
 
         return ZooKeeperClient(self.connection_settings(group))
 
-    def group(self, given: str | None) -> str:
-        """Return the group given on the command line, else `group.id` of the properties.
+    # ---- which group -----------------------------------------------------------------------------
 
-        Raises ConfigError if neither names a group, InvalidNameError for a bad name.
+    def group(self, given: str | None) -> str:
+        """Return the group given on the command line, else that of the other sources.
+
+        Raises ConfigError if no source names a group, InvalidNameError for a bad name.
         """
         from zkconsumer.protocol.paths import validate_group
 
@@ -165,69 +184,233 @@ class Common:
         found = self.named_group()
         if found is None:
             raise ConfigError(
-                "no group is named", remedy="give --group GROUP, or group.id in the --config file"
+                "no group is named",
+                remedy="give the argument GROUP, --group GROUP, ZKCONSUMER_GROUP, group.id in the"
+                " --config file, or a context with a group",
             )
         return found
 
-    def named_group(self) -> str | None:
-        """Return `group.id` of `--config` or `--property`. Raises ConfigError for a bad name."""
-        found = self._named().get("group.id")
-        return None if found is None else self.settings(found).group_id
+    def groups(self, given: Sequence[str] | None, *, all_groups: bool) -> list[str] | None:
+        """Return the groups that a reading command concerns; None means all groups.
 
-    # ---- output ----------------------------------------------------------------------------------
+        Without a group on the command line, the other sources may name one; else all are read.
+        Raises ConfigError if groups are named twice or beside --all-groups, InvalidNameError.
+        """
+        from zkconsumer.protocol.paths import validate_group
+
+        names = list(map(validate_group, given or ()))
+        if all_groups and names:
+            raise ConfigError(
+                "--all-groups and named groups exclude each other",
+                where=", ".join(names),
+                remedy="leave out one of the two",
+            )
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"group {repeated[0]} is named twice", where="--group")
+        if names or all_groups:
+            return names or None
+        found = self.named_group()
+        return None if found is None else [found]
+
+    def groups_to_change(
+        self, given: Sequence[str] | None, *, all_groups: bool
+    ) -> list[str] | None:
+        """Return the groups that a command changes; None, all groups, only with --all-groups.
+
+        Raises as `groups`, and ConfigError if no group is named.
+        """
+        names = self.groups(given, all_groups=all_groups)
+        if names is None and not all_groups:
+            raise ConfigError(
+                "no group is named, and a change of all groups must be requested",
+                remedy="give --group GROUP, or --all-groups",
+            )
+        return names
+
+    def named_group(self) -> str | None:
+        """Return the group that a source other than --group names. Raises ConfigError."""
+        found = self.sources.get("group.id")
+        return None if found is None else self.settings(found.value).group_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display:
+    """Values of the options that say how a result is shown; `operator` constructs it."""
+
+    output: Annotated[
+        Output,
+        typer.Option("--output", "-o", help="Output format."),
+    ] = Output.TABLE
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Show only these columns, in this order."),
+    ] = None
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[-]NAME", help="Sort the rows by this column; - puts the highest value first."
+        ),
+    ] = None
+    no_headers: Annotated[
+        bool, typer.Option("--no-headers", help="Leave out the titles of a table or of CSV.")
+    ] = False
+    no_color: Annotated[
+        bool,
+        typer.Option(
+            "--no-color", help="Print no colours; NO_COLOR in the environment does the same."
+        ),
+    ] = False
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether the output format is a table, and not one for programs."""
+        return self.output in (Output.TABLE, Output.WIDE, Output.LEGACY)
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether the user has chosen columns or an order of the rows."""
+        return self.columns is not None or self.sort is not None
 
     @property
     def screen(self) -> Screen:
         """Return the width and colours of standard output."""
         from zkconsumer.cli.output import screen
 
-        return screen(color=not self.no_color)
+        return screen(color=not self.no_color, headers=not self.no_headers)
+
+    def selected(self, table: Table) -> Table:
+        """Return a table with the columns of --columns, sorted by --sort. Raises ConfigError."""
+        return select(table, self.columns, self.sort)
 
     def write(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
         """Write rows in the format of `--output`."""
         from zkconsumer.cli.output import write
 
-        write(rows, columns, self.output, to=self.screen)
+        table = self.selected(Table(list(rows), columns))
+        write(table.rows, table.columns, self.output, to=self.screen)
 
     def write_sections(self, sections: Mapping[str, Table]) -> None:
         """Write several tables in the format of `--output`."""
-        from zkconsumer.cli.output import write_sections
+        from zkconsumer.cli.output import select_sections, write_sections
 
-        write_sections(sections, self.output, to=self.screen)
+        found = select_sections(sections, self.columns, self.sort)
+        write_sections(found, self.output, to=self.screen)
 
+    def write_document(self, document: Any) -> None:
+        """Write one value as JSON or YAML. Raises ConfigError with --columns or --sort."""
+        from zkconsumer.cli.output import write_document
 
-def operator(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the common options to a command, which gets them as its first argument, a `Common`."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    common = list(inspect.signature(Common, eval_str=True).parameters.values())
-    names = [one.name for one in common]
-
-    def run(**given: Any) -> None:
-        shared = Common(**{name: given.pop(name) for name in names})
-        command(shared, **given)
-
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *common)]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
+        if self.is_selected:
+            raise ConfigError(
+                f"the {self.output.value} of this command is one document, without rows",
+                where="--columns, --sort",
+                remedy="use --output jsonl, csv or table",
+            )
+        write_document(document, self.output)
 
 
-def either(argument: str | None, option: str | None) -> str | None:
-    """Return the group named by an argument or by --group. Raises ConfigError if they differ."""
+@dataclass(frozen=True, kw_only=True)
+class Common(Display, Connection):
+    """Values of the common options of a command that reads ZooKeeper."""
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+_ARGUMENTS = {
+    OneGroup: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="Group name, as with --group.")
+    ],
+    Groups: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUP", help="Group names, as with --group.")
+    ],
+}
+_ARGUMENT = "_argument"
+
+
+def operator(
+    *, formats: Sequence[Output] = ROWS, of: Sequence[type] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds common options to a command.
+
+    The command gets its first arguments from the options: a `Common`, `Connection` or `Display`,
+    as its first annotation says, or one of each class in `of`. `formats` are the output formats.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())
+        classes = list(of) or [own[0].annotation]
+        own = own[len(classes) :]
+        shared = {one: _options(one, tuple(formats)) for one in classes}
+
+        def run(**given: Any) -> None:
+            made = [
+                one(**{name: _plain(given.pop(name)) for name in options})
+                for one, options in shared.items()
+            ]
+            for one in made:
+                if isinstance(one, Connection):
+                    _prepare(one)
+            for name in [name for name in given if name.endswith(_ARGUMENT)]:
+                option = name.removesuffix(_ARGUMENT)
+                given[option] = merged(given.pop(name), given[option])
+            command(*made, **given)
+
+        parameters = [more for one in own for more in _expanded(one)]
+        parameters += [one for options in shared.values() for one in options.values()]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _options(of: type, formats: tuple[Output, ...]) -> dict[str, inspect.Parameter]:
+    """Return the options of a class, with the output formats that the command has."""
+    found = dict(inspect.signature(of, eval_str=True).parameters)
+    if "output" in found:
+        choice = _choice(formats)
+        option = typer.Option("--output", "-o", help="Output format.")
+        found["output"] = found["output"].replace(
+            annotation=Annotated[choice, option], default=choice("table")
+        )
+    return found
+
+
+@cache
+def _choice(formats: tuple[Output, ...]) -> Any:
+    return Enum("Output", {one.name: one.value for one in formats})
+
+
+def _plain(value: Any) -> Any:
+    """Return the Output for the value of a command's own choice of formats."""
+    return Output(value.value) if isinstance(value, Enum) else value
+
+
+def _expanded(one: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return a parameter, after the argument GROUP if it is a group."""
+    if one.annotation not in (OneGroup, Groups):
+        return [one]
+    argument = one.replace(name=one.name + _ARGUMENT, annotation=_ARGUMENTS[one.annotation])
+    return [argument, one]
+
+
+def merged(argument: Any, option: Any) -> Any:
+    """Return the groups of the argument and of --group. Raises ConfigError if two differ."""
+    if isinstance(argument, list) or isinstance(option, list):
+        return [*(argument or ()), *(option or ())] or None
     if argument is not None and option is not None and argument != option:
         raise ConfigError("two groups are named", where=f"{argument}, --group {option}")
     return option if argument is None else argument
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE. Raises ConfigError."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(
-            f"{text!r} is not a property", where="--property", remedy="use NAME=VALUE"
-        )
-    return name.strip(), value
+def _prepare(connection: Connection) -> None:
+    """Start the log of --debug."""
+    if connection.debug:
+        logging.getLogger().setLevel(logging.DEBUG)
+        logging.getLogger("kazoo").setLevel(logging.DEBUG)
 
 
 def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] | None:
@@ -254,9 +437,17 @@ def topics_of(given: Iterable[str] | None) -> dict[str, frozenset[int] | None] |
     return found or None
 
 
-def _no_zookeeper() -> ConfigError:
-    return ConfigError(
-        "the address of ZooKeeper is missing",
-        remedy=f"give --zookeeper HOST:PORT/CHROOT, {ENVIRONMENT} in the environment,"
-        " or zookeeper.connect in the --config file",
-    )
+def whole_topics(given: Iterable[str] | None) -> list[str] | None:
+    """Return the topics of --topic in a command that cannot select partitions, or None.
+
+    Raises ConfigError if partitions are given, InvalidNameError.
+    """
+    found = topics_of(given)
+    for topic, partitions in (found or {}).items():
+        if partitions is not None:
+            raise ConfigError(
+                "this command concerns whole topics",
+                where=f"--topic {topic}:{','.join(map(str, sorted(partitions)))}",
+                remedy=f"give --topic {topic}",
+            )
+    return None if found is None else list(found)

@@ -18,12 +18,12 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from zkconsumer.errors import Advice, Step, ZkConsumerError, printable
+from zkconsumer.errors import Advice, ConfigError, Step, ZkConsumerError, printable
 
 Row = Mapping[str, Any]
 
@@ -46,7 +46,15 @@ class Output(Enum):
     JSONL = "jsonl"  # one object per line
     YAML = "yaml"
     CSV = "csv"
+    PROMETHEUS = "prometheus"  # the text format of Prometheus
     LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
+
+
+SECTIONS = (Output.TABLE, Output.WIDE, Output.JSON, Output.JSONL, Output.YAML)
+"""The formats of a result of several tables, which do not fit into one CSV file."""
+
+ROWS = (*SECTIONS, Output.CSV)
+"""The formats of a result of one table."""
 
 
 class Align(Enum):
@@ -84,6 +92,7 @@ class Column:
         header: title of the column; default is the name in capitals.
         drop: order in which a narrow terminal drops columns, 1 first; a column with 0 stays.
         wide_only: show the column only with `--output wide` and in the formats for programs.
+        type: JSON type of the values, with a `?` if a value may be null; see `json_type`.
         show: function from a value to its text.
         color: function from a value to its colour on a terminal.
     """
@@ -93,6 +102,7 @@ class Column:
     align: Align = Align.LEFT
     drop: int = 0
     wide_only: bool = False
+    type: str = ""
     show: Callable[[Any], str] = str
     color: Callable[[Any], Color | None] = lambda value: None
 
@@ -101,13 +111,19 @@ class Column:
         """The title of the column."""
         return self.header or self.name.upper().replace("_", "-")
 
+    @property
+    def json_type(self) -> str:
+        """The JSON type; by default text for a left-aligned column, else a whole number."""
+        return self.type or ("integer?" if self.align is Align.RIGHT else "string?")
+
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a table is shown: `width` in characters (None: unlimited), and `color` on or off."""
+    """Where a table is shown: `width` in characters (None: unlimited), colours, titles."""
 
     width: int | None = None
     color: bool = False
+    headers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +134,67 @@ class Table:
     columns: Sequence[Column]
 
 
-def screen(*, color: bool = True) -> Screen:
+def screen(*, color: bool = True, headers: bool = True) -> Screen:
     """Return the width and colours of standard output.
 
     A terminal has colours unless `color` is False, NO_COLOR is set, or TERM is `dumb`.
     """
     if not sys.stdout.isatty():
-        return Screen()
+        return Screen(headers=headers)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return Screen(shutil.get_terminal_size().columns, color and not plain)
+    return Screen(shutil.get_terminal_size().columns, color and not plain, headers)
+
+
+# ---- --columns and --sort ------------------------------------------------------------------------
+
+
+def select(table: Table, columns: str | None, sort: str | None) -> Table:
+    """Return a table with the columns of a list of names, sorted by a column.
+
+    Rows without a value come last. Raises ConfigError for a name that is no column.
+    """
+    by_name = {one.name: one for one in table.columns}
+    rows = table.rows
+    if sort is not None:
+        (name,) = _names(sort.removeprefix("-"), by_name, where="--sort")
+        known = [row for row in rows if not _is_missing(row.get(name))]
+        known.sort(key=lambda row: row[name], reverse=sort.startswith("-"))
+        rows = [*known, *(row for row in rows if _is_missing(row.get(name)))]
+    if columns is None:
+        return Table(rows, table.columns)
+    chosen = _names(columns, by_name, where="--columns")
+    return Table(rows, [replace(by_name[name], drop=0, wide_only=False) for name in chosen])
+
+
+def select_sections(
+    sections: Mapping[str, Table], columns: str | None, sort: str | None
+) -> dict[str, Table]:
+    """Return the sections that have the columns, as `select` does. Raises ConfigError."""
+    every = {one.name: one for table in sections.values() for one in table.columns}
+    chosen = None if columns is None else _names(columns, every, where="--columns")
+    order = None if sort is None else _names(sort.removeprefix("-"), every, where="--sort")[0]
+    found = {}
+    for name, table in sections.items():
+        here = {one.name for one in table.columns}
+        own = None if chosen is None else ",".join(one for one in chosen if one in here)
+        if own != "":
+            found[name] = select(table, own, sort if order in here else None)
+    return found
+
+
+def _names(text: str, columns: Mapping[str, Column], *, where: str) -> list[str]:
+    """Split a list of column names or titles. Raises ConfigError for an unknown one."""
+    names = [one.strip().lower().replace("-", "_") for one in text.split(",")]
+    unknown = [name for name in names if name not in columns]
+    if unknown:
+        raise ConfigError(
+            f"no column is called {unknown[0]!r}", where=where, remedy=f"use {', '.join(columns)}"
+        )
+    return list(dict.fromkeys(names))
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or isinstance(value, Unknown)
 
 
 # ---- writing ------------------------------------------------------------------------------------
@@ -147,6 +215,8 @@ def write(
         if dropped:
             say(f"columns hidden to fit: {', '.join(dropped)} (--output wide shows them)")
         sys.stdout.write(text)
+    elif output is Output.CSV:
+        sys.stdout.write(csv_text(table, headers=to is None or to.headers))
     else:
         sys.stdout.write(_FORMATS[output](table))
     sys.stdout.flush()
@@ -158,7 +228,7 @@ def write_sections(
     """Write several tables, section name -> table.
 
     A table format prints them below each other under their names. JSON and YAML are one object of
-    lists. JSONL names the section in each object. CSV holds only the last section.
+    lists. JSONL names the section in each object. CSV cannot hold several tables.
     """
     if output is Output.JSON or output is Output.YAML:
         write_document({name: _plain(one) for name, one in sections.items()}, output)
@@ -166,9 +236,6 @@ def write_sections(
         for name, table in sections.items():
             lines = [{"section": name, **row} for row in _plain(table)]
             sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
-    elif output is Output.CSV:
-        last = list(sections.values())[-1]
-        write(last.rows, last.columns, output)
     else:
         for number, (name, table) in enumerate(sections.items()):
             sys.stdout.write(f"{chr(10) if number else ''}{safe(name)}\n")
@@ -218,7 +285,9 @@ _COMMANDS: Mapping[Step, str] = {
     Step.ZOOKEEPER_ONLY: "--storage zookeeper",
     Step.OTHER_FORMAT: "--format",
     Step.SAME_CHROOT: "--zookeeper HOST:PORT{value}",
-    Step.COMPLETE_OR_UNDO: ("zkconsumer apply {value}` or `zkconsumer undo {value} --execute"),
+    Step.COMPLETE_OR_UNDO: (
+        "zkconsumer apply {value} --execute` or `zkconsumer undo {value} --execute"
+    ),
 }
 """The command or option that performs each step that an error or a finding of `admin` advises."""
 
@@ -307,21 +376,33 @@ def _yaml(document: Any) -> str:
     return str(yaml.dump(document, Dumper=dumper, sort_keys=False, default_flow_style=False))
 
 
-def _csv(table: Table) -> str:
+def csv_text(table: Table, *, headers: bool = True) -> str:
+    """Return a table as CSV.
+
+    Lists and objects are JSON. Null is an empty cell. A value that could not be read is the word
+    `unknown`; the last column, `unknown`, has the reasons as a JSON object of columns.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([column.name for column in table.columns])
+    if headers:
+        writer.writerow([*(column.name for column in table.columns), "unknown"])
     for row in table.rows:
-        values = (row.get(column.name) for column in table.columns)
-        writer.writerow(["" if value is None else safe(str(value)) for value in values])
+        values = [row.get(column.name) for column in table.columns]
+        reasons = plain_row(row, table.columns).get("unknown")
+        writer.writerow([*map(_csv_cell, values), json.dumps(reasons) if reasons else ""])
     return out.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict | bool) else safe(str(value))
 
 
 _FORMATS: Mapping[Output, Callable[[Table], str]] = {
     Output.JSON: _json,
     Output.JSONL: _jsonl,
     Output.YAML: lambda table: _yaml(_plain(table)),
-    Output.CSV: _csv,
 }
 
 
@@ -357,10 +438,11 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
     if limit is not None:
         _narrow([shown[i] for i in keep], widths, keep, limit)
     lines = [_line([(shown[i], shown[i].title, widths[i], None) for i in keep])]
+    lines = lines if to.headers else []
     if limit is None and not to.color:  # a pipe: long tables are formatted by column, faster
         columns = [_padded(shown[i], cells[i], widths[i]) for i in keep]
         lines += [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
-        return "\n".join(lines) + "\n", []
+        return "".join(f"{line}\n" for line in lines), []
     for number, row in enumerate(table.rows):
         colors = [shown[i].color(row.get(shown[i].name)) if to.color else None for i in keep]
         parts = [
@@ -368,7 +450,7 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
             for i, color in zip(keep, colors, strict=True)
         ]
         lines.append(_line(parts) if limit is None else _wrapped(parts))
-    return "\n".join(lines) + "\n", [shown[i].title for i in dropped]
+    return "".join(f"{line}\n" for line in lines), [shown[i].title for i in dropped]
 
 
 def _width_of_all(texts: Sequence[str]) -> int:

@@ -20,7 +20,6 @@ from zkconsumer.cli.output import (
     format_table,
     safe,
     say,
-    write_document,
 )
 from zkconsumer.protocol.paths import consumer_of
 
@@ -39,7 +38,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@operator
+@operator()
 def owners(
     common: Common,
     *,
@@ -77,7 +76,7 @@ def _print_all(lines: Iterable[str]) -> None:
 def _show(snapshot: GroupSnapshot, common: Common) -> None:
     rows = list(_rows(snapshot))
     if common.output in (Output.JSON, Output.YAML):
-        write_document({"members": _members(snapshot), "partitions": rows}, common.output)
+        common.write_document({"members": _members(snapshot), "partitions": rows})
     elif common.output in (Output.JSONL, Output.CSV):
         common.write(rows, [Column(name) for name in rows[0]] if rows else COLUMNS)
     else:

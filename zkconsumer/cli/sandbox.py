@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zkconsumer.cli import Exit
+
 if TYPE_CHECKING:
     from zkconsumer.sandbox import Sandbox
 
@@ -114,7 +116,7 @@ def up(
 
 @app.command()
 def status(*, directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the servers and their addresses. Exit code 1: a server is not running.
+    """Show the servers and their addresses. Exit code 6: a server is not running.
 
     Example: zkconsumer sandbox status --output json
     """
@@ -123,7 +125,7 @@ def status(*, directory: DirectoryOption = None, output: OutputOption = Output.T
     complete = sandbox.attach()
     _show_servers(sandbox, output)
     if not complete:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FOUND)
 
 
 @app.command()

@@ -73,7 +73,7 @@ def simulate(
 
     zkconsumer's members run their production code in virtual time. A run of minutes takes a second
     and is the same each time. With --output jsonl the output is a trace, which `zkconsumer trace
-    check -` replays. Exit code 1: a guarantee was broken.
+    check -` replays. Exit code 6: a guarantee was broken.
 
     Example: zkconsumer simulate --seed 7 --peers mixed
     """
@@ -107,7 +107,7 @@ def simulate(
         )
     show.end(ended)
     if ended.violation:
-        raise typer.Exit(Exit.PROBLEM)
+        raise typer.Exit(Exit.FOUND)
 
 
 def _known(scenario: str) -> str:

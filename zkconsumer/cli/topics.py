@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing
-from zkconsumer.cli.options import Common, Groups, operator
+from zkconsumer.cli.options import (
+    AllGroups,
+    Common,
+    OnlyOptions,
+    Topics,
+    operator,
+    topics_of,
+    whole_topics,
+)
 from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.protocol.paths import validate_group, validate_topic
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import PartitionPlace, TopicSummary
@@ -26,20 +33,21 @@ def forget(
     how: Changing,
     *,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of the topics.")],
-    group: Groups = None,
+    group: OnlyOptions = None,
+    all_groups: AllGroups = False,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
     """Delete the offsets and owner znodes of topics. A dry run without --execute.
 
-    Without --group they are deleted in all groups. Use this when a topic was deleted, before a
-    topic of the same name is created: the stored offsets refer to the deleted topic.
+    Give --group, or --all-groups. Use this when a topic was deleted, before a topic of the same
+    name is created: the stored offsets refer to the deleted topic.
 
-    Example: zkconsumer topics forget orders-old --execute
+    Example: zkconsumer topics forget orders-old --all-groups --execute
     """
     from zkconsumer.admin.group_changes import plan_forget_topics
 
-    names = list(dict.fromkeys(map(validate_topic, topics)))
-    groups = None if group is None else list(dict.fromkeys(map(validate_group, group)))
+    names = whole_topics(topics) or []
+    groups = common.groups_to_change(group, all_groups=all_groups)
     with common.connect() as connection:
         plan = plan_forget_topics(connection, names, groups=groups, max_deleted=max_znodes)
         carry_out(common, connection, plan, how)
@@ -56,11 +64,7 @@ app = typer.Typer(
 )
 
 NAMES = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC", help="Topic names; default: all topics.")
-]
-NAMED = Annotated[
-    list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Topic name; repeatable."),
+    list[str] | None, typer.Argument(metavar="TOPIC", help="Topics, as with --topic; default: all.")
 ]
 LIST_COLUMNS = (
     Column("topic"),
@@ -93,33 +97,38 @@ SHOW_COLUMNS = (
 
 
 @app.command("list")
-@operator
-def list_(common: Common, *, names: NAMES = None) -> None:
+@operator()
+def list_(common: Common, *, names: NAMES = None, topic: Topics = None) -> None:
     """List topics with their numbers of partitions and replicas. Changes nothing.
 
     Example: zkconsumer topics list -z zk1:2181/kafka
     """
     from zkconsumer.admin.groups import topics
 
+    names = whole_topics([*(names or ()), *(topic or ())])
     with common.connect() as connection:
-        found = topics(connection, names or None)
+        found = topics(connection, names)
     common.write(map(_summary_row, found), LIST_COLUMNS)
     _say_missing(names, {one.name for one in found})
 
 
 @app.command("show")
-@operator
-def show(common: Common, *, names: NAMES = None, topic: NAMED = None) -> None:
+@operator()
+def show(common: Common, *, names: NAMES = None, topic: Topics = None) -> None:
     """Show the leader and the replicas of each partition. Changes nothing.
 
     Example: zkconsumer topics show orders -z zk1:2181/kafka
     """
     from zkconsumer.admin.groups import partitions, topics
 
-    names = [*(names or ()), *(topic or ())]
+    only = topics_of([*(names or ()), *(topic or ())]) or {}
     with common.connect() as connection:
-        every = topics(connection, names or None)
-        found = partitions(connection, (one.name for one in every if not one.fault))
+        every = topics(connection, only or None)
+        found = [
+            one
+            for one in partitions(connection, (one.name for one in every if not one.fault))
+            if (some := only.get(one.topic)) is None or one.partition in some
+        ]
     common.write(map(_place_row, found), SHOW_COLUMNS)
     leaderless = sum(one.leader is None for one in found)
     behind = sum(bool(one.out_of_sync) for one in found)
@@ -130,7 +139,7 @@ def show(common: Common, *, names: NAMES = None, topic: NAMED = None) -> None:
     for one in every:
         if one.fault:
             say(f"topic {one.name}: {one.fault}")
-    _say_missing(names, {one.name for one in every})
+    _say_missing(list(only), {one.name for one in every})
 
 
 def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -26,8 +27,9 @@ from zkconsumer.cli.output import (
     safe,
     say_all,
     unknown_reasons,
+    write,
 )
-from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
 
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
@@ -47,16 +49,25 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
     """Show the result of `read` every `interval_s` seconds, until KeyboardInterrupt.
 
     While ZooKeeper is unreachable, a terminal shows the last reading with the error, and a pipe
-    gets only the error. Rows for programs have the time of their reading.
+    gets only the error. Rows for programs have the time of their reading; JSON is written as JSON
+    Lines, YAML as a stream of documents, and CSV with its titles once.
 
-    Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading.
+    Raises what `read` raises, but ZooKeeperUnreachableError only for the first reading. Raises
+    ConfigError for an output format that is no stream.
     """
     tables = common.output in (Output.TABLE, Output.WIDE)
+    if common.output in (Output.LEGACY, Output.PROMETHEUS):
+        raise ConfigError(
+            f"--output {common.output.value} cannot be repeated",
+            where="--watch",
+            remedy="leave out --watch, or use another format (`lag --prometheus PORT` serves)",
+        )
     if tables and common.screen.width is not None:
         with _alternate_screen():
             for reading, fault in _readings(read, interval_s):
                 title, table, words = reading
                 _paint(_picture(common, title, table, [*fault, *words]))
+    is_first = True
     for (title, table, _), fault in _readings(read, interval_s):
         say_all(fault)
         if fault:
@@ -65,11 +76,22 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
             print(title)
             common.write(table.rows, table.columns)
         else:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            common.write([{"at": now, **row} for row in table.rows], (_AT, *table.columns))
+            _stream(common, table, headers=is_first and not common.no_headers)
+        is_first = False
 
 
-_AT = Column("at")
+AT = Column("at", type="string")
+
+
+def _stream(common: Common, table: Table, *, headers: bool) -> None:
+    """Write one reading so that all readings together can be parsed."""
+    chosen = common.selected(table)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    rows = [{"at": now, **row} for row in chosen.rows]
+    output = Output.JSONL if common.output is Output.JSON else common.output
+    if output is Output.YAML:
+        print("---")
+    write(rows, (AT, *chosen.columns), output, to=replace(common.screen, headers=headers))
 
 
 def _readings(
@@ -89,7 +111,7 @@ def _readings(
 
 def _picture(common: Common, title: str, table: Table, words: list[str]) -> list[str]:
     """Return the lines of a reading, cut to the width and height of the terminal."""
-    text, dropped = format_table(table, common.output, common.screen)
+    text, dropped = format_table(common.selected(table), common.output, common.screen)
     below = [*unknown_reasons(table), *words]
     if dropped:
         below.append(f"columns hidden to fit: {', '.join(dropped)}")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.errors import TraceError
+from zkconsumer.errors import TraceDiffersError, TraceError
 from zkconsumer.member.events import Event
 from zkconsumer.member.machine import IllegalTransitionError, step
 from zkconsumer.member.state import Settings, State
@@ -113,7 +113,7 @@ def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
     try:
         run.state, commands = step(before, event)
     except _NONSENSE as error:
-        raise TraceError(
+        raise TraceDiffersError(
             f"the event is impossible in this state: {error!r}", where=where
         ) from error
     found = {
@@ -126,7 +126,7 @@ def _replay(run: _Run, entry: dict[str, Any], where: str) -> None:
     for key, value in found.items():
         if entry.get(key) != value:
             written, made = (json.dumps(one)[:200] for one in (entry.get(key), value))
-            raise TraceError(
+            raise TraceDiffersError(
                 f"{key!r} is {written} in the trace, and {made} in the replay",
                 where=where,
                 remedy="the line was changed, or another release wrote it",

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 from zkconsumer.admin.legacy import JavaError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
-from zkconsumer.cli.options import Common, pair
+from zkconsumer.cli.options import Common
+from zkconsumer.cli.sources import pair
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient

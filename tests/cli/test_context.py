@@ -1,0 +1,161 @@
+"""Contexts, and the order of precedence of all sources of settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from zkconsumer.cli import app
+from zkconsumer.cli.options import Common
+from zkconsumer.cli.sources import (
+    CONFIG,
+    CONTEXT,
+    CREDENTIAL,
+    GROUP,
+    ZOOKEEPER,
+    Source,
+    contexts_file,
+    load_contexts,
+)
+from zkconsumer.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without contexts and without variables."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (CONFIG, CONTEXT, CREDENTIAL, GROUP, ZOOKEEPER):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["context", *words])
+
+
+def properties(path: Path, **values: str) -> Path:
+    path.write_text("".join(f"{name.replace('_', '.')}={text}\n" for name, text in values.items()))
+    return path
+
+
+def test_add_use_list_remove(home: Path) -> None:
+    """The first context becomes the current one, and a removed context is gone."""
+    assert run("add", "prod", "-z", "zk1:2181/kafka", "-g", "billing").exit_code == 0
+    assert run("add", "test", "-z", "zk2:2181").exit_code == 0
+    assert load_contexts().current == "prod"
+    assert Common().connection_settings().zookeeper_connect == "zk1:2181/kafka"
+    assert Common().group(None) == "billing"
+    assert run("use", "test").exit_code == 0
+    rows = json.loads(run("list", "-o", "json").stdout)
+    assert [(row["name"], row["current"], row["zookeeper"]) for row in rows] == [
+        ("prod", False, "zk1:2181/kafka"),
+        ("test", True, "zk2:2181"),
+    ]
+    assert run("remove", "test").exit_code == 0
+    assert (load_contexts().current, list(load_contexts().contexts)) == (None, ["prod"])
+    with pytest.raises(ConfigError, match="address of ZooKeeper is missing"):
+        Common().connection_settings()
+
+
+def test_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source of the table hides the sources below it, for ZooKeeper and for the group."""
+    files = {
+        name: properties(home / name, zookeeper_connect=f"{name}:1", group_id=name)
+        for name in ("context-file", "variable-file", "option-file")
+    }
+    run("add", "bare", "--config", str(files["context-file"]))
+    run("add", "full", "--config", str(files["context-file"]), "-z", "context:1", "-g", "context")
+    given: dict[str, Any] = {}
+
+    def found() -> tuple[str, str]:
+        common = Common(**given)
+        name = common.group(None)
+        return common.connection_settings().zookeeper_connect, name
+
+    steps: list[tuple[str, Any]] = [
+        ("context-file", lambda: None),
+        ("context", lambda: given.update(context="full")),
+        ("variable-file", lambda: monkeypatch.setenv(CONFIG, str(files["variable-file"]))),
+        ("variable", lambda: monkeypatch.setenv(ZOOKEEPER, "variable:1")),
+        ("option-file", lambda: given.update(config=files["option-file"])),
+        (
+            "property",
+            lambda: given.update(properties=["zookeeper.connect=property:1", "group.id=property"]),
+        ),
+    ]
+    seen = []
+    for name, step in steps:
+        step()
+        if name == "variable":
+            monkeypatch.setenv(GROUP, "variable")
+        seen.append(name)
+        if name == "variable-file":
+            # The context's own fields are below a file that a variable names.
+            assert found() == ("variable-file:1", "variable-file")
+        else:
+            assert found() == (f"{name}:1", name)
+    assert (
+        Common(**given, zookeeper="option:1").connection_settings().zookeeper_connect == "option:1"
+    )
+    assert Common(**given).group("option") == "option"
+    assert len(seen) + 1 == len(Source)
+
+
+def test_one_file_only(home: Path) -> None:
+    """The credential of a context's file is not used with another file."""
+    own = properties(
+        home / "own", zookeeper_auth_scheme="digest", zookeeper_auth_credential="me:canary"
+    )
+    run("add", "prod", "-z", "127.0.0.1:1", "--config", str(own))
+    assert Common().connection_settings().zookeeper_auth_credential == "me:canary"
+    other = properties(home / "other", zookeeper_connect="127.0.0.1:2")
+    assert Common(config=other).connection_settings().zookeeper_auth_credential is None
+
+
+def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`context show` names the source of each setting, the whole precedence, and no secret."""
+    file = properties(home / "file", zookeeper_auth_scheme="digest")
+    run("add", "prod", "-z", "127.0.0.1:1", "--config", str(file))
+    monkeypatch.setenv(CREDENTIAL, "me:canary")
+    monkeypatch.setenv(GROUP, "billing")
+    result = run("show", "-o", "json")
+    shown = json.loads(result.stdout)
+    settings = {row["setting"]: (row["value"], row["source"]) for row in shown["settings"]}
+    assert settings["zookeeper.connect"] == ("127.0.0.1:1", Source.CONTEXT.value)
+    assert settings["group.id"] == ("billing", Source.ENVIRONMENT.value)
+    assert settings["zookeeper.auth.credential"] == ("(not shown)", Source.ENVIRONMENT.value)
+    assert [row["source"] for row in shown["precedence"]] == [one.value for one in Source]
+    assert "canary" not in result.output
+    assert Common().connection_settings().zookeeper_auth_credential == "me:canary"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("use", "nobody"), "no context is called 'nobody'"),
+        (("remove", "nobody"), "no context is called 'nobody'"),
+        (("show", "nobody"), "no context is called 'nobody'"),
+        (("add", "x"), "names no cluster"),
+        (("add", "x", "-z", "h:x"), "h:x"),
+        (("add", "x", "--config", "missing"), "does not exist"),
+    ],
+)
+def test_wrong_use(words: tuple[str, ...], why: str) -> None:
+    """A wrong use is one line and exit code 2, and writes nothing."""
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert why in result.stderr
+    assert not contexts_file().exists()
+
+
+def test_a_malformed_file() -> None:
+    """A file of contexts that cannot be read is named."""
+    contexts_file().parent.mkdir(parents=True)
+    for text in ("[]", "{", '{"contexts": {"a": 1}}'):
+        contexts_file().write_text(text)
+        result = run("list")
+        assert (result.exit_code, str(contexts_file()) in result.stderr) == (2, True)

@@ -1,0 +1,172 @@
+"""`zkconsumer context`: name clusters, choose one, and show the settings in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zkconsumer.cli.options import Connection, Display, operator
+from zkconsumer.cli.output import SECTIONS, Column, Table, say
+from zkconsumer.cli.sources import (
+    CREDENTIAL_NAME,
+    SCHEME_NAME,
+    Context,
+    Contexts,
+    Source,
+    Sources,
+    chosen,
+    load_contexts,
+    save_contexts,
+)
+from zkconsumer.errors import ConfigError
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Name clusters, choose one, and show which settings a command would use.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+LIST_COLUMNS = (
+    Column("name", type="string"),
+    Column("current", type="boolean", show=lambda is_current: "*" if is_current else ""),
+    Column("zookeeper"),
+    Column("group"),
+    Column("config"),
+)
+SETTING_COLUMNS = (Column("setting", type="string"), Column("value"), Column("source"))
+PRECEDENCE_COLUMNS = (Column("rank", type="integer"), Column("source", type="string"))
+
+
+@app.command("add")
+def add(
+    name: Name,
+    *,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            "--zookeeper",
+            "--zkconnect",
+            "-z",
+            metavar="H:P[,H:P...][/CHROOT]",
+            help="zookeeper.connect of the cluster.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="consumer.properties file of the cluster."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group of the context.")
+    ] = None,
+) -> None:
+    """Add a context, or replace the context of this name.
+
+    The first context becomes the current one. Put passwords into the file of --config, not here.
+
+    Example: zkconsumer context add prod --zookeeper zk1:2181/kafka --config prod.properties
+    """
+    from zkconsumer.config.settings import split_connect
+    from zkconsumer.protocol.paths import validate_group
+
+    if zookeeper is None and config is None:
+        raise ConfigError("the context names no cluster", remedy="give --zookeeper or --config")
+    if zookeeper is not None:
+        split_connect(zookeeper)
+    if config is not None and not config.is_file():
+        raise ConfigError("the properties file does not exist", where=str(config))
+    one = Context(
+        name=name,
+        zookeeper=zookeeper,
+        config=None if config is None else str(config.absolute()),
+        group=None if group is None else validate_group(group),
+    )
+    all_ = load_contexts()
+    current = all_.current or name
+    save_contexts(Contexts({**all_.contexts, name: one}, current))
+    say(f"context {name} is saved" + (", and is the current one" if current == name else ""))
+
+
+@app.command("use")
+def use(name: Name) -> None:
+    """Make a context the current one.
+
+    Example: zkconsumer context use prod
+    """
+    all_ = load_contexts()
+    save_contexts(Contexts(all_.contexts, all_.named(name).name))
+    say(f"context {name} is the current one")
+
+
+@app.command("remove")
+def remove(name: Name) -> None:
+    """Delete a context. Its properties file is kept.
+
+    Example: zkconsumer context remove prod
+    """
+    all_ = load_contexts()
+    all_.named(name)
+    left = {other: one for other, one in all_.contexts.items() if other != name}
+    save_contexts(Contexts(left, None if all_.current == name else all_.current))
+    say(f"context {name} is removed")
+
+
+@app.command("list")
+@operator()
+def list_(display: Display) -> None:
+    """List the contexts.
+
+    Example: zkconsumer context list -o json
+    """
+    all_ = load_contexts()
+    used = chosen()
+    rows = [
+        asdict(one) | {"current": used is not None and used.name == name}
+        for name, one in all_.contexts.items()
+    ]
+    display.write(rows, LIST_COLUMNS)
+
+
+@app.command("show")
+@operator(formats=SECTIONS, of=(Connection, Display))
+def show(
+    connection: Connection,
+    display: Display,
+    *,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Context to show; default: the one in use.")
+    ] = None,
+) -> None:
+    """Show the settings that a command would use, and their sources.
+
+    Example: zkconsumer context show
+    """
+    found = connection.within(name).sources
+    display.write_sections(
+        {
+            "settings": Table(list(_settings(found)), SETTING_COLUMNS),
+            "precedence": Table(
+                [{"rank": at, "source": one.value} for at, one in enumerate(Source, start=1)],
+                PRECEDENCE_COLUMNS,
+            ),
+        }
+    )
+
+
+def _settings(found: Sources) -> Iterator[dict[str, Any]]:
+    yield {"setting": "context", "value": found.context, "source": None}
+    file = next(((str(one), source) for source, one in found.layers if isinstance(one, Path)), None)
+    yield {
+        "setting": "properties file",
+        "value": file and file[0],
+        "source": file and file[1].value,
+    }
+    for name in ("zookeeper.connect", "group.id", SCHEME_NAME, CREDENTIAL_NAME):
+        one = found.get(name)
+        value = "(not shown)" if name == CREDENTIAL_NAME and one else one and one.value
+        yield {"setting": name, "value": value, "source": one and one.source.value}
