@@ -287,3 +287,23 @@ class TraceError(ZkConsumerError):
 
 class TraceDiffersError(TraceError):
     """A trace can be read, but its replay makes another decision."""
+
+
+# ---- history ------------------------------------------------------------------------------------
+
+
+class HistoryError(ZkConsumerError):
+    """ZooKeeper's transaction logs or snapshots cannot be found or read."""
+
+
+class DamagedFileError(HistoryError):
+    """A transaction log or a snapshot is malformed; what precedes the damage has been read.
+
+    Attributes:
+        file: the name of the file.
+        offset: the number of the byte at which the damage was found.
+    """
+
+    def __init__(self, what: str, *, file: str, offset: int, remedy: str) -> None:
+        super().__init__(what, where=f"{file}, byte {offset}", remedy=remedy)
+        self.file, self.offset = file, offset

@@ -29,6 +29,7 @@ PERMITTED: dict[str, set[str]] = {
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {"errors", "java", "protocol", "member", "consumer", "trace", "sim"},
+    "history": {"errors"},
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),

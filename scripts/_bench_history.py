@@ -1,0 +1,213 @@
+"""Measure the reading of ZooKeeper's transaction logs, on logs made for the purpose.
+
+A log has 80 % commits, and registrations, claims, releases, sessions, refused writes and multis,
+132 bytes on average with digests. Each figure is the median of `--rounds` interleaved rounds, in
+which the file is in the page cache.
+
+- `decode`: the compiled decoder, from a file into Arrow columns, checksums included.
+- `decode plain`: the decoder in plain Python, into rows.
+- `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
+  `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from zlib import adler32
+
+import jpype
+from _bench import Result, at_least, show
+
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.columns import ColumnDecoder
+from zkconsumer.history.logs import LogReader, Source
+from zkconsumer.sandbox import jars
+
+GROUP, TOPICS, PARTITIONS, MEMBERS = "/kafka/consumers/billing", 20, 16, 40
+ACL = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
+DIGEST = struct.pack(">iq", 2, 0)
+FIRST_MS = 1_700_000_000_000
+CASES = ("decode", "decode plain", "decode vs server's reader")
+
+
+# ---- logs ---------------------------------------------------------------------------------------
+
+
+def text(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def entry(zxid: int, time_ms: int, one: tuple[int, int, int, bytes]) -> bytes:
+    session, cxid, kind, body = one
+    content = struct.pack(">qiqqi", session, cxid, zxid, time_ms, kind) + body + DIGEST
+    return struct.pack(">Qi", adler32(content), len(content)) + content + b"B"
+
+
+class Busy:
+    """A group of 40 members and 320 partitions; members leave and join while they all commit."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._partitions = [(t, p) for t in range(TOPICS) for p in range(PARTITIONS)]
+        self._owner: dict[tuple[int, int], int] = {}
+        self._offset = dict.fromkeys(self._partitions, 0)
+        self._version = dict.fromkeys(self._partitions, 0)
+        self._session = {n: 0x1000000000000 + n for n in range(MEMBERS)}
+        self._next = 0x1000000000000 + MEMBERS
+
+    def transactions(self) -> list[tuple[int, int, int, bytes]]:
+        """Return the next transactions: session, cxid, type, body."""
+        if not self._owner:
+            joined = [one for n in range(MEMBERS) for one in self._join(n)]
+            created = [
+                (self._session[0], 1, tx.CREATE, self._offset_znode(tp)) for tp in self._partitions
+            ]
+            claimed = [self._claim(tp, i % MEMBERS) for i, tp in enumerate(self._partitions)]
+            return [*joined, *created, *claimed]
+        if self._chance.random() < 0.0005:
+            return self._rebalance(self._chance.randrange(MEMBERS))
+        if self._chance.random() < 0.02:
+            return [(self._session[0], 7, tx.ERROR, struct.pack(">i", -110))]
+        tp = self._chance.choice(self._partitions)
+        self._offset[tp] += 100
+        self._version[tp] += 1
+        body = text(self._path("offsets", tp)) + text(b"%d" % self._offset[tp])
+        body += struct.pack(">i", self._version[tp])
+        return [(self._session[self._owner[tp]], self._version[tp], tx.SET_DATA, body)]
+
+    def _path(self, room: str, tp: tuple[int, int]) -> bytes:
+        return f"{GROUP}/{room}/topic-{tp[0]}/{tp[1]}".encode()
+
+    def _offset_znode(self, tp: tuple[int, int]) -> bytes:
+        return text(self._path("offsets", tp)) + text(b"0") + ACL + b"\0" + struct.pack(">i", 1)
+
+    def _name(self, member: int) -> str:
+        return f"billing_host{member}-1400000000000-{member:08x}"
+
+    def _join(self, member: int) -> list[tuple[int, int, int, bytes]]:
+        topics = ",".join(f'"topic-{t}":1' for t in range(TOPICS))
+        data = (
+            f'{{"version":1,"subscription":{{{topics}}},"pattern":"static",'
+            '"timestamp":"1400000000000"}'
+        ).encode()
+        path = f"{GROUP}/ids/{self._name(member)}".encode()
+        body = text(path) + text(data) + ACL + b"\1" + struct.pack(">i", 1)
+        session = self._session[member]
+        return [
+            (session, 0, tx.CREATE_SESSION, struct.pack(">i", 6000)),
+            (session, 1, tx.CREATE, body),
+        ]
+
+    def _claim(self, tp: tuple[int, int], member: int) -> tuple[int, int, int, bytes]:
+        self._owner[tp] = member
+        body = text(self._path("owners", tp)) + text(f"{self._name(member)}-0".encode())
+        body += ACL + b"\1" + struct.pack(">i", 1)
+        return self._session[member], 2, tx.CREATE, body
+
+    def _rebalance(self, member: int) -> list[tuple[int, int, int, bytes]]:
+        """A member's session expires, and its successor claims what it owned."""
+        found = [(self._session[member], 0, tx.CLOSE_SESSION, struct.pack(">i", 0))]
+        self._session[member], self._next = self._next, self._next + 1
+        found += self._join(member)
+        owned = [tp for tp, owner in self._owner.items() if owner == member]
+        return found + [self._claim(tp, member) for tp in owned]
+
+
+def write_log(path: Path, *, size: int, seed: int = 1) -> int:
+    """Write a log of at least `size` bytes; return its transactions."""
+    group, chance = Busy(seed), random.Random(seed)
+    zxid, time_ms, written = 0, FIRST_MS, 16
+    with path.open("wb", buffering=1 << 20) as file:
+        file.write(b"ZKLG" + struct.pack(">iq", 2, 0))
+        while written < size:
+            for one in group.transactions():
+                zxid += 1
+                time_ms += chance.random() < 0.3
+                written += file.write(entry(zxid, time_ms, one))
+    return zxid
+
+
+# ---- measurements -------------------------------------------------------------------------------
+
+
+def decoded(path: Path, decoder: ColumnDecoder | None) -> int:
+    """Read the whole log, and return its rows."""
+    reader = LogReader(Source.of_path(path), decoder)
+    return sum(batch.columns.num_rows if decoder else len(batch.rows) for batch in reader.batches())
+
+
+def server_reader(path: Path) -> Callable[[], int]:
+    """Return a call that reads the whole log with ZooKeeper's own class."""
+    classes = jars.resolve("zookeeper-3.8.4")
+    runtime = jars.find_java().executable.resolve().parent.parent / "lib/server/libjvm.so"
+    jpype.startJVM(str(runtime), "-Xmx512m", classpath=[str(one) for one in classes])
+    iterator = jpype.JClass("org.apache.zookeeper.server.persistence.FileTxnLog$FileTxnIterator")
+    folder = jpype.JClass("java.io.File")(str(path.parent))
+
+    def read() -> int:
+        # The constructor reads up to the given zxid, which no transaction has.
+        iterator(folder, 2**62, True).close()
+        return 0
+
+    return read
+
+
+def seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
+    path = folder / "log.1"
+    count = write_log(path, size=megabytes << 20)
+    decoder = ColumnDecoder()
+    calls: dict[str, Callable[[], object]] = {
+        "decode": lambda: decoded(path, decoder),
+        "decode plain": lambda: decoded(path, None),
+        "server": server_reader(path),
+    }
+    for name in ("decode", "server", "server"):  # compile, in both languages
+        calls[name]()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            taken[name].append(seconds(call))
+    median = {name: statistics.median(found) for name, found in taken.items()}
+    rate = {name: count / found for name, found in median.items()}
+    size = path.stat().st_size / 1e6
+    return [
+        at_least("decode", "transactions_per_s", rate["decode"], "1/s", 2_000_000),
+        at_least("decode", "mb_per_s", size / median["decode"], "MB/s", 200),
+        at_least("decode plain", "transactions_per_s", rate["decode plain"], "1/s", 350_000),
+        at_least("decode vs server's reader", "ratio", rate["decode"] / rate["server"], "times", 2),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=130, help="size of the log for decoding")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="also print the results as one JSON object on the last line",
+    )
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)
+    return show("history", results, output="json" if arguments.json else "table")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,437 @@
+"""Decode ZooKeeper's transactions into Arrow columns, with loops that numba compiles.
+
+It returns what `transactions.decode` returns, as record batches. It decodes only; `transactions`
+explains why a transaction cannot be decoded. It needs the extra `fast` (numba, pyarrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from zkconsumer.history import transactions as tx
+
+SCHEMA = pa.schema(
+    [
+        pa.field("zxid", pa.int64(), nullable=False),
+        pa.field("time_ms", pa.int64(), nullable=False),
+        pa.field("session", pa.int64(), nullable=False),
+        pa.field("cxid", pa.int32(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("path", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("version", pa.int32(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("acl", pa.binary()),
+    ]
+)
+"""The fields of `transactions.Row`, in their order."""
+
+BATCH_ROWS = 1 << 16
+"""Rows of one record batch: the columns of a batch, about 10 MB, fit into a processor's cache."""
+
+BATCH_BYTES = 8 << 20
+"""Bytes of a batch's paths, and of its data; one transaction may need more."""
+
+
+class _Columns(NamedTuple):
+    """The arrays that the compiled loop fills.
+
+    They are few, because passing an array to a compiled function costs as much as decoding a field.
+
+    Attributes:
+        numbers: one line of rows for each of the numeric fields, in the order of `_NUMBERS`.
+        ends: for each of the texts path, data and acl: where each row's text ends; one row more.
+        given: for each of the texts: 1 if the row has it, else 0.
+        texts: the bytes of all paths, of all data and of all acls.
+        used: how many bytes of each text are used.
+    """
+
+    numbers: Any
+    ends: Any
+    given: Any
+    texts: Any
+    used: Any
+
+
+_NUMBERS = ("zxid", "time_ms", "session", "cxid", "kind", "part", "version", "number")
+_TEXTS = ("path", "data", "acl")
+_ZXID, _TIME, _SESSION, _CXID, _KIND, _PART, _VERSION, _NUMBER = range(8)
+_PATH, _DATA, _ACL = range(3)
+
+
+def _columns(rows: int, size: int) -> _Columns:
+    return _Columns(
+        np.empty((8, rows), np.int64),
+        np.zeros((3, rows + 1), np.int32),
+        np.empty((3, rows), np.uint8),
+        np.empty((3, size), np.uint8),
+        np.zeros(3, np.int64),
+    )
+
+
+class ColumnDecoder:
+    """Decodes windows of a log into record batches, and reuses its arrays."""
+
+    def __init__(self) -> None:
+        self._columns = _columns(BATCH_ROWS, BATCH_BYTES)
+
+    def decode(self, window: bytes, at: int) -> tuple[list[pa.RecordBatch], int]:
+        """Return the whole and undamaged transactions from `at`, and the offset behind them."""
+        buffer = np.frombuffer(window, np.uint8)
+        batches: list[pa.RecordBatch] = []
+        while True:
+            begin = at
+            at, rows, full = _transactions(buffer, at, self._columns)
+            if rows:
+                batch = self._batch(rows)
+                if not _is_utf8(batch):  # the plain decoder stops before the wrong transaction
+                    found: list[tx.Row] = []
+                    at = tx.decode(window, begin, found)
+                    return [*batches, to_batch(found)], at
+                batches.append(batch)
+            elif full:  # one transaction is larger than the arrays
+                self._columns = _columns(
+                    2 * self._columns.numbers.shape[1], 2 * self._columns.texts.shape[1]
+                )
+            if not full:
+                return batches, at
+
+    def _batch(self, rows: int) -> pa.RecordBatch:
+        """Copy the filled parts of the arrays into a record batch."""
+        c = self._columns
+
+        def numbers(line: int, kind: pa.DataType) -> pa.Array:
+            values = c.numbers[line, :rows].astype(kind.to_pandas_dtype())
+            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(values)])
+
+        def texts(line: int, kind: pa.DataType) -> pa.Array:
+            ends = c.ends[line, : rows + 1]
+            valid = pa.py_buffer(np.packbits(c.given[line, :rows], bitorder="little"))
+            content = c.texts[line, : ends[rows]]
+            return pa.Array.from_buffers(kind, rows, [valid, _copied(ends), _copied(content)])
+
+        arrays = [
+            texts(_TEXTS.index(field.name), field.type)
+            if field.name in _TEXTS
+            else numbers(_NUMBERS.index(field.name), field.type)
+            for field in SCHEMA
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _is_utf8(batch: pa.RecordBatch) -> bool:
+    try:
+        batch.column("path").validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _copied(values: Any) -> pa.Buffer:
+    return pa.py_buffer(values.tobytes())
+
+
+def to_batch(rows: list[tx.Row]) -> pa.RecordBatch:
+    """Return rows of the plain decoder as a record batch."""
+    columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
+    """Return a record batch as rows of the plain decoder."""
+    return list(map(tx.Row._make, zip(*(one.to_pylist() for one in batch.columns), strict=True)))
+
+
+# ---- compiled -----------------------------------------------------------------------------------
+# Each function reads a field at an offset and returns the offset behind it, or -1 for a fault.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _compiled(function: F) -> F:
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def _int(buffer: Any, at: int) -> Any:
+    return np.int64(
+        np.int32(
+            (np.uint32(buffer[at]) << np.uint32(24))
+            | (np.uint32(buffer[at + 1]) << np.uint32(16))
+            | (np.uint32(buffer[at + 2]) << np.uint32(8))
+            | np.uint32(buffer[at + 3])
+        )
+    )
+
+
+@_compiled
+def _long(buffer: Any, at: int) -> Any:
+    return (_int(buffer, at) << 32) | (_int(buffer, at + 4) & 0xFFFFFFFF)
+
+
+@_compiled
+def _adler(buffer: Any, at: int, stop: int) -> Any:
+    """Compute Adler-32 in blocks of 4096 bytes, in which the sums stay below 32 bits."""
+    one, two = np.uint32(1), np.uint32(0)
+    while at < stop:
+        block = buffer[at : min(stop, at + 4096)]
+        size = len(block)
+        plain, weighted = np.uint32(0), np.uint32(0)
+        for i in range(size):
+            value = np.uint32(block[i])
+            plain += value
+            weighted += value * np.uint32(size - i)
+        two = (two + np.uint32(size) * one + weighted) % np.uint32(65521)
+        one = (one + plain) % np.uint32(65521)
+        at += size
+    return (np.int64(two) << 16) | np.int64(one)
+
+
+@_compiled
+def _copy(buffer: Any, at: int, size: int, c: Any, text: int) -> None:
+    begin = c.used[text]
+    source, target = buffer[at : at + size], c.texts[text, begin : begin + size]
+    for i in range(size):
+        target[i] = source[i]
+    c.used[text] = begin + size
+
+
+@_compiled
+def _read_path(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+    if at + 4 > stop:
+        return -1
+    size = _int(buffer, at)
+    if size < 1 or size > stop - at - 4 or buffer[at + 4] != 47:
+        return -1
+    _copy(buffer, at + 4, size, c, _PATH)
+    c.given[_PATH, n] = 1
+    return at + 4 + size
+
+
+@_compiled
+def _read_data(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+    if at + 4 > stop:
+        return -1
+    size = _int(buffer, at)
+    if size == -1:
+        return at + 4
+    if size < 0 or size > stop - at - 4:
+        return -1
+    _copy(buffer, at + 4, size, c, _DATA)
+    c.given[_DATA, n] = 1
+    return at + 4 + size
+
+
+@_compiled
+def _read_acl(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+    if at + 4 > stop:
+        return -1
+    count = _int(buffer, at)
+    if count == -1:
+        return at + 4
+    if count < 0 or count * 12 > stop - at:
+        return -1
+    end = at + 4
+    for _ in range(count):
+        end += 4
+        for _ in range(2):
+            if end + 4 > stop:
+                return -1
+            size = _int(buffer, end)
+            end += 4 + max(size, 0)
+            if size < -1 or end > stop:
+                return -1
+    _copy(buffer, at, end - at, c, _ACL)
+    c.given[_ACL, n] = 1
+    return end
+
+
+@_compiled
+def _read_version(buffer: Any, at: int, stop: int, c: Any, n: int) -> Any:
+    if at == -1 or at + 4 > stop:
+        return -1
+    c.numbers[_VERSION, n] = _int(buffer, at)
+    return at + 4
+
+
+@_compiled
+def _read_create(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
+    at = _read_path(buffer, at, stop, c, n)
+    if at != -1:
+        at = _read_data(buffer, at, stop, c, n)
+    if at != -1:
+        at = _read_acl(buffer, at, stop, c, n)
+    if at == -1:
+        return -1
+    if kind in (tx.CREATE, tx.CREATE2):
+        if at >= stop or buffer[at] > 1:
+            return -1
+        c.numbers[_NUMBER, n] = buffer[at]
+        if at + 1 == stop:
+            c.numbers[_VERSION, n] = -1
+            return stop
+        return _read_version(buffer, at + 1, stop, c, n)
+    at = _read_version(buffer, at, stop, c, n)
+    if kind == tx.CREATE_TTL and at != -1:
+        if at + 8 > stop:
+            return -1
+        c.numbers[_NUMBER, n] = _long(buffer, at)
+        return at + 8
+    return at
+
+
+@_compiled
+def _read_close(buffer: Any, at: int, stop: int, slack: int, c: Any, n: int) -> Any:
+    """Read the list of deleted paths, if there is one that fits exactly."""
+    for end in (stop, stop - slack):
+        if at + 4 > end:
+            continue
+        count = _int(buffer, at)
+        place = at + 4
+        fits = 0 <= count <= (end - at) // 4
+        for _ in range(count if fits else 0):
+            size = _int(buffer, place) if place + 4 <= end else -1
+            place += 4 + size
+            if size < 0 or place > end:
+                fits = False
+                break
+        if fits and place == end:
+            _copy(buffer, at, end - at, c, _DATA)
+            c.given[_DATA, n] = 1
+            return end
+    return at
+
+
+@_compiled
+def _read_record(buffer: Any, kind: int, at: int, stop: int, c: Any, n: int) -> Any:
+    if kind in (tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL):
+        return _read_create(buffer, kind, at, stop, c, n)
+    if kind in (tx.ERROR, tx.CREATE_SESSION):
+        if at + 4 > stop:
+            return -1
+        c.numbers[_NUMBER, n] = _int(buffer, at)
+        return at + 4
+    at = _read_path(buffer, at, stop, c, n)
+    if at == -1 or kind in (tx.DELETE, tx.DELETE_CONTAINER):
+        return at
+    if kind == tx.SET_ACL:
+        at = _read_acl(buffer, at, stop, c, n)
+    elif kind != tx.CHECK:
+        at = _read_data(buffer, at, stop, c, n)
+    return _read_version(buffer, at, stop, c, n)
+
+
+@_compiled
+def _in_multi(kind: int) -> bool:
+    return kind in (
+        *(tx.CREATE, tx.DELETE, tx.SET_DATA, tx.CHECK, tx.CREATE2, tx.CREATE_CONTAINER),
+        *(tx.DELETE_CONTAINER, tx.CREATE_TTL, tx.ERROR),
+    )
+
+
+@_compiled
+def _begin_row(c: Any, n: int, head: Any, kind: int, part: int) -> None:
+    numbers = c.numbers
+    numbers[_ZXID, n], numbers[_TIME, n], numbers[_SESSION, n], numbers[_CXID, n] = head
+    numbers[_KIND, n], numbers[_PART, n], numbers[_VERSION, n], numbers[_NUMBER, n] = (
+        kind,
+        part,
+        0,
+        0,
+    )
+    c.given[_PATH, n] = c.given[_DATA, n] = c.given[_ACL, n] = 0
+
+
+@_compiled
+def _end_row(c: Any, n: int) -> None:
+    for text in range(3):
+        c.ends[text, n + 1] = c.used[text]
+
+
+@_compiled
+def _read_multi(buffer: Any, at: int, stop: int, head: Any, c: Any, first: int) -> Any:
+    """Fill the rows from `first`; return the number of the next row, or -1 for a fault."""
+    count = _int(buffer, at) if at + 4 <= stop else -1
+    if count < 0 or count * 8 > stop - at:
+        return -1
+    used = (c.used[0], c.used[1], c.used[2])
+    at += 4
+    n, error, failed = first, 0, count == 0
+    for part in range(count):
+        if at + 8 > stop:
+            return -1
+        kind, size = _int(buffer, at), _int(buffer, at + 4)
+        begin, at = at + 8, at + 8 + size
+        if size < 0 or at > stop or not _in_multi(kind):
+            return -1
+        _begin_row(c, n, head, kind, part)
+        if _read_record(buffer, kind, begin, at, c, n) != at:
+            return -1
+        if kind == tx.ERROR and not failed:
+            error, failed = c.numbers[_NUMBER, n], True
+        _end_row(c, n)
+        n += 1
+    if at != stop and at + tx.DIGEST != stop:
+        return -1
+    if failed:  # nothing of it happened
+        c.used[0], c.used[1], c.used[2] = used
+        _begin_row(c, first, head, tx.MULTI, -1)
+        c.numbers[_NUMBER, first] = error
+        _end_row(c, first)
+        return first + 1
+    return n
+
+
+@_compiled
+def _transaction(buffer: Any, at: int, stop: int, head: Any, c: Any, n: int) -> Any:
+    """Fill the rows of the record at `at`; return the number of the next row, or -1."""
+    kind = _int(buffer, at - 4)
+    if kind == tx.MULTI:
+        return _read_multi(buffer, at, stop, head, c, n)
+    _begin_row(c, n, head, kind, -1)
+    if kind == tx.CLOSE_SESSION:
+        end = _read_close(buffer, at, stop, tx.DIGEST, c, n)
+    elif kind in (tx.SET_ACL, tx.RECONFIG, tx.CREATE_SESSION) or (
+        _in_multi(kind) and kind != tx.CHECK
+    ):
+        end = _read_record(buffer, kind, at, stop, c, n)
+    else:
+        return -1
+    if end == -1 or (end != stop and end + tx.DIGEST != stop):
+        return -1
+    _end_row(c, n)
+    return n + 1
+
+
+@_compiled
+def _transactions(buffer: Any, at: int, c: Any) -> Any:
+    """Fill the columns from `at`; return the offset behind, the rows, and whether they are full."""
+    limit, n = len(buffer), 0
+    c.used[:] = 0
+    while at + 45 <= limit:
+        size = _int(buffer, at + 8)
+        stop = at + 12 + size
+        if size < 32 or stop >= limit or buffer[stop] != 0x42:
+            break
+        if n + 1 + size // 8 > c.numbers.shape[1] or c.used.max() + size > c.texts.shape[1]:
+            return at, n, True
+        if _adler(buffer, at + 12, stop) != _long(buffer, at):
+            break
+        used = (c.used[0], c.used[1], c.used[2])
+        head = (
+            *(_long(buffer, at + 24), _long(buffer, at + 32), _long(buffer, at + 12)),
+            _int(buffer, at + 20),
+        )
+        after = _transaction(buffer, at + 44, stop, head, c, n)
+        if after == -1:
+            c.used[0], c.used[1], c.used[2] = used
+            break
+        n, at = after, stop + 1
+    return at, n, False

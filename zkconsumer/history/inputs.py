@@ -1,0 +1,309 @@
+"""Find the files of one or more servers, and read their logs as one sequence ordered by zxid.
+
+Every server of an ensemble writes the same transactions. The sequence contains each of them once,
+and `Problem`s name what is missing, damaged, or different on some server.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import count, groupby
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from zkconsumer.errors import DamagedFileError, HistoryError
+from zkconsumer.history.logs import Batch, LogReader, Source, unreadable
+from zkconsumer.history.transactions import Row
+
+if TYPE_CHECKING:
+    from zkconsumer.history.columns import ColumnDecoder
+
+_LOG = re.compile(r"log\.([0-9a-f]{1,16})(\.gz)?")
+_SNAPSHOT = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.gz|\.snappy)?")
+
+MAX_DEPTH: Final = 4
+"""Levels of directories below a given one in which files of servers are looked for."""
+
+FAST_FROM: Final = 32 << 20
+"""Bytes of logs from which the compiled decoder is used. Loading it takes 0.5 s, and compiling it
+takes 10 s the first time on a machine; the plain decoder reads this much in less than 1 s."""
+
+
+@dataclass
+class Server:
+    """The files of one server, oldest first."""
+
+    name: str
+    logs: list[Source] = field(default_factory=list)
+    snapshots: list[Source] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the logs do not say, or say differently.
+
+    Attributes:
+        kind: `damaged`, `unreadable`, `missing` (a gap in zxids), `disagreement`.
+        where: the file, or the servers.
+        zxid: the transaction at which it begins, or the last one read before it.
+        what: one sentence.
+    """
+
+    kind: str
+    where: str
+    zxid: int
+    what: str
+
+
+def zxid_of(source: Source) -> int:
+    """Return the zxid in the name of a log or a snapshot; -1 for another name."""
+    match = _LOG.fullmatch(source.base) or _SNAPSHOT.fullmatch(source.base)
+    return int(match[1], 16) if match else -1
+
+
+# ---- finding files ------------------------------------------------------------------------------
+
+
+def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
+    """Return the servers whose files are at the paths.
+
+    A path is a `dataDir` or `dataLogDir`, a directory that contains some, a log, a snapshot, or a
+    tar archive of these. Files of one directory belong to one server. A directory with only
+    snapshots belongs to the server that has only logs, if both are one each.
+
+    Raises:
+        HistoryError: a path does not exist, or there is no log and no snapshot at any path.
+    """
+    found: dict[str, Server] = {}
+    given = [Path(path) for path in paths]
+    for path in given:
+        for source in _sources(path):
+            _add(found, source)
+    servers = [found[name] for name in sorted(found)]
+    if not servers:
+        raise HistoryError(
+            "there is no transaction log and no snapshot of ZooKeeper",
+            where=", ".join(map(str, given)),
+            remedy="give the server's dataDir and dataLogDir, or files named log.ZXID",
+        )
+    for server in servers:
+        server.logs.sort(key=zxid_of)
+        server.snapshots.sort(key=zxid_of)
+    without_logs = [one for one in servers if not one.logs]
+    without_snapshots = [one for one in servers if not one.snapshots]
+    if len(without_logs) == len(without_snapshots) == 1 and len(servers) == 2:
+        without_snapshots[0].snapshots = without_logs[0].snapshots
+        return without_snapshots
+    return servers
+
+
+def _add(servers: dict[str, Server], source: Source) -> None:
+    folder = source.name.rpartition("/")[0] or "."
+    server = servers.setdefault(folder, Server(folder))
+    if _LOG.fullmatch(source.base):
+        server.logs.append(source)
+    else:
+        server.snapshots.append(source)
+
+
+def _sources(path: Path) -> Iterator[Source]:
+    """Yield the logs and snapshots at a path."""
+    if path.is_dir():
+        depth = len(path.parts) + MAX_DEPTH
+        for folder, folders, names in os.walk(path, onerror=_raise):
+            if len(Path(folder).parts) >= depth:
+                folders.clear()
+            for name in names:
+                if _LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name):
+                    yield Source.of_path(Path(folder, name))
+    elif not path.exists():
+        raise HistoryError("the path does not exist", where=str(path), remedy="check its spelling")
+    elif ".tar" in path.suffixes or path.suffix == ".tgz":
+        yield from _in_archive(path)
+    elif _LOG.fullmatch(path.name) or _SNAPSHOT.fullmatch(path.name):
+        yield Source.of_path(path)
+    else:
+        raise HistoryError(
+            "the name of the file is neither that of a log nor that of a snapshot",
+            where=str(path),
+            remedy="keep the server's names, such as log.100000001 and snapshot.100000000",
+        )
+
+
+def _raise(error: OSError) -> None:
+    raise unreadable(str(error.filename), error)
+
+
+def _in_archive(path: Path) -> Iterator[Source]:
+    """Yield the files of a tar archive, which are copied into a temporary directory.
+
+    A compressed archive cannot be read from the middle. The directory ends with the process.
+    """
+    folder = Path(_temporary().name)
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                if not member.isfile() or not (_LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name)):
+                    continue
+                copy = folder / str(next(_numbers))
+                content = cast(IO[bytes], archive.extractfile(member))
+                with copy.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                yield replace(Source.of_path(copy), name=f"{path}:{member.name}")
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise unreadable(str(path), error) from None
+
+
+_numbers = count()
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="zkconsumer-history-")
+
+
+# ---- one sequence -------------------------------------------------------------------------------
+
+
+def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
+    """Return the compiled decoder if it is installed and the logs are large enough for it."""
+    if sum(log.size for server in servers for log in server.logs) < FAST_FROM:
+        return None
+    try:
+        from zkconsumer.history.columns import ColumnDecoder
+    except ImportError:
+        return None
+    return ColumnDecoder()
+
+
+class History:
+    """The transactions of one server or of an ensemble, ordered by zxid, each once.
+
+    Iterate over `batches`; `problems` then names what was missing, damaged or different. A
+    second iteration continues with what the servers have written meanwhile.
+    """
+
+    def __init__(self, servers: Sequence[Server], *, after: int = 0) -> None:
+        """Take the servers, and the zxid after which the sequence begins."""
+        self.servers = list(servers)
+        self.problems: list[Problem] = []
+        self.last_zxid = after
+        self._disagreed: tuple[str, str, int] = ("", "", 0)
+        self._fast = fast_decoder(servers)
+        self._readers: dict[str, LogReader] = {}
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the rows in the order of their zxids."""
+        streams = [self._of_server(server) for server in self.servers]
+        yield from streams[0] if len(streams) == 1 else self._merged(streams)
+
+    def _of_server(self, server: Server) -> Iterator[Batch]:
+        """Yield a server's rows behind the last zxid, in order, and note gaps and damage."""
+        last = self.last_zxid
+        for log in _needed(server.logs, last):
+            reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
+            try:
+                for batch in reader.batches():
+                    zxids = batch.zxids
+                    first = bisect_right(zxids, last)
+                    if first < len(zxids):
+                        last = self._check_order(batch.file, zxids[first:], last)
+                        yield batch.since(first)
+            except HistoryError as error:
+                kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
+                self.problems.append(Problem(kind, error.where, last, error.what))
+        self.last_zxid = max(last, self.last_zxid)
+
+    def _check_order(self, file: str, zxids: list[int], last: int) -> int:
+        """Note gaps after the zxid `last`; return the greatest zxid."""
+        for zxid in zxids:
+            if zxid > last + 1 and last:
+                # The first transaction of a new leader (epoch) may follow any other.
+                before = last if zxid >> 32 == last >> 32 else zxid >> 32 << 32
+                if missing := zxid - before - 1:
+                    what = f"the file lacks the {missing} transactions before 0x{zxid:x}"
+                    self.problems.append(Problem("missing", file, last, what))
+            last = max(last, zxid)
+        return last
+
+    # ---- several servers -----------------------------------------------------------------------
+
+    def _merged(self, streams: list[Iterator[Batch]]) -> Iterator[Batch]:
+        """Merge the servers' rows; where they differ, the rows of most servers are taken."""
+        ahead: dict[int, list[Row]] = {}
+        files: dict[int, str] = {}
+        begins: dict[int, int] = {}
+        while True:
+            for number, stream in enumerate(streams):
+                if not ahead.get(number):
+                    batch = next(stream, None)
+                    ahead.pop(number, None)
+                    if batch is not None:
+                        ahead[number], files[number] = batch.rows, batch.file
+                        begins.setdefault(number, batch.zxids[0])
+            if not ahead:
+                return
+            limit = min(rows[-1].zxid for rows in ahead.values())
+            cut = {}
+            for number, rows in ahead.items():
+                at = bisect_right(rows, limit, key=lambda row: row.zxid)
+                cut[number], ahead[number] = rows[:at], rows[at:]
+            first = next(iter(cut.values()))
+            if any(rows != first for rows in cut.values()):
+                first = self._agreed(cut, begins)
+            if first:
+                yield Batch(files[next(iter(cut))], first)
+
+    def _agreed(self, cut: dict[int, list[Row]], begins: dict[int, int]) -> list[Row]:
+        """Return the rows of the majority, and note where servers disagree.
+
+        A server covers the zxids between its first and its last transaction. A transaction that
+        fewer than half of the covering servers have was never committed: its leader lost its role.
+        """
+        by_zxid: dict[int, dict[int, tuple[Row, ...]]] = {}
+        for number, rows in cut.items():
+            for zxid, same in groupby(rows, key=lambda row: row.zxid):
+                by_zxid.setdefault(zxid, {})[number] = tuple(same)
+        agreed: list[Row] = []
+        for zxid in sorted(by_zxid):
+            versions = by_zxid[zxid]
+            counts = Counter(versions.values())
+            ((rows_of, votes),) = counts.most_common(1)
+            lacking = [n for n in cut if n not in versions and begins[n] < zxid]
+            taken = 2 * votes >= len(versions) + len(lacking)
+            if len(counts) > 1:
+                self._disagree(zxid, versions, "have different transactions", taken=taken)
+            elif lacking:
+                self._disagree(zxid, lacking, "lack the transaction", taken=taken)
+            if taken:
+                agreed += rows_of
+        return agreed
+
+    def _disagree(self, zxid: int, numbers: Iterable[int], what: str, *, taken: bool) -> None:
+        """Note a disagreement; a run of the same one is noted once, at its first zxid."""
+        names = ", ".join(self.servers[n].name for n in numbers)
+        if taken:
+            text = f"these servers {what} 0x{{:x}} of the others"
+        else:
+            text = f"these servers {what} 0x{{:x}}, which is left out: no majority has it"
+        key = (names, text)
+        if self._disagreed != (*key, zxid - 1):
+            self.problems.append(Problem("disagreement", names, zxid, text.format(zxid)))
+        self._disagreed = (*key, zxid)
+
+
+def _needed(logs: list[Source], after: int) -> list[Source]:
+    """Return the logs that can contain transactions behind a zxid: a log's name is its first."""
+    first = max(0, bisect_right(logs, after, key=zxid_of) - 1)
+    return logs[first:]

@@ -1,0 +1,251 @@
+"""Read one transaction log from its beginning, or from where the last reading ended.
+
+The memory that a reading needs does not depend on the size of the log: it is a window of 4 MB and
+the rows of the window, or one transaction if that is larger.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+from zkconsumer.errors import DamagedFileError, HistoryError
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.transactions import Row, Stop
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from zkconsumer.history.columns import ColumnDecoder
+
+MAGIC: Final = b"ZKLG"
+VERSION: Final = 2
+HEADER_BYTES: Final = 16
+"""Bytes before the first transaction: the magic number, the version, the database's id."""
+
+WINDOW_BYTES: Final = 4 << 20
+"""Bytes that are read and decoded at a time."""
+
+REMEDY: Final = (
+    "what precedes it is used; for the rest, read the same log of another server of the ensemble"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that can be opened more than once: on disk, in an archive, or in memory.
+
+    Attributes:
+        name: how errors and tables name the file.
+        open_raw: opens it for reading from its beginning, as stored.
+        size: bytes as stored.
+    """
+
+    name: str
+    open_raw: Callable[[], IO[bytes]]
+    size: int
+
+    @classmethod
+    def of_path(cls, path: Path) -> Source:
+        """Return a file on disk. Raises HistoryError if it cannot be read."""
+        try:
+            return cls(str(path), lambda: path.open("rb"), path.stat().st_size)
+        except OSError as error:
+            raise unreadable(str(path), error) from None
+
+    @property
+    def base(self) -> str:
+        """The file's name without its directories."""
+        return self.name.replace(":", "/").rpartition("/")[2]
+
+    def open(self) -> IO[bytes]:
+        """Open the content, decompressed. Raises HistoryError."""
+        try:
+            raw = self.open_raw()
+        except OSError as error:
+            raise unreadable(self.name, error) from None
+        return cast(IO[bytes], gzip.open(raw)) if self.name.endswith(".gz") else raw
+
+
+def unreadable(name: str, error: Exception) -> HistoryError:
+    """Return the error for a file or directory that the operating system does not let us read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return HistoryError(
+        f"a file of ZooKeeper cannot be read: {reason}",
+        where=name,
+        remedy="check the path and its permissions",
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one file, as tuples or as Arrow columns; each form is made from the other.
+
+    If there are columns, they hold the rows, and `_rows` is None.
+    """
+
+    file: str
+    _rows: list[Row] | None = None
+    _columns: Any = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as tuples."""
+        if self._rows is not None:
+            return self._rows
+        from zkconsumer.history.columns import to_rows
+
+        return to_rows(self._columns)
+
+    @property
+    def zxids(self) -> list[int]:
+        """The zxid of each row."""
+        if self._rows is not None:
+            return [row[0] for row in self._rows]
+        return cast(list[int], self._columns.column("zxid").to_pylist())
+
+    def since(self, first: int) -> Batch:
+        """Return the batch without its first rows."""
+        if not first:
+            return self
+        if self._rows is not None:
+            return Batch(self.file, self._rows[first:])
+        return Batch(self.file, None, self._columns.slice(first))
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The rows as a record batch; needs pyarrow."""
+        if self._columns is not None:
+            return self._columns
+        from zkconsumer.history.columns import to_batch
+
+        return to_batch(self._rows or [])
+
+
+class End(Enum):
+    """How a log ends; all of these are normal."""
+
+    UNREAD = "not read to its end yet"
+    COMPLETE = "after a whole transaction"
+    PREALLOCATED = "before zeros, which the server had reserved"
+    TORN = "within a transaction, which is being written or was cut off by a crash"
+
+
+@dataclass
+class LogReader:
+    """Reads a transaction log; call `batches` again to continue with what was appended meanwhile.
+
+    Attributes:
+        offset: where the next transaction begins; 0 before the header has been read.
+        database: the id in the file's header.
+        end: how the last call of `batches` ended.
+    """
+
+    source: Source
+    fast: ColumnDecoder | None = None
+    offset: int = 0
+    database: int = 0
+    end: End = field(default=End.UNREAD, init=False)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the rows from `offset` on.
+
+        Raises:
+            DamagedFileError: the file is damaged at a byte. The rows before it have been yielded.
+            HistoryError: the file cannot be read.
+        """
+        try:
+            with self.source.open() as file:
+                if self.offset or self._read_header(file):
+                    file.seek(self.offset)
+                    yield from self._read(file)
+        except (OSError, EOFError, zlib.error) as error:
+            raise unreadable(self.source.name, error) from None
+
+    def _read_header(self, file: IO[bytes]) -> bool:
+        """Return whether the header is complete."""
+        header = file.read(HEADER_BYTES)
+        if not header.strip(b"\0"):
+            self.end = End.PREALLOCATED
+            return False
+        if not (MAGIC + struct.pack(">i", VERSION)).startswith(header[:8]):
+            at = 0 if not header.startswith(MAGIC) else len(MAGIC)
+            raise self._damage("this is no transaction log of ZooKeeper", at)
+        if len(header) < HEADER_BYTES:
+            self.end = End.TORN
+            return False
+        (self.database,) = struct.unpack_from(">q", header, 8)
+        self.offset = HEADER_BYTES
+        return True
+
+    def _read(self, file: IO[bytes]) -> Iterator[Batch]:
+        window = b""
+        while True:
+            more = file.read(max(WINDOW_BYTES, len(window)))
+            window += more
+            batches, at = self._decode(window)
+            self.offset += at
+            window = window[at:]
+            yield from batches
+            stop, where, why = tx.examine(window, 0)
+            if stop is Stop.MORE and more:
+                continue
+            try:
+                self.end = self._judge(window, file, stop, where, why)
+            except DamagedFileError:
+                # A server that appends meanwhile: what was zero or half a transaction is whole now.
+                file.seek(self.offset)
+                again = file.read(len(window))
+                if again == window:
+                    raise
+                window = again
+                continue
+            return
+
+    def _decode(self, window: bytes) -> tuple[list[Batch], int]:
+        if self.fast is not None:
+            columns, at = self.fast.decode(window, 0)
+            return [Batch(self.source.name, None, one) for one in columns], at
+        rows: list[Row] = []
+        at = tx.decode(window, 0, rows)
+        return [Batch(self.source.name, rows)] if rows else [], at
+
+    def _judge(self, window: bytes, file: IO[bytes], stop: Stop, where: int, why: str) -> End:
+        """Return how the log ends at the beginning of `window`; raise if it is damaged there."""
+        if not window:
+            return End.COMPLETE
+        last = _last_byte(window, file)
+        if last == 0:
+            return End.PREALLOCATED
+        if stop is Stop.ZEROS:
+            raise self._damage(f"zeros are followed by data at byte {self.offset + last - 1}", 0)
+        if stop is Stop.RECORD:
+            raise self._damage(why, where)
+        size = struct.unpack_from(">i", window, 8)[0] if len(window) >= tx.OVERHEAD else 0
+        whole = tx.OVERHEAD + max(size, 0) + 1
+        if stop is Stop.MORE or last < whole or last <= tx.OVERHEAD:
+            if len(window) < tx.OVERHEAD or tx.complete_at(window, 0) == -1:
+                if size <= tx.MAX_TRANSACTION:
+                    return End.TORN
+            else:
+                raise self._damage(f"a transaction has the wrong length {size}", 8)
+        raise self._damage(why, where)
+
+    def _damage(self, what: str, at: int) -> DamagedFileError:
+        return DamagedFileError(what, file=self.source.name, offset=self.offset + at, remedy=REMEDY)
+
+
+def _last_byte(window: bytes, file: IO[bytes]) -> int:
+    """Return the number of bytes up to the last one that is not zero, in the window and behind."""
+    last, begin = len(window.rstrip(b"\0")), len(window)
+    while more := file.read(WINDOW_BYTES):
+        rest = len(more.rstrip(b"\0"))
+        last = begin + rest if rest else last
+        begin += len(more)
+    return last

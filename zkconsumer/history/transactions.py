@@ -1,0 +1,447 @@
+"""Decode ZooKeeper's transactions in plain Python: the reference and the fallback of `columns`.
+
+The format is that of ZooKeeper 3.4.6 to 3.9 (`FileTxnLog`, `SerializeUtils`, `zookeeper.jute`). One
+transaction is a checksum (Adler-32 of what follows the length), a length, a header, a record, in
+releases from 3.6 on a digest of 12 bytes, and the byte `B`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+from zlib import adler32
+
+CREATE, DELETE, SET_DATA, SET_ACL, CHECK, MULTI, CREATE2 = 1, 2, 5, 7, 13, 14, 15
+RECONFIG, CREATE_CONTAINER, DELETE_CONTAINER, CREATE_TTL = 16, 19, 20, 21
+CREATE_SESSION, CLOSE_SESSION, ERROR = -10, -11, -1
+
+KINDS: Final = {
+    CREATE: "create",
+    DELETE: "delete",
+    SET_DATA: "setData",
+    SET_ACL: "setACL",
+    CHECK: "check",
+    MULTI: "multi",
+    CREATE2: "create2",
+    RECONFIG: "reconfig",
+    CREATE_CONTAINER: "createContainer",
+    DELETE_CONTAINER: "deleteContainer",
+    CREATE_TTL: "createTTL",
+    CREATE_SESSION: "createSession",
+    CLOSE_SESSION: "closeSession",
+    ERROR: "error",
+}
+"""Type of a transaction -> ZooKeeper's name (`Request.op2String`)."""
+
+# ZooKeeper's errors (`KeeperException.Code`) that refused writes have, and their names.
+ERRORS: Final = {
+    -1: "system error",
+    -2: "the rest of a failed multi",
+    -8: "bad arguments",
+    -101: "no node",
+    -102: "not authorized",
+    -103: "wrong version",
+    -108: "no children for ephemerals",
+    -110: "node exists",
+    -111: "not empty",
+    -112: "session expired",
+    -114: "invalid ACL",
+    -118: "session moved",
+    -119: "not read only",
+    -122: "no container",
+    -125: "quota exceeded",
+}
+
+MAX_TRANSACTION: Final = 64 << 20
+"""Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default.
+A greater length is reported as damage, so a wrong length costs no memory."""
+
+MAX_SEARCH: Final = 64 << 10
+"""Bytes in which `complete_at` looks for the end of a transaction: longer ones are rare."""
+
+DIGEST: Final = 12  # bytes of a digest behind a record: a version and the digest of the tree
+OVERHEAD: Final = 12  # bytes of the checksum and the length before a transaction's header
+_HEADER: Final = 32  # bytes of a transaction's header
+_END: Final = 0x42  # the byte behind each transaction, `B`
+
+_HEAD = struct.Struct(">Qiqiqqi")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+class Row(NamedTuple):
+    """One operation. An applied multi has one row per part, with the multi's zxid and time.
+
+    A failed multi has a single row of kind MULTI: the log keeps the parts before the failure as
+    ordinary records, but none of them happened.
+
+    Attributes:
+        time_ms: the leader's wall clock, in milliseconds since the epoch.
+        cxid: the client's number of the request; 0 for what a server did, such as an expiry.
+        part: the number of the part within its multi; -1 for a transaction of its own.
+        data: the znode's data; for CLOSE_SESSION the encoded list of deleted paths, if any.
+        version: the new version; for creates the parent's new version of children, -1 if unknown.
+        number: CREATE and CREATE2: 1 for an ephemeral znode; CREATE_TTL: milliseconds;
+            CREATE_SESSION: the timeout in milliseconds; ERROR and MULTI: the error code.
+        acl: the encoded access control list, which `decode_acl` decodes.
+    """
+
+    zxid: int
+    time_ms: int
+    session: int
+    cxid: int
+    kind: int
+    part: int
+    path: str | None
+    data: bytes | None
+    version: int
+    number: int
+    acl: bytes | None
+
+
+Values = tuple[str | None, bytes | None, int, int, bytes | None]
+"""What a record says: path, data, version, number, acl."""
+
+
+class _Fault(Exception):
+    """A record is malformed: where in the window, and why."""
+
+    def __init__(self, at: int, why: str) -> None:
+        super().__init__(at, why)
+        self.at, self.why = at, why
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+
+def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
+    """Return a string that may be empty, and the offset behind it."""
+    (size,) = _INT.unpack_from(window, at)
+    end = at + 4 + size
+    if size < 0 or end > stop:
+        raise _Fault(at, f"a text of {size} bytes does not fit into its record")
+    try:
+        return window[at + 4 : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise _Fault(at + 4 + error.start, "a text is not valid UTF-8") from None
+
+
+def _path(window: bytes, at: int, stop: int) -> tuple[str, int]:
+    path, end = _text(window, at, stop)
+    if not path.startswith("/"):
+        raise _Fault(at, "a path does not begin with /")
+    return path, end
+
+
+def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
+    (size,) = _INT.unpack_from(window, at)
+    if size == -1:
+        return None, at + 4
+    end = at + 4 + size
+    if size < 0 or end > stop:
+        raise _Fault(at, f"data of {size} bytes do not fit into their record")
+    return window[at + 4 : end], end
+
+
+def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
+    """Return an encoded access control list and the offset behind it, and check its lengths."""
+    (count,) = _INT.unpack_from(window, at)
+    if count == -1:
+        return None, at + 4
+    if count < 0 or count * 12 > stop - at:
+        raise _Fault(at, f"{count} access rights do not fit into their record")
+    end = at + 4
+    for _ in range(count):
+        end += 4  # the permissions
+        for _ in ("scheme", "identity"):
+            (size,) = _INT.unpack_from(window, end)
+            begin, end = end, end + 4 + max(size, 0)
+            if size < -1 or end > stop:
+                raise _Fault(begin, f"a text of {size} bytes does not fit into its record")
+    return window[at:end], end
+
+
+def decode_acl(encoded: bytes | None) -> list[tuple[int, str, str]]:
+    """Return (permissions, scheme, identity) of each entry of a row's `acl`."""
+    found: list[tuple[int, str, str]] = []
+    at = 4
+    while encoded is not None and at < len(encoded):
+        (rights,) = _INT.unpack_from(encoded, at)
+        scheme, at = _text(encoded, at + 4, len(encoded))
+        identity, at = _text(encoded, at, len(encoded))
+        found.append((rights, scheme, identity))
+    return found
+
+
+def deleted_paths(encoded: bytes | None) -> list[str]:
+    """Return the paths that a CLOSE_SESSION row lists in its `data`."""
+    found: list[str] = []
+    at = 4
+    while encoded is not None and at < len(encoded):
+        path, at = _text(encoded, at, len(encoded))
+        found.append(path)
+    return found
+
+
+def _end(window: bytes, at: int, stop: int, slack: int) -> None:
+    """Check that a record ends at `stop`, or at a digest before it if `slack` is its size."""
+    if at > stop:
+        raise _Fault(stop, f"a record is {at - stop} bytes longer than its transaction")
+    if at not in (stop, stop - slack):
+        raise _Fault(at, f"a record is {stop - at} bytes shorter than its transaction")
+
+
+def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    data, at = _buffer(window, at, stop)
+    acl, at = _acl(window, at, stop)
+    if at >= stop or window[at] > 1:
+        raise _Fault(at, "the mark of an ephemeral znode is neither 0 nor 1")
+    ephemeral = window[at]
+    at += 1
+    if at == stop:  # the records of 3.4.0 end here (CreateTxnV0)
+        return path, data, -1, ephemeral, acl
+    (version,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return path, data, version, ephemeral, acl
+
+
+def _create_container(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    data, at = _buffer(window, at, stop)
+    acl, at = _acl(window, at, stop)
+    (version,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return path, data, version, 0, acl
+
+
+def _create_ttl(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    data, at = _buffer(window, at, stop)
+    acl, at = _acl(window, at, stop)
+    (version,) = _INT.unpack_from(window, at)
+    (ttl,) = _LONG.unpack_from(window, at + 4)
+    _end(window, at + 12, stop, slack)
+    return path, data, version, ttl, acl
+
+
+def _delete(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    _end(window, at, stop, slack)
+    return path, None, 0, 0, None
+
+
+def _set_data(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    data, at = _buffer(window, at, stop)
+    (version,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return path, data, version, 0, None
+
+
+def _set_acl(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    acl, at = _acl(window, at, stop)
+    (version,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return path, None, version, 0, acl
+
+
+def _check(window: bytes, at: int, stop: int, slack: int) -> Values:
+    path, at = _path(window, at, stop)
+    (version,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return path, None, version, 0, None
+
+
+def _number(window: bytes, at: int, stop: int, slack: int) -> Values:
+    (number,) = _INT.unpack_from(window, at)
+    _end(window, at + 4, stop, slack)
+    return None, None, 0, number, None
+
+
+def _close(window: bytes, at: int, stop: int, slack: int) -> Values:
+    """Read the list of deleted paths, which releases before 3.6 do not write.
+
+    A rest of 12 bytes can be a list or a digest; it is a list if it fits exactly.
+    """
+    for end in (stop, stop - slack):
+        try:
+            if _skip_texts(window, at, end) == end:
+                return None, window[at:end], 0, 0, None
+        except (_Fault, struct.error):
+            pass
+    _end(window, at, stop, slack)
+    return None, None, 0, 0, None
+
+
+def _skip_texts(window: bytes, at: int, stop: int) -> int:
+    (count,) = _INT.unpack_from(window, at)
+    if count < 0 or count * 4 > stop - at:
+        raise _Fault(at, f"{count} paths do not fit into their record")
+    at += 4
+    for _ in range(count):
+        (size,) = _INT.unpack_from(window, at)
+        at += 4 + size
+        if size < 0 or at > stop:
+            raise _Fault(at, f"a text of {size} bytes does not fit into its record")
+    return at
+
+
+Decode = Callable[[bytes, int, int, int], Values]
+
+_IN_MULTI: Final[dict[int, Decode]] = {
+    CREATE: _create,
+    CREATE2: _create,
+    CREATE_CONTAINER: _create_container,
+    CREATE_TTL: _create_ttl,
+    DELETE: _delete,
+    DELETE_CONTAINER: _delete,
+    SET_DATA: _set_data,
+    CHECK: _check,
+    ERROR: _number,
+}
+_ALONE: Final[dict[int, Decode]] = {
+    **{kind: how for kind, how in _IN_MULTI.items() if kind != CHECK},
+    RECONFIG: _set_data,
+    SET_ACL: _set_acl,
+    CREATE_SESSION: _number,
+    CLOSE_SESSION: _close,
+}
+
+
+def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int, Values]]:
+    """Yield (kind, values) of each part of a multi, as the log has it: nothing is left out."""
+    (count,) = _INT.unpack_from(window, at)
+    if count < 0 or count * 8 > stop - at:
+        raise _Fault(at, f"{count} parts do not fit into their multi")
+    at += 4
+    for _ in range(count):
+        (kind,) = _INT.unpack_from(window, at)
+        (size,) = _INT.unpack_from(window, at + 4)
+        begin, at = at + 8, at + 8 + size
+        how = _IN_MULTI.get(kind)
+        if how is None:
+            raise _Fault(begin - 8, f"a multi has a part of the unknown type {kind}")
+        if size < 0 or at > stop:
+            raise _Fault(begin - 4, f"a part of {size} bytes does not fit into its multi")
+        yield kind, how(window, begin, at, 0)
+    _end(window, at, stop, slack)
+
+
+def parts_of(window: bytes, at: int, stop: int) -> list[tuple[int, Values]]:
+    """Return the records of the transaction between two offsets, which follow its header.
+
+    The parts before the failure of a multi are included, although they never happened.
+    """
+    (kind,) = _INT.unpack_from(window, at - 4)
+    if kind == MULTI:
+        return list(_parts(window, at, stop, DIGEST))
+    return [(kind, _ALONE[kind](window, at, stop, DIGEST))]
+
+
+# ---- transactions -------------------------------------------------------------------------------
+
+
+class Stop(Enum):
+    """Why no transaction can be decoded at an offset."""
+
+    MORE = "the window ends within a transaction"
+    ZEROS = "the file was preallocated, and nothing was written here"
+    LENGTH = "the length of a transaction is not possible"
+    CHECKSUM = "the checksum or the end mark of a transaction is wrong"
+    RECORD = "a record is malformed, although its checksum is right"
+
+
+def decode(window: bytes, at: int, rows: list[Row]) -> int:
+    """Append the rows of the whole and undamaged transactions from `at`; return the offset behind.
+
+    `examine` says why it stops there.
+    """
+    limit = len(window)
+    view, head, integer, add, new = (
+        *(memoryview(window), _HEAD.unpack_from, _INT.unpack_from),
+        *(rows.append, tuple.__new__),
+    )
+    while at + 45 <= limit:
+        checksum, size, session, cxid, zxid, time_ms, kind = head(window, at)
+        stop = at + OVERHEAD + size
+        if not _HEADER <= size < limit - at - OVERHEAD or window[stop] != _END:
+            break
+        if adler32(view[at + OVERHEAD : stop]) != checksum:
+            break
+        at += 44
+        try:
+            if kind == SET_DATA:  # four of five transactions are commits: no call for them
+                end = at + 4 + integer(window, at)[0]
+                path = window[at + 4 : end].decode()
+                (length,) = integer(window, end)
+                last = end + 4 + length
+                if path[:1] == "/" and end < stop and length >= 0 and last + 4 in (stop, stop - 12):
+                    data, (version,) = window[end + 4 : last], integer(window, last)
+                    commit = (zxid, time_ms, session, cxid, 5, -1, path, data, version, 0, None)
+                    add(new(Row, commit))
+                    at = stop + 1
+                    continue
+            common = (zxid, time_ms, session, cxid)
+            rows += [new(Row, (*common, *rest)) for rest in _rest(window, at, stop, kind)]
+        except (_Fault, struct.error, UnicodeDecodeError):
+            return at - 44
+        at = stop + 1
+    return at
+
+
+def _rest(window: bytes, at: int, stop: int, kind: int) -> list[tuple[object, ...]]:
+    """Return the fields of the rows of one transaction that follow `cxid`."""
+    if kind == MULTI:
+        parts = list(_parts(window, at, stop, DIGEST))
+        failed = next((values[3] for kind, values in parts if kind == ERROR), None)
+        if failed is not None or not parts:
+            return [(MULTI, -1, None, None, 0, failed or 0, None)]
+        return [(kind, number, *values) for number, (kind, values) in enumerate(parts)]
+    how = _ALONE.get(kind)
+    if how is None:
+        raise _Fault(at - 4, f"the type of a transaction, {kind}, is unknown")
+    return [(kind, -1, *how(window, at, stop, DIGEST))]
+
+
+def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
+    """Return why `decode` stopped at an offset: the reason, its own offset, and its words."""
+    if len(window) - at < OVERHEAD:
+        return Stop.MORE, at, ""
+    checksum, size = struct.unpack_from(">Qi", window, at)
+    if size == 0 and checksum == 0:
+        return Stop.ZEROS, at, ""
+    if not _HEADER <= size <= MAX_TRANSACTION:
+        return Stop.LENGTH, at + 8, f"a transaction has the length {size}"
+    stop = at + OVERHEAD + size
+    if stop >= len(window):
+        return Stop.MORE, at, ""
+    if adler32(memoryview(window)[at + OVERHEAD : stop]) != checksum:
+        return Stop.CHECKSUM, at, "the checksum of a transaction is wrong"
+    if window[stop] != _END:
+        return Stop.CHECKSUM, stop, "a transaction does not end with B"
+    (kind,) = _INT.unpack_from(window, at + 40)
+    try:
+        _rest(window, at + 44, stop, kind)
+    except _Fault as fault:
+        return Stop.RECORD, fault.at, fault.why
+    except struct.error:
+        pass
+    return Stop.RECORD, at + 44, "a record is longer than its transaction"
+
+
+def complete_at(window: bytes, at: int) -> int:
+    """Return the true end of the transaction at `at` if only its length is wrong, else -1.
+
+    A torn transaction has no end that fits its checksum. So a wrong length is not taken for a torn
+    one, after which nothing is lost.
+    """
+    (checksum,) = struct.unpack_from(">Q", window, at)
+    for size in range(_HEADER, min(len(window) - at - OVERHEAD, MAX_SEARCH)):
+        end = at + OVERHEAD + size
+        if window[end] == _END and adler32(window[at + OVERHEAD : end]) == checksum:
+            return end
+    return -1
