@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import adler32
 
-import jpype
+import jpype  # type: ignore[import-untyped]
 from _bench import Result, at_least, show
 
 from zkconsumer.history import transactions as tx

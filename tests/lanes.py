@@ -400,6 +400,12 @@ RULES: tuple[Rule, ...] = (
         "Injects random faults for 45 s. tests/faults and tests/integration test each of these "
         "faults separately.",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/history/test_zookeeper_tools.py::test_a_live_server",
+        "Each case starts a server and ZooKeeper's tools several times. The other tests of the "
+        "file compare with the recorded output of these tools.",
+    ),
     *SINGLE_TESTS,
 )
 
