@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 from support.kafka_logs import CODECS, LARGE, Keyed, contents, kept, tool, write
 from support.members import Group, One, Reader
+from support.streams import assert_engines_agree
 from support.wait import eventually
 
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
@@ -63,6 +65,8 @@ def test_every_codec_in_every_format(
         one.read(len(CODECS) * len(messages))
         for partition in range(len(CODECS)):
             assert _read(one, partition) == expected
+            tp = TopicPartition(topic, partition)
+            assert len(assert_engines_agree(cluster, tp, 0, len(messages))) == len(messages)
         stamped = {message.timestamp is not None for message in one.readers[0].messages}
         assert stamped == {magic > 0}
         assert not one.readers[0].errors
@@ -103,6 +107,7 @@ def test_the_release_s_own_producer(
     one = group.join()
     one.read(377)
     assert [(m.offset, m.value) for m in one.readers[0].messages] == written[123:]
+    assert len(assert_engines_agree(cluster, TopicPartition(topic, 0), 123, 500)) == 377
 
 
 def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
@@ -181,3 +186,5 @@ def test_compacted_topics(
     eventually(lambda: again.readers[0].offsets(0)[-1:] == [299])
     assert again.readers[0].offsets(0)[0] > 1
     assert not again.readers[0].errors
+    again.close()
+    assert_engines_agree(cluster, TopicPartition(topic, 0), 1, 300)

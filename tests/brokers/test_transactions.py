@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from support.kafka_logs import REQUEST_S, contents, producer, tool
 from support.members import Group
+from support.streams import assert_engines_agree
 
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.since("0.11.0.3")
@@ -37,6 +39,7 @@ def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) 
     values = [message.value.decode().split()[0] for message in one.readers[0].messages]
     assert values == [COMMITTED] * 5 + [ABORTED] * 5 + [COMMITTED] * 5
     one.close()
+    assert len(assert_engines_agree(cluster, TopicPartition(group.topic, 0), 0, 17)) == 15
     assert group.stored(0) == "17"
     # Between its last message and the log's end there is a marker: it goes on behind that.
     cluster.produce(group.topic, 1, partition=0)

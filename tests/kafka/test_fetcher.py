@@ -1,4 +1,4 @@
-"""The contract of a fetcher, for the one in memory and the real one."""
+"""The contract of a fetcher, for the one in memory and the real ones."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.streams import KafkaLog, Log, MemoryLog, SharedLog, settings_for
+from support.streams import ColumnLog, KafkaLog, Log, MemoryLog, SharedLog, settings_for
 from support.wait import LIMIT_S, eventually
 
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import FaultKind, Fetcher, KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=["memory", "kafka", "shared"])
+@pytest.fixture(params=["memory", "kafka", "shared", "columns"])
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     topic = unique("fetch")
@@ -23,8 +25,8 @@ def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterato
         return
     sandbox: Sandbox = request.getfixturevalue("sandbox")
     sandbox.create_topic(topic, partitions=3)
-    if request.param == "kafka":
-        yield KafkaLog(topic, sandbox)
+    if request.param != "shared":
+        yield {"kafka": KafkaLog, "columns": ColumnLog}[request.param](topic, sandbox)
         return
     shared = SharedLog(topic, sandbox)
     yield shared
@@ -192,12 +194,16 @@ def test_closing_twice_does_nothing(log: Log) -> None:
     fetcher.close()
 
 
-# ---- the real one alone -------------------------------------------------------------------------
+# ---- the real ones alone ------------------------------------------------------------------------
+
+real = pytest.mark.parametrize("make", [KafkaFetcher, ColumnFetcher])
+Make = Callable[[Settings], Fetcher]
 
 
-def test_no_broker_means_reports_in_measure_and_reasons() -> None:
+@real
+def test_no_broker_means_reports_in_measure_and_reasons(make: Make) -> None:
     """Refused connections cause a few passing faults; a lookup returns the reason."""
-    fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))
+    fetcher = make(settings_for("127.0.0.1:1"))
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
     deadline = time.monotonic() + 2.0
@@ -211,13 +217,17 @@ def test_no_broker_means_reports_in_measure_and_reasons() -> None:
     fetcher.close()
 
 
-def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+@real
+def test_an_unknown_partition_is_waited_for(
+    sandbox: Sandbox, unique: Callable[[str], str], make: Make
+) -> None:
     """A partition without a leader is a passing fault; it is fetched once it has a leader."""
     topic = unique("later")
     sandbox.create_topic(topic, partitions=1)
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
+    fetcher = make(settings_for(sandbox.bootstrap))
     fetcher.assign({there: 0, later: 0})
+    eventually(lambda: fetcher.consume(1, 0.05) or fetcher.faults)
     assert [(one.kind, one.tp) for one in fetcher.faults] == [(FaultKind.PASSING, later)]
     assert isinstance(fetcher.resolve([later], Reset.LARGEST).result(LIMIT_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
@@ -226,7 +236,8 @@ def test_an_unknown_partition_is_waited_for(sandbox: Sandbox, unique: Callable[[
     fetcher.close()
 
 
-def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+@real
+def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str], make: Make) -> None:
     """Partitions of several topics, one of them missing, are looked up and fetched together."""
     topics = [unique("several") for _ in range(3)]
     for topic in topics:
@@ -234,7 +245,7 @@ def test_several_topics_at_once(sandbox: Sandbox, unique: Callable[[str], str]) 
         sandbox.produce(topic, [topic, topic], partition=1)
     absent = TopicPartition(unique("absent"), 0)
     tps = [TopicPartition(topic, number) for topic in topics for number in (0, 1)]
-    fetcher = KafkaFetcher(settings_for(sandbox.bootstrap))
+    fetcher = make(settings_for(sandbox.bootstrap))
     ends = fetcher.resolve([*tps, absent], Reset.LARGEST).result(LIMIT_S)
     assert {tp: ends[tp] for tp in tps} == {tp: 2 * tp.partition for tp in tps}
     assert isinstance(ends[absent], str)

@@ -23,6 +23,7 @@ from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
 from zkconsumer.protocol.model import TopicPartition
@@ -144,6 +145,14 @@ class KafkaLog(Log):
         return KafkaFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
+@dataclass
+class ColumnLog(KafkaLog):
+    """A log on a real broker that is read as columns."""
+
+    def fetcher(self, *others: KafkaLog) -> Fetcher:
+        return ColumnFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
+
+
 class NoAlarm:
     """The alarm of a fetcher that no stream uses."""
 
@@ -170,6 +179,31 @@ class SharedLog(KafkaLog):
 
     def fetcher(self, *others: KafkaLog, alarm: Alarm | None = None) -> SharedFetcher:
         return self.pool.fetcher(alarm or NoAlarm())
+
+
+def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[tuple[Any, ...]]:
+    """The messages of a partition from `first` to before `until`, with all that they say."""
+    found: list[tuple[Any, ...]] = []
+    fetcher.assign({tp: first})
+    deadline = time.monotonic() + LIMIT_S
+    while not found or found[-1][0] < until - 1:
+        assert time.monotonic() < deadline, f"{len(found)} messages of {tp}; {fetcher.faults}"
+        for one in fetcher.consume(1000, 0.05):
+            fields = (one.offset(), one.key(), one.value(), one.timestamp(), one.headers() or [])
+            found.append(fields)
+    fetcher.close()
+    return found
+
+
+def assert_engines_agree(
+    sandbox: Sandbox, tp: TopicPartition, first: int, until: int
+) -> list[tuple[Any, ...]]:
+    """Both engines return equal rows for one log, in the protocol of its broker."""
+    version = {"0.8": 1, "0.9": 2}.get(sandbox.broker.release[:3], 4)
+    settings = settings_for(sandbox.bootstrap, version=version)
+    of_columns = rows(ColumnFetcher(settings), tp, first, until)
+    assert of_columns == rows(KafkaFetcher(settings), tp, first, until)
+    return of_columns
 
 
 class Reader:

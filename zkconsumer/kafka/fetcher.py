@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -196,7 +196,7 @@ class KafkaFetcher:
     def __init__(self, settings: Settings) -> None:
         self.faults: deque[Fault] = deque()
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
-        self._resolver = Resolver(settings)
+        self._resolver = Resolver(lambda: new_client(dict(settings)), _log_ends)
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
@@ -328,7 +328,16 @@ class KafkaFetcher:
 _Question = tuple[list[TopicPartition], Reset, Future[Answers]]
 
 
-class Resolver:
+class Client(Protocol):
+    """A client for look-ups."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class Resolver(Generic[C]):
     """Looks up the ends of logs, with its own client and thread.
 
     Both exist only while there are lookups, and `LINGER_S` seconds longer. Waiting lookups are sent
@@ -336,8 +345,14 @@ class Resolver:
     not make them fail.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        connect: Callable[[], C],
+        ask: Callable[[C, Sequence[TopicPartition], Reset], Answers],
+    ) -> None:
+        """`connect` makes a client, and `ask` looks up the ends with it; both may block."""
+        self._connect = connect
+        self._ask = ask
         self._changed = threading.Condition()
         self._waiting: list[_Question] = []
         self._thread: threading.Thread | None = None
@@ -362,11 +377,11 @@ class Resolver:
             self._changed.notify()
 
     def _run(self) -> None:
-        client: Consumer | None = None
+        client: C | None = None
         try:
             while batch := self._next():
                 try:
-                    client = client or new_client(dict(self._settings))
+                    client = client or self._connect()
                     self._answer(client, batch)
                 except Exception as error:  # noqa: BLE001  # the calling streams raise it
                     for _, _, answer in batch:
@@ -376,11 +391,11 @@ class Resolver:
             if client is not None:
                 client.close()
 
-    def _answer(self, client: Consumer, batch: Sequence[_Question]) -> None:
+    def _answer(self, client: C, batch: Sequence[_Question]) -> None:
         for reset in Reset:
             asked = [(tps, answer) for tps, wanted, answer in batch if wanted is reset]
             if asked:
-                found = _log_ends(client, sorted({tp for tps, _ in asked for tp in tps}), reset)
+                found = self._ask(client, sorted({tp for tps, _ in asked for tp in tps}), reset)
                 for tps, answer in asked:
                     answer.set_result({tp: found[tp] for tp in tps})
 

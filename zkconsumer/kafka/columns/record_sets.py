@@ -230,6 +230,12 @@ class RecordSet:
         count, stopped_at, status, upcoming = found.tolist()
         return table, count, upcoming, stopped_at, status == loops.CORRUPT
 
+    @property
+    def needed(self) -> int:
+        """The size in bytes of the incomplete batch at `stopped_at`; 0 if it is not known."""
+        size = bytes(memoryview(self._data)[self.stopped_at + 8 : self.stopped_at + 12])
+        return 12 + int.from_bytes(size, "big") if len(size) == 4 else 0
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as record batches of up to `ROWS` rows or about `BYTES` bytes.
 

@@ -1,0 +1,312 @@
+"""A connection to one broker: TCP or TLS, the broker's versions, SASL, then requests.
+
+`connect` blocks; fetchers call it on a thread of their own. Afterwards a fetcher sends and receives
+without blocking, and `ask` sends one request and waits for its response.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from zkconsumer.errors import FetchError
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.columns import requests
+from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
+
+# Bytes that a response buffer has at first; it grows to the largest response.
+_SMALLEST_BUFFER: Final = 64 * 1024
+
+# Largest number of bytes of a response to `ask`, for instance the metadata of a large cluster. A
+# larger one is refused, because it is probably no response of a broker.
+_LARGEST_ANSWER: Final = 100_000_000
+
+_OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
+
+
+class AuthenticationError(Exception):
+    """The broker or its certificate refused the login, or the reader refused the certificate."""
+
+
+class Connection:
+    """A connection that is ready for requests. One thread at a time may use it."""
+
+    def __init__(self, raw: socket.socket, client_id: str) -> None:
+        self._socket = raw
+        self._client_id = client_id
+        self._number = 0
+        self._buffer = pa.allocate_buffer(_SMALLEST_BUFFER)
+        self._received = 0
+        self._unsent = b""
+        self.versions: Versions = requests.OF_0_8
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # ---- without blocking ------------------------------------------------------------------------
+
+    def send(self, api: int, body: bytes) -> None:
+        """Send a request; `flush` sends what the socket does not take at once."""
+        self._number += 1
+        version = self.versions[api]
+        self._unsent += requests.frame(api, version, self._number, self._client_id, body)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what waits; return whether nothing waits any more. Raises OSError."""
+        while self._unsent:
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+        return True
+
+    def receive(self, largest: int) -> pa.Buffer | None:
+        """Return a response without its size, or None if it is not complete yet.
+
+        The buffer is valid until the next call. `largest` is the limit of its bytes. Raises OSError
+        if the connection is lost, and MalformedError.
+        """
+        while True:
+            size = self._size(largest)
+            wanted = 4 if size is None else 4 + size
+            if size is not None and self._received == wanted:
+                self._received = 0
+                return self._checked(self._buffer.slice(4, size))
+            if not self._receive_until(wanted):
+                return None
+
+    def _size(self, largest: int) -> int | None:
+        """Return the size of the response once it is known, with room for it in the buffer."""
+        if self._received < 4:
+            return None
+        (size,) = struct.unpack_from(">i", self._buffer)
+        if not 4 <= size <= largest:
+            raise MalformedError(f"a response announces {size} bytes; the limit is {largest}")
+        if size + 4 > self._buffer.size:
+            grown = pa.allocate_buffer(size + 4)
+            memoryview(grown).cast("B")[:4] = memoryview(self._buffer).cast("B")[:4]
+            self._buffer = grown
+        return int(size)
+
+    def _receive_until(self, wanted: int) -> bool:
+        view = memoryview(self._buffer).cast("B")
+        while self._received < wanted:
+            try:
+                count = self._socket.recv_into(view[self._received : wanted])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            self._received += count
+        return True
+
+    def _checked(self, response: pa.Buffer) -> pa.Buffer:
+        (number,) = struct.unpack_from(">i", response)
+        if number != self._number:
+            raise MalformedError(f"the response to request {self._number} is that to {number}")
+        return response
+
+    # ---- blocking --------------------------------------------------------------------------------
+
+    def ask(self, api: int, body: bytes, timeout_s: float) -> Reader:
+        """Send a request and return its response. Raises OSError and MalformedError."""
+        self._number += 1
+        version = self.versions.get(api, 0)
+        request = requests.frame(api, version, self._number, self._client_id, body)
+        response = self._exchanged(request, time.monotonic() + timeout_s)
+        return Reader(response, 4)
+
+    def ask_raw(self, data: bytes, timeout_s: float) -> bytes:
+        """Exchange a token without headers, as SASL does in 0.10 (SaslHandshake version 0)."""
+        return bytes(self._exchanged(requests.octets(data), time.monotonic() + timeout_s))
+
+    def _exchanged(self, request: bytes, deadline: float) -> memoryview:
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+        self._socket.sendall(request)
+        (size,) = struct.unpack(">i", self._exactly(4, deadline))
+        if not 0 <= size <= _LARGEST_ANSWER:
+            raise MalformedError(f"a response announces {size} bytes")
+        return self._exactly(size, deadline)
+
+    def _exactly(self, size: int, deadline: float) -> memoryview:
+        data = bytearray(size)
+        view, received = memoryview(data), 0
+        while received < size:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the broker did not answer in time")
+            self._socket.settimeout(left_s)
+            count = self._socket.recv_into(view[received:])
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            received += count
+        return view
+
+    def set_blocking(self, flag: bool) -> None:
+        self._socket.setblocking(flag)
+
+
+def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> Connection:
+    """Connect, learn the broker's versions, and log in.
+
+    `settings` are librdkafka's: `client.id`, `api.version.request`, `broker.version.fallback`,
+    `security.protocol`, `ssl.*` and `sasl.*`. Raises OSError, MalformedError, AuthenticationError,
+    and FetchError for settings that this reader does not support.
+    """
+    deadline = time.monotonic() + timeout_s
+    protocol = str(settings.get("security.protocol", "plaintext")).lower()
+    raw = socket.create_connection(address, timeout_s)
+    try:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if size := int(settings.get("socket.receive.buffer.bytes", 0)):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        if protocol.endswith("ssl"):
+            raw = _with_tls(raw, address[0], settings)
+        found = Connection(raw, str(settings.get("client.id", "")))
+        found.versions = _versions(found, settings, deadline)
+        if protocol.startswith("sasl"):
+            _log_in(found, settings, deadline)
+        found.set_blocking(False)
+    except BaseException:
+        raw.close()
+        raise
+    return found
+
+
+def _versions(connection: Connection, settings: Settings, deadline: float) -> Versions:
+    """Ask for the broker's versions, unless the settings name an old release."""
+    if not settings.get("api.version.request", True):
+        release = str(settings.get("broker.version.fallback", ""))
+        return _OLD.get(release[:3], requests.OF_0_8)
+    left_s = max(0.001, deadline - time.monotonic())
+    return requests.common_versions(connection.ask(requests.API_VERSIONS, b"", left_s))
+
+
+# ---- TLS -----------------------------------------------------------------------------------------
+
+
+def _with_tls(raw: socket.socket, host: str, settings: Settings) -> ssl.SSLSocket:
+    context = ssl.create_default_context()
+    if ca := settings.get("ssl.ca.location"):
+        context = ssl.create_default_context(cafile=str(ca))
+    if str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        context.check_hostname = False
+    if str(settings.get("enable.ssl.certificate.verification", True)).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate := settings.get("ssl.certificate.location"):
+        key, password = settings.get("ssl.key.location"), settings.get("ssl.key.password")
+        context.load_cert_chain(
+            str(certificate), None if key is None else str(key), lambda: str(password or "")
+        )
+    try:
+        return context.wrap_socket(raw, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationError(
+            f"the certificate of {host} is refused: {error.verify_message}; "
+            "check ssl.ca.location, and that the certificate names this host"
+        ) from error
+
+
+# ---- SASL ----------------------------------------------------------------------------------------
+
+
+def _log_in(connection: Connection, settings: Settings, deadline: float) -> None:
+    """Authenticate with PLAIN or SCRAM. Raises AuthenticationError, or FetchError."""
+    mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms", "")).upper()
+    if mechanism not in _MECHANISMS:
+        raise FetchError(
+            f"fetch.engine=columns does not support the SASL mechanism {mechanism}",
+            where="sasl.mechanism",
+            remedy=f"use {', '.join(sorted(_MECHANISMS))}, or set fetch.engine=librdkafka",
+        )
+    user, password = (str(settings.get(f"sasl.{name}", "")) for name in ("username", "password"))
+
+    def left_s() -> float:
+        return max(0.001, deadline - time.monotonic())
+
+    answer = connection.ask(requests.SASL_HANDSHAKE, requests.text(mechanism), left_s())
+    if answer.int16():
+        offered = ", ".join(answer.each(answer.text))
+        raise AuthenticationError(
+            f"the broker does not offer the SASL mechanism {mechanism}; it offers {offered}"
+        )
+
+    def exchange(token: bytes) -> bytes:
+        # Version 0 of the handshake (0.10) is followed by bare tokens.
+        if connection.versions.get(requests.SASL_HANDSHAKE, 0) == 0:
+            try:
+                return connection.ask_raw(token, left_s())
+            except ConnectionResetError as error:
+                raise AuthenticationError(f"the broker refuses the login of {user}") from error
+        body = requests.octets(token)
+        response = connection.ask(requests.SASL_AUTHENTICATE, body, left_s())
+        code, text = response.int16(), response.text()
+        if code:
+            raise AuthenticationError(f"the broker refuses the login of {user}: {text}")
+        return response.octets()
+
+    _MECHANISMS[mechanism](user, password, exchange)
+
+
+Exchange = Callable[[bytes], bytes]
+
+
+def _plain(user: str, password: str, exchange: Exchange) -> None:
+    """RFC 4616."""
+    exchange(f"\0{user}\0{password}".encode())
+
+
+def _scram(algorithm: str) -> Callable[[str, str, Exchange], None]:
+    """Return the client of SCRAM with this hash (RFC 5802, without channel binding)."""
+
+    def log_in(user: str, password: str, exchange: Exchange) -> None:
+        nonce = base64.b64encode(os.urandom(18)).decode()
+        name = user.replace("=", "=3D").replace(",", "=2C")
+        first = f"n={name},r={nonce}"
+        challenge = exchange(f"n,,{first}".encode()).decode()
+        asked = _attributes(challenge)
+        if not asked.get("r", "").startswith(nonce) or not {"s", "i"} <= asked.keys():
+            raise AuthenticationError("the broker's SCRAM challenge is malformed")
+        salt, rounds = base64.b64decode(asked["s"]), int(asked["i"])
+        salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, rounds)
+        key = hmac.digest(salted, b"Client Key", algorithm)
+        last = f"c=biws,r={asked['r']}"
+        signed = f"{first},{challenge},{last}".encode()
+        signature = hmac.digest(hashlib.new(algorithm, key).digest(), signed, algorithm)
+        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+        answer = exchange(f"{last},p={base64.b64encode(proof).decode()}".encode()).decode()
+        expected = hmac.digest(hmac.digest(salted, b"Server Key", algorithm), signed, algorithm)
+        if not hmac.compare_digest(_attributes(answer).get("v", ""), _b64(expected)):
+            raise AuthenticationError("the broker does not know the SCRAM password")
+
+    return log_in
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _attributes(message: str) -> Mapping[str, str]:
+    return {part[0]: part[2:] for part in message.split(",") if part[1:2] == "="}
+
+
+_MECHANISMS: Final[Mapping[str, Callable[[str, str, Exchange], Any]]] = {
+    "PLAIN": _plain,
+    "SCRAM-SHA-256": _scram("sha256"),
+    "SCRAM-SHA-512": _scram("sha512"),
+}

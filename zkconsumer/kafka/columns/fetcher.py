@@ -1,0 +1,579 @@
+"""Fetch messages as columns, over connections of zkconsumer's own.
+
+`ColumnFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first is librdkafka's.
+Everything happens on the thread that calls `fetch`, between two waits for a socket. Only look-ups
+and new connections, which may block, run on other threads.
+
+For each broker one request is under way. It asks for all partitions that this broker leads, first
+for those that have waited longest. The headers of the batches in a response tell the next offsets,
+so the next request is sent before the first record is parsed. The broker and the system's buffers
+work while this thread parses. Memory is bounded: a fetcher holds one response of each broker, and
+receives no other before all records of the present one were returned.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from zkconsumer.errors import FetchError
+from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
+from zkconsumer.kafka.columns import loops, requests
+from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
+from zkconsumer.kafka.columns.lookups import LOST, OUT_OF_RANGE, PERMANENT, Lookup, name_of, why
+from zkconsumer.kafka.columns.record_sets import (
+    CorruptError,
+    Engine,
+    RecordSet,
+    fastest_engine,
+    headers_of,
+)
+from zkconsumer.kafka.columns.requests import Fetched, FetchLimits, Metadata, Reader
+from zkconsumer.kafka.fetcher import LOOKUP_S, QUIET_S, Answers, Fault, FaultKind, Reset, Resolver
+from zkconsumer.protocol.model import TopicPartition
+
+T = TypeVar("T")
+
+# Bytes that all partitions of a request may return together where the broker knows no such limit
+# (before 0.10.1). With more partitions each gets less, down to the second number. A larger message
+# makes its partition's limit grow.
+_OLD_RESPONSE_BYTES: Final = 64 << 20
+_LEAST_PARTITION_BYTES: Final = 64 * 1024
+
+# Longest pause in seconds before the next attempt to reach a broker; librdkafka's is configured to
+# the same.
+_LONGEST_PAUSE_S: Final = 1.0
+
+# Time limit in seconds of a connection with its login, and of metadata.
+_CONNECT_S: Final = 10.0
+
+
+class Run(NamedTuple):
+    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`."""
+
+    tp: TopicPartition
+    batch: pa.RecordBatch
+
+    @property
+    def first(self) -> int:
+        """The offset of the first message."""
+        return int(self.batch.column(_OFFSET)[0].as_py())
+
+    @property
+    def last(self) -> int:
+        """The offset of the last message."""
+        return int(self.batch.column(_OFFSET)[-1].as_py())
+
+
+_OFFSET: Final = 4
+
+
+class _Partition:
+    """One assignment of a partition; another assignment makes another object.
+
+    `offset` is the next one to request. `limit` is the number of bytes to request, if a message
+    needs more than the fetcher's own limit. A partition is `stopped` after a fault and at `until`.
+    """
+
+    __slots__ = ("ended_at", "high_watermark", "limit", "offset", "stopped", "tp", "until")
+
+    def __init__(self, tp: TopicPartition, offset: int, until: int) -> None:
+        self.tp = tp
+        self.offset = offset
+        self.until = until
+        self.limit = 0
+        self.high_watermark = -1
+        self.ended_at = -1  # the end of the log that was reported last
+        self.stopped = offset >= until
+
+
+class _Broker:
+    """The connection to one broker, and the request that is under way."""
+
+    def __init__(self) -> None:
+        self.connecting: Future[Connection] | None = None
+        self.connection: Connection | None = None
+        self.asked: dict[TopicPartition, _Partition] | None = None
+        self.overdue_at = 0.0
+        self.retry_at = 0.0
+        self.pause_s = 0.0
+
+
+class ColumnFetcher:
+    """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
+
+    def __init__(
+        self, settings: Settings, *, engine: Engine | None = None, with_headers: bool = False
+    ) -> None:
+        """Create a fetcher; it connects when the first partition is assigned.
+
+        Args:
+            settings: librdkafka's, from `client_settings`.
+            engine: how records are parsed; None chooses the fastest that is installed.
+            with_headers: whether batches have the column `headers`. `consume` sets it.
+        """
+        self.faults: deque[Fault] = deque()
+        self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
+        self._settings = settings
+        self._engine = engine or fastest_engine()
+        self._with_headers = with_headers
+        self._resolver = Resolver(lambda: Lookup(settings), Lookup.ends)
+        self._partition_bytes = int(settings["fetch.message.max.bytes"])
+        self._limits = FetchLimits(
+            wait_ms=int(settings["fetch.wait.max.ms"]),
+            min_bytes=int(settings["fetch.min.bytes"]),
+            max_bytes=max(self._partition_bytes, int(settings.get("fetch.max.bytes", 0))),
+        )
+        self._silent_s = float(settings.get("socket.timeout.ms", 30_000)) / 1000 + self.wait_s
+        self._retry_s = max(0.01, float(settings.get("fetch.error.backoff.ms", 200)) / 1000)
+        self._reports_ends = bool(settings.get("enable.partition.eof", False))
+        # The order is that of the next request: partitions that returned messages go to the end.
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._brokers: dict[int, _Broker] = {}
+        self._metadata: Future[Metadata] | None = None
+        self._metadata_at = 0.0  # when to ask again for missing leaders
+        self._pending: deque[tuple[_Partition, Iterator[pa.RecordBatch]]] = deque()
+        self._rows: deque[ColumnMessage] = deque()
+        self._reported: dict[str, tuple[float, int]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._lookup = Lookup(settings)
+        self._closed = False
+        self.fetched_bytes = 0
+
+    # ---- called by the stream --------------------------------------------------------------------
+
+    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
+        self.assign_ranges({tp: (offset, loops.MAX_OFFSET) for tp, offset in offsets.items()})
+
+    def assign_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Also fetch these partitions, each from its first offset to the offset before the second.
+
+        None of them may be assigned already. Never blocks.
+        """
+        for tp, (first, until) in ranges.items():
+            assert tp not in self._partitions, f"{tp} is assigned already"
+            self._partitions[tp] = _Partition(tp, first, until)
+        self._metadata_at = 0.0
+        self._advance()
+
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
+        gone = {tp for tp in tps if self._partitions.pop(tp, None) is not None}
+        if gone and self._rows:
+            self._rows = deque(row for row in self._rows if row.tp not in gone)
+
+    def fetch(self, timeout_s: float) -> Run | None:
+        """Return the next messages of some partition; None if none come in time, or at a new fault.
+
+        Blocks for at most `timeout_s` seconds, and up to a few milliseconds for parsing.
+        """
+        deadline = time.monotonic() + timeout_s
+        known = len(self.faults)
+        while True:
+            if (run := self._parsed()) is not None:
+                return run
+            if len(self.faults) > known:
+                return None
+            self._advance()
+            left_s = deadline - time.monotonic()
+            self._wait(max(0.0, left_s))
+            if left_s <= 0 and not self._pending:
+                return None
+
+    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+        self._with_headers = True
+        if not self._rows and (run := self.fetch(timeout_s)) is not None:
+            self._rows.extend(messages_of(run))
+        found = [self._rows.popleft() for _ in range(min(max_messages, len(self._rows)))]
+        return found  # type: ignore[return-value]  # they have the methods of librdkafka's messages
+
+    def resolve(self, tps: Iterable[TopicPartition], reset: Reset) -> Future[Answers]:
+        return self._resolver.resolve(tps, reset)
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        known = ((tp, self._partitions.get(tp)) for tp in tps)
+        return {
+            tp: one.high_watermark
+            for tp, one in known
+            if one is not None and one.high_watermark >= 0
+        }
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._resolver.close()
+        if self._metadata is None:
+            self._lookup.close()
+        else:
+            self._metadata.add_done_callback(lambda _: self._lookup.close())
+        self._partitions.clear()
+        self._pending.clear()
+        for broker in self._brokers.values():
+            if broker.connecting is not None:
+                broker.connecting.add_done_callback(_close_unused)
+            self._disconnect(broker)
+        self._selector.close()
+        self._woken.close()
+        self._wake.close()
+
+    # ---- records ---------------------------------------------------------------------------------
+
+    def _parsed(self) -> Run | None:
+        """Return the next record batch of the responses that were received."""
+        while self._pending:
+            partition, batches = self._pending[0]
+            if self._partitions.get(partition.tp) is partition:
+                try:
+                    if (batch := next(batches, None)) is not None:
+                        return Run(partition.tp, batch)
+                except CorruptError as error:
+                    self._stop(partition, FaultKind.PERMANENT, str(error))
+            self._pending.popleft()
+        return None
+
+    def _stop(self, partition: _Partition, kind: FaultKind, text: str, offset: int = -1) -> None:
+        partition.stopped = True
+        self.faults.append(Fault(kind, partition.tp, text, offset))
+
+    # ---- requests --------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Take results of other threads, and start what can be started."""
+        now = time.monotonic()
+        self._take_metadata(now)
+        active = [one for one in self._partitions.values() if not one.stopped]
+        missing = [one.tp for one in active if one.tp not in self._leaders]
+        if missing and self._metadata is None and now >= self._metadata_at:
+            topics = {tp.topic for tp in missing}
+            self._metadata = self._in_background(partial(self._lookup.metadata, topics, _CONNECT_S))
+        by_leader: dict[int, list[_Partition]] = {}
+        for one in active:
+            if one.tp in self._leaders:
+                by_leader.setdefault(self._leaders[one.tp], []).append(one)
+        for node, partitions in by_leader.items():
+            broker = self._brokers.setdefault(node, _Broker())
+            if broker.asked is not None:
+                if now >= broker.overdue_at:
+                    self._lose(node, TimeoutError())
+            elif broker.connection is not None:
+                self._ask(node, broker, partitions)
+            else:
+                self._connect(node, broker, now)
+
+    def _take_metadata(self, now: float) -> None:
+        if self._metadata is None or not self._metadata.done():
+            return
+        done, self._metadata = self._metadata, None
+        self._metadata_at = now + self._retry_s
+        try:
+            found = done.result()
+        except (FetchError, *LOST) as error:
+            self._passing(None, str(error))
+            return
+        except AuthenticationError as error:
+            self.faults.append(Fault(FaultKind.PERMANENT, None, str(error)))
+            return
+        self._addresses |= found.addresses
+        self._leaders |= found.leaders
+        for tp in [tp for tp in self._partitions if tp not in self._leaders]:
+            code = found.refused.get(tp.topic, 0)
+            if code in PERMANENT:
+                self._stop(self._partitions[tp], FaultKind.PERMANENT, f"{tp}: {name_of(code)}")
+            else:
+                self._passing(tp, f"no leader of {tp} is known to the brokers")
+
+    def _connect(self, node: int, broker: _Broker, now: float) -> None:
+        if broker.connecting is None:
+            if now >= broker.retry_at:
+                call = partial(connect, self._addresses[node], self._settings, _CONNECT_S)
+                broker.connecting = self._in_background(call)
+            return
+        if not broker.connecting.done():
+            return
+        done, broker.connecting = broker.connecting, None
+        try:
+            broker.connection = done.result()
+        except AuthenticationError as error:
+            broker.retry_at = now + QUIET_S
+            self.faults.append(Fault(FaultKind.PERMANENT, None, str(error)))
+        except LOST as error:
+            self._lose(node, error)
+        else:
+            self._selector.register(broker.connection, selectors.EVENT_READ, node)
+            self._advance()
+
+    def _ask(self, node: int, broker: _Broker, partitions: list[_Partition]) -> None:
+        """Send a Fetch for all partitions that this broker leads."""
+        assert broker.connection is not None
+        share = self._partition_bytes
+        if broker.connection.versions[requests.FETCH] < 3:
+            share = min(share, _OLD_RESPONSE_BYTES // len(partitions))
+        share = min(self._partition_bytes, max(share, _LEAST_PARTITION_BYTES))
+        wanted = [(one.tp, one.offset, max(share, one.limit)) for one in partitions]
+        limits = self._limits._replace(
+            max_bytes=max(self._limits.max_bytes, *(size for _, _, size in wanted))
+        )
+        version = broker.connection.versions[requests.FETCH]
+        broker.asked = {one.tp: one for one in partitions}
+        broker.overdue_at = time.monotonic() + self._silent_s
+        try:
+            body = requests.fetch_request(version, limits, wanted)
+            broker.connection.send(requests.FETCH, body)
+            self._watch(broker.connection, node)
+        except OSError as error:
+            self._lose(node, error)
+
+    def _watch(self, connection: Connection, node: int) -> None:
+        """Also wait until the socket takes more, if a part of a request is unsent."""
+        both = selectors.EVENT_READ | selectors.EVENT_WRITE
+        events = selectors.EVENT_READ if connection.flush() else both
+        if self._selector.get_key(connection).events != events:
+            self._selector.modify(connection, events, node)
+
+    # ---- responses -------------------------------------------------------------------------------
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for a response, the end of a background call, or a retry that is due."""
+        now = time.monotonic()
+        dues = [self._metadata_at] if self._metadata is None else []
+        for broker in self._brokers.values():
+            dues.append(broker.overdue_at if broker.asked is not None else broker.retry_at)
+        left = [due - now for due in dues if due > now]
+        for key, _ in self._selector.select(min([timeout_s, *left])):
+            if key.fileobj is self._woken:
+                self._woken.recv(4096)
+            else:
+                self._receive(key.data)
+
+    def _receive(self, node: int) -> None:
+        broker = self._brokers[node]
+        connection = broker.connection
+        if connection is None:
+            return  # lost while another event of this turn was handled
+        try:
+            self._watch(connection, node)
+            response = connection.receive(RECEIVE_BYTES)
+            if response is None:
+                return
+            self.fetched_bytes += response.size
+            version = connection.versions[requests.FETCH]
+            reader = Reader(memoryview(response).cast("B"), 4)
+            code, found = requests.fetched(version, reader)
+        except LOST as error:
+            self._lose(node, error)
+            return
+        asked, broker.asked = broker.asked or {}, None
+        broker.pause_s = 0.0
+        if code:
+            self._lose(node, ConnectionError(name_of(code)))
+            return
+        for one in found:
+            partition = asked.get(one.tp)
+            if partition is not None and self._partitions.get(one.tp) is partition:
+                self._take(partition, one, response)
+        self._advance()
+
+    def _take(self, partition: _Partition, found: Fetched, response: pa.Buffer) -> None:
+        if found.error:
+            self._take_error(partition, found.error)
+            return
+        partition.high_watermark = found.high_watermark
+        if found.size:
+            self._take_records(partition, response.slice(found.at, found.size))
+        if partition.offset >= partition.until:
+            partition.stopped = True
+        elif (
+            self._reports_ends
+            and partition.offset >= found.high_watermark >= 0
+            and partition.ended_at != partition.offset
+        ):
+            # Messages before the end were not returned to the user yet; the fault comes after them.
+            partition.ended_at = partition.offset
+            self._pending.append((partition, self._end(partition, partition.offset)))
+
+    def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield nothing, and report the end of the log, behind the messages before it."""
+        self.faults.append(Fault(FaultKind.END, partition.tp, "the end of the log", offset))
+        yield from ()
+
+    def _take_records(self, partition: _Partition, data: pa.Buffer) -> None:
+        found = RecordSet(
+            partition.tp,
+            data,
+            self._engine,
+            first=partition.offset,
+            until=partition.until,
+            with_headers=self._with_headers,
+        )
+        if found.next_offset > partition.offset:
+            partition.offset = found.next_offset
+            partition.limit = 0
+            # Serve the others first in the next request.
+            self._partitions[partition.tp] = self._partitions.pop(partition.tp)
+        elif not found.is_corrupt:
+            self._grow(partition, found)
+            return
+        self._pending.append((partition, found.batches()))
+
+    def _grow(self, partition: _Partition, found: RecordSet) -> None:
+        """Request more bytes: the response contains only a part of the first batch."""
+        needed = max(found.needed, 2 * max(partition.limit, self._partition_bytes))
+        if partition.limit >= RECEIVE_BYTES or found.needed > RECEIVE_BYTES:
+            text = f"the batch at offset {partition.offset} has more than {RECEIVE_BYTES} bytes"
+            self._stop(partition, FaultKind.PERMANENT, text)
+        partition.limit = min(needed, RECEIVE_BYTES)
+
+    def _take_error(self, partition: _Partition, code: int) -> None:
+        if code == OUT_OF_RANGE:
+            text = f"offset {partition.offset} is not in the log"
+            self._stop(partition, FaultKind.OUT_OF_RANGE, text)
+        elif code in PERMANENT:
+            self._stop(partition, FaultKind.PERMANENT, f"{partition.tp}: {name_of(code)}")
+        else:
+            # The leader has moved, or will be elected. Ask for it after the back-off.
+            self._leaders.pop(partition.tp, None)
+            self._metadata_at = time.monotonic() + self._retry_s
+            self._passing(partition.tp, f"{partition.tp}: {name_of(code)}")
+
+    # ---- lost connections ------------------------------------------------------------------------
+
+    def _lose(self, node: int, error: BaseException) -> None:
+        """Close a connection, report why, and look for the leaders again after a pause."""
+        broker = self._brokers[node]
+        self._disconnect(broker)
+        now = time.monotonic()
+        broker.pause_s = min(_LONGEST_PAUSE_S, 2 * broker.pause_s or self._retry_s)
+        broker.retry_at = now + broker.pause_s
+        self._metadata_at = max(self._metadata_at, now + self._retry_s)
+        for tp in [tp for tp, leader in self._leaders.items() if leader == node]:
+            del self._leaders[tp]
+        host, port = self._addresses[node]
+        self._passing(None, f"broker {node} at {host}:{port}: {why(error)}")
+
+    def _disconnect(self, broker: _Broker) -> None:
+        broker.asked = None
+        if broker.connection is not None:
+            self._selector.unregister(broker.connection)
+            broker.connection.close()
+            broker.connection = None
+
+    def _passing(self, tp: TopicPartition | None, text: str) -> None:
+        """Report an error that is retried, at most every `QUIET_S` seconds with the same words."""
+        now = time.monotonic()
+        due, swallowed = self._reported.get(text, (0.0, 0))
+        if now < due:
+            self._reported[text] = (due, swallowed + 1)
+            return
+        if len(self._reported) > _REMEMBERED:
+            self._reported.clear()
+        self._reported[text] = (now + QUIET_S, 0)
+        more = f" ({swallowed} more such errors)" if swallowed else ""
+        self.faults.append(Fault(FaultKind.PASSING, tp, f"{text}{more}"))
+
+    # ---- other threads ---------------------------------------------------------------------------
+
+    def _in_background(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call on a thread of its own; its end wakes `_wait`."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except Exception as error:  # noqa: BLE001  # the caller takes it from the future
+                future.set_exception(error)
+            with suppress(OSError):  # the fetcher was closed, or enough wake-ups wait
+                self._wake.send(b"\0")
+
+        # A daemon: while a broker is silent, it must not prevent the process from ending.
+        threading.Thread(target=run, name="columns-connect", daemon=True).start()
+        return future
+
+
+# Number of different texts of errors for which the time of their last report is kept.
+_REMEMBERED: Final = 100
+
+
+def _close_unused(connecting: Future[Connection]) -> None:
+    if connecting.exception() is None:
+        connecting.result().close()
+
+
+# ---- single messages -----------------------------------------------------------------------------
+
+
+class ColumnMessage:
+    """One row of a run, with the methods of librdkafka's messages that zkconsumer uses."""
+
+    __slots__ = ("_headers", "_key", "_offset", "_time", "_value", "tp")
+
+    def __init__(self, tp: TopicPartition, row: tuple[Any, ...]) -> None:
+        self.tp = tp
+        self._offset, self._key, self._value, self._time, self._headers = row
+
+    def topic(self) -> str:
+        return self.tp.topic
+
+    def partition(self) -> int:
+        return self.tp.partition
+
+    def offset(self) -> int:
+        return int(self._offset)
+
+    def key(self) -> bytes | None:
+        return self._key  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self._value  # type: ignore[no-any-return]
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return librdkafka's number of the type, and the time in ms."""
+        return self._time  # type: ignore[no-any-return]
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return headers_of(self._headers or b"")
+
+    def leader_epoch(self) -> None:
+        """Return None: columns do not contain the leader's epoch."""
+
+    def error(self) -> None:
+        """Return None: a fetcher reports errors as faults."""
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
+
+# librdkafka's number of a type of time is Kafka's plus one.
+_TYPE_ID: Final = TIMESTAMP_NOT_AVAILABLE + 1
+
+
+def messages_of(run: Run) -> Iterator[ColumnMessage]:
+    """Yield the rows of a run as messages."""
+    batch = run.batch
+    count = batch.num_rows
+    headers = batch["headers"].to_pylist() if "headers" in batch.schema.names else [b""] * count
+    times = batch["timestamp"].cast(pa.int64()).to_pylist()
+    types = batch["timestampType"].to_pylist()
+    stamps = [
+        (kind + _TYPE_ID, 0 if time is None else time // 1000)
+        for kind, time in zip(types, times, strict=True)
+    ]
+    columns = (batch["offset"], batch["key"], batch["value"])
+    rows = zip(*(one.to_pylist() for one in columns), stamps, headers, strict=True)
+    return (ColumnMessage(run.tp, row) for row in rows)

@@ -1,0 +1,312 @@
+"""The four requests of a reader, as bytes: Fetch, ListOffsets, Metadata and ApiVersions.
+
+All numbers are big-endian. The versions range from those of Kafka 0.8.2 to the last ones without
+tagged fields, which all later brokers support too. Nothing here knows sockets.
+
+Kafka: `clients/src/main/resources/common/message/*.json`, and for 0.8 and 0.9
+`org.apache.kafka.common.protocol.Protocol`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, TypeVar
+
+from zkconsumer.protocol.model import TopicPartition
+
+T = TypeVar("T")
+
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+
+Versions = Mapping[int, int]
+"""The version of each request that is used with a broker."""
+
+# What brokers support that cannot be asked: 0.8.2 and 0.9 close the connection at ApiVersions.
+OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0}
+OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0}
+
+# The versions that this module writes, best first.
+_KNOWN: Final[Mapping[int, Sequence[int]]] = {
+    FETCH: range(11, -1, -1),
+    LIST_OFFSETS: (1, 0),
+    METADATA: (4, 1, 0),
+    SASL_HANDSHAKE: (1, 0),
+    SASL_AUTHENTICATE: (0,),
+}
+
+# `replica.id` of a consumer.
+_CONSUMER: Final = -1
+# The epoch of a leader, or of a fetch session, that the reader does not use.
+_NO_EPOCH: Final = -1
+
+
+class MalformedError(Exception):
+    """A response does not have the form of its version."""
+
+
+class Reader:
+    """Reads the fields of a response in their order. Raises MalformedError."""
+
+    def __init__(self, data: memoryview, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def number(self, form: str) -> int:
+        try:
+            (found,) = struct.unpack_from(form, self.data, self.at)
+        except struct.error as error:
+            raise MalformedError(f"a response ends after {len(self.data)} bytes") from error
+        self.at += struct.calcsize(form)
+        return int(found)
+
+    def int8(self) -> int:
+        return self.number(">b")
+
+    def int16(self) -> int:
+        return self.number(">h")
+
+    def int32(self) -> int:
+        return self.number(">i")
+
+    def int64(self) -> int:
+        return self.number(">q")
+
+    def skip(self, size: int) -> int:
+        """Return the present position, and continue `size` bytes after it."""
+        at = self.at
+        if size < 0 or size > len(self.data) - at:
+            raise MalformedError(f"a field of {size} bytes exceeds its response")
+        self.at += size
+        return at
+
+    def octets(self) -> bytes:
+        """Return bytes with a length of 32 bits; a null is empty."""
+        size = max(0, self.int32())
+        at = self.skip(size)
+        return bytes(self.data[at : at + size])
+
+    def text(self) -> str:
+        """Return a string; a null is empty."""
+        size = max(0, self.int16())
+        at = self.skip(size)
+        return str(self.data[at : at + size], "utf-8", "replace")
+
+    def each(self, one: Callable[[], T]) -> list[T]:
+        """Return the elements of an array; a null is empty."""
+        return [one() for _ in range(self.int32())]
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def octets(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+def array(items: Sequence[bytes]) -> bytes:
+    return struct.pack(">i", len(items)) + b"".join(items)
+
+
+def frame(api: int, version: int, number: int, client_id: str, body: bytes) -> bytes:
+    """Return a request with its size and header; `number` comes back in the response."""
+    return octets(struct.pack(">hhi", api, version, number) + text(client_id) + body)
+
+
+def _by_topic(items: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
+    """Return an array of topics, each with an array of what belongs to its partitions."""
+    return array(
+        [
+            text(topic) + array([struct.pack(">i", tp.partition) + rest for tp, rest in part])
+            for topic, part in groupby(items, lambda one: one[0].topic)
+        ]
+    )
+
+
+# ---- ApiVersions ---------------------------------------------------------------------------------
+
+
+def common_versions(response: Reader) -> Versions:
+    """Return the best version of each request that the broker and this module know."""
+    response.int16()  # an error is impossible in version 0
+
+    def one() -> tuple[int, range]:
+        api, lowest, highest = response.int16(), response.int16(), response.int16()
+        return api, range(lowest, highest + 1)
+
+    offered = dict(response.each(one))
+    best = {
+        api: next((version for version in known if version in offered.get(api, ())), -1)
+        for api, known in _KNOWN.items()
+    }
+    return {api: version for api, version in best.items() if version >= 0}
+
+
+# ---- Metadata ------------------------------------------------------------------------------------
+
+
+class Metadata(NamedTuple):
+    """Where the leaders are: addresses by broker id, and the leader of each partition that has
+    one.
+    """
+
+    addresses: dict[int, tuple[str, int]]
+    leaders: dict[TopicPartition, int]
+    refused: dict[str, int]
+    """Topics that cannot be read, with their error."""
+
+
+def metadata_request(version: int, topics: Sequence[str]) -> bytes:
+    """Ask for these topics; version 4 (from 0.11 on) asks the broker not to create them."""
+    return array([text(topic) for topic in topics]) + (b"\0" if version >= 4 else b"")
+
+
+def metadata(version: int, response: Reader) -> Metadata:
+    if version >= 3:
+        response.int32()  # throttle time
+
+    def broker() -> tuple[int, tuple[str, int]]:
+        node, host, port = response.int32(), response.text(), response.int32()
+        if version >= 1:
+            response.text()  # rack
+        return node, (host, port)
+
+    def partition() -> tuple[int, int]:
+        response.int16()  # a partition without a leader has no leader's id either
+        number, leader = response.int32(), response.int32()
+        for _ in ("replicas", "replicas in sync"):
+            response.each(response.int32)
+        return number, leader
+
+    def topic() -> tuple[str, int, list[tuple[int, int]]]:
+        error, name = response.int16(), response.text()
+        if version >= 1:
+            response.int8()  # internal or not
+        return name, error, response.each(partition)
+
+    addresses = dict(response.each(broker))
+    if version >= 2:
+        response.text()  # cluster
+    if version >= 1:
+        response.int32()  # controller
+    topics = response.each(topic)
+    leaders = {
+        TopicPartition(name, number): leader
+        for name, _, partitions in topics
+        for number, leader in partitions
+        if leader in addresses
+    }
+    return Metadata(addresses, leaders, {name: error for name, error, _ in topics if error})
+
+
+# ---- ListOffsets ---------------------------------------------------------------------------------
+
+
+def offsets_request(version: int, tps: Iterable[TopicPartition], spec: int) -> bytes:
+    """Ask for the offsets at the special time `spec`: -1 the next one, -2 the first one."""
+    rest = struct.pack(">q", spec) + (b"" if version else struct.pack(">i", 1))
+    return struct.pack(">i", _CONSUMER) + _by_topic((tp, rest) for tp in sorted(tps))
+
+
+def offsets(version: int, response: Reader) -> dict[TopicPartition, tuple[int, int]]:
+    """Return error and offset of each partition."""
+
+    def partition() -> tuple[int, tuple[int, int]]:
+        number, error = response.int32(), response.int16()
+        if version:
+            response.int64()  # time
+            return number, (error, response.int64())
+        found = response.each(response.int64)
+        return number, (error, found[0] if found else -1)
+
+    def topic() -> list[tuple[TopicPartition, tuple[int, int]]]:
+        name = response.text()
+        return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
+
+    return dict(one for part in response.each(topic) for one in part)
+
+
+# ---- Fetch ---------------------------------------------------------------------------------------
+
+
+class FetchLimits(NamedTuple):
+    """How long a broker may wait for messages, and how many bytes it may return."""
+
+    wait_ms: int
+    min_bytes: int
+    max_bytes: int
+
+
+class Fetched(NamedTuple):
+    """What a response says of one partition; its record set is at `at` and has `size` bytes."""
+
+    tp: TopicPartition
+    error: int
+    high_watermark: int
+    at: int
+    size: int
+
+
+def fetch_request(
+    version: int, limits: FetchLimits, wanted: Iterable[tuple[TopicPartition, int, int]]
+) -> bytes:
+    """Ask for partitions, each from an offset and with a limit in bytes, in this order."""
+    body = struct.pack(">iii", _CONSUMER, limits.wait_ms, limits.min_bytes)
+    if version >= 3:
+        body += struct.pack(">i", limits.max_bytes)
+    if version >= 4:
+        body += b"\0"  # isolation level: also messages of aborted and of open transactions
+    if version >= 7:
+        body += struct.pack(">ii", 0, _NO_EPOCH)  # no fetch session
+    epoch = struct.pack(">i", _NO_EPOCH) if version >= 9 else b""
+    start = struct.pack(">q", -1) if version >= 5 else b""  # only followers know it
+    body += _by_topic(
+        (tp, epoch + struct.pack(">q", offset) + start + struct.pack(">i", size))
+        for tp, offset, size in wanted
+    )
+    if version >= 7:
+        body += array([])  # partitions that a session forgets
+    return body + (text("") if version >= 11 else b"")  # rack
+
+
+def fetched(version: int, response: Reader) -> tuple[int, list[Fetched]]:
+    """Return the error of the whole response, and the partitions."""
+    if version >= 1:
+        response.int32()  # throttle time
+    error = 0
+    if version >= 7:
+        error = response.int16()
+        response.int32()  # session
+
+    def aborted() -> None:
+        response.skip(16)
+
+    def partition() -> tuple[int, int, int, int, int]:
+        number, failure, high_watermark = response.int32(), response.int16(), response.int64()
+        if version >= 4:
+            response.int64()  # last stable offset
+        if version >= 5:
+            response.int64()  # first offset of the log
+        if version >= 4:
+            response.each(aborted)
+        if version >= 11:
+            response.int32()  # preferred replica
+        size = max(0, response.int32())
+        return number, failure, high_watermark, response.skip(size), size
+
+    def topic() -> Iterator[Fetched]:
+        name = response.text()
+        return (
+            Fetched(TopicPartition(name, number), *rest)
+            for number, *rest in response.each(partition)
+        )
+
+    return error, [one for part in response.each(topic) for one in part]
