@@ -73,6 +73,7 @@ COMMANDS = {
         "zkconsumer.cli.context:app",
         "Name clusters, choose one, and show the settings in use.",
     ),
+    "lab": ("zkconsumer.cli.lab:app", "Watch and control a group in the browser."),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (
         "zkconsumer.cli.sandbox:app",

@@ -1,0 +1,281 @@
+"""The lab's server: the page, commands by POST, and a live group's events by server-sent events.
+
+It listens on 127.0.0.1 unless configured otherwise. A request with another host or origin is
+refused, so that a foreign page cannot reach the lab through the visitor's browser. Each command
+needs the token of this server; only the page of the same origin can read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.lab.engine import Engine, encode
+
+WEB = Path(__file__).parent / "web"
+
+MAX_TABS = 16
+"""Engines that are kept; a tab whose engine is gone opens its run again by its address."""
+
+MAX_BODY = 1_000_000
+"""Upper bound of a command, in bytes; a larger one is refused. An address has some kilobytes."""
+
+KEEP_ALIVE_S = 10.0
+"""Seconds without an event after which a comment is sent, so that dead connections are noticed."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content Security Policy: no foreign or inline scripts. Inline styles are colours of members."""
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+class LiveSource(Protocol):
+    """A live group that the server shows; see `lab.live`."""
+
+    def about(self) -> dict[str, Any]:
+        """Return what `about.json` says in addition."""
+
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[dict[str, Any]]]]:
+        """Return (number, events) of each message after `number`, or wait up to `timeout_s`."""
+
+    def command(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        """Carry out a command of the page."""
+
+
+class Tabs:
+    """The engines of the open pages; the least recently used one goes first."""
+
+    def __init__(self, make: Callable[[], Engine] = Engine) -> None:
+        self._make = make
+        self._engines: OrderedDict[str, tuple[Engine, threading.Lock]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def command(self, tab: str, command: dict[str, Any]) -> list[dict[str, Any]]:
+        with self._lock:
+            engine, lock = self._engines.pop(tab, None) or (self._make(), threading.Lock())
+            self._engines[tab] = engine, lock
+            while len(self._engines) > MAX_TABS:
+                self._engines.popitem(last=False)
+        with lock:
+            return engine.command(command)
+
+
+class Guard:
+    """Refuses requests for other hosts or from other origins, and adds the security headers."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): one.decode("latin-1") for name, one in scope["headers"]}
+        refusal = self._refusal(headers)
+        if refusal:
+            response = PlainTextResponse(refusal, status_code=403, headers=HEADERS)
+            await response(scope, receive, send)
+            return
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+    def _refusal(self, headers: Mapping[str, str]) -> str:
+        if headers.get("host", "") not in self._hosts:
+            return "This host name is not the lab's."
+        origin = headers.get("origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+            return "This origin is not the lab's."
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            # A link from another page may open the lab, and nothing else.
+            is_link = headers.get("sec-fetch-mode") == "navigate"
+            return "" if is_link else "Another site asks for this."
+        return ""
+
+
+def application(hosts: frozenset[str], *, live: LiveSource | None = None) -> Guard:
+    """Return the ASGI application; `hosts` are the values of the Host header that it accepts."""
+    token = secrets.token_urlsafe(24)
+    tabs = Tabs()
+
+    async def about(request: Request) -> Response:
+        more = live.about() if live is not None else {"kind": "simulated"}
+        return JSONResponse({"token": token, **more})
+
+    async def command(request: Request) -> Response:
+        if not hmac.compare_digest(request.headers.get("x-lab-token", ""), token):
+            return JSONResponse(_error("the token is not this server's"), status_code=403)
+        try:
+            given = json.loads(await _body(request))
+        except ValueError:
+            return JSONResponse(_error("the command is not JSON, or too large"), status_code=400)
+        if not isinstance(given, dict):
+            return JSONResponse(_error("the command is not a JSON object"), status_code=400)
+        tab = str(given.pop("tab", ""))[:100]
+        if live is not None:
+            events = await run_in_threadpool(live.command, given)
+        else:
+            events = await run_in_threadpool(tabs.command, tab, given)
+        return Response(encode(events), media_type="application/json")
+
+    async def events(request: Request) -> Response:
+        if live is None:
+            return PlainTextResponse("this lab shows no live group", status_code=404)
+        try:
+            last = int(request.headers.get("last-event-id", "0"))
+        except ValueError:
+            last = 0
+        stream = _stream(live, last, request)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    routes = [
+        Route("/about.json", about),
+        Route("/command", command, methods=["POST"]),
+        Route("/events", events),
+        Route("/", _file(WEB / "index.html")),
+        *(Route(f"/{path}", _file(WEB / path)) for path in web_files()),
+    ]
+    return Guard(Starlette(routes=routes), hosts)
+
+
+def web_files() -> list[str]:
+    """Return the paths of the page's files, relative to `WEB`."""
+    found = (path for path in WEB.rglob("*") if path.suffix in TYPES and path.is_file())
+    return sorted(str(path.relative_to(WEB)) for path in found)
+
+
+def _file(path: Path) -> Callable[[Request], Any]:
+    async def serve(request: Request) -> Response:
+        return Response(path.read_bytes(), media_type=TYPES[path.suffix])
+
+    return serve
+
+
+def _error(text: str) -> list[dict[str, str]]:
+    return [{"event": "error", "text": text}]
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise ValueError("too large")
+    return body
+
+
+async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterator[str]:
+    """Yield server-sent events from the one after `last`, until the page is gone."""
+    yield "retry: 500\n\n"
+    while not await request.is_disconnected():
+        messages = await asyncio.to_thread(live.after, last, KEEP_ALIVE_S)
+        for last, found in messages:
+            yield f"id: {last}\ndata: {encode(found)}\n\n"
+        if not messages:
+            yield ": still here\n\n"
+
+
+def allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """Return the Host headers under which the lab can be reached."""
+    names = {host, "localhost", "127.0.0.1"} if host in ("127.0.0.1", "localhost") else {host}
+    return frozenset(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+DEFAULT_PORT = 8642
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a listening socket: on `port`, or on DEFAULT_PORT or, if that is taken, any other.
+
+    Raises ConfigError if the port is taken or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in [DEFAULT_PORT, 0] if port is None else [port]:
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, candidate))
+        except OSError as error:
+            sock.close()
+            reason = error.strerror or str(error)
+            continue
+        sock.listen(128)
+        return sock
+    raise ConfigError(
+        f"the lab cannot listen: {reason}",
+        where=f"{host}:{port or DEFAULT_PORT}",
+        remedy="choose another --port or --host",
+    )
+
+
+def serve(
+    sock: socket.socket,
+    *,
+    live: LiveSource | None = None,
+    on_start: Callable[[str], None],
+) -> None:
+    """Serve the lab on a listening socket until SIGINT or SIGTERM; `on_start` gets the address."""
+    host, port = sock.getsockname()[:2]
+    url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    config = uvicorn.Config(
+        application(allowed_hosts(host, port), live=live),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    _Server(config, lambda: on_start(url)).run(sockets=[sock])

@@ -1,0 +1,511 @@
+// The page: its state, the address, the keyboard, and playing.
+
+import { Component, html, render } from "./vendor/preact-htm.js";
+import { Dialog, ExportDialog, HelpDialog, LibraryDialog, WorldDialog } from "./dialogs.js";
+import { saveRun } from "./exports.js";
+import { Lanes } from "./lanes.js";
+import { Menu } from "./menus.js";
+import { Run } from "./model.js";
+import { Choices, Log, Runs, Table, TourPanel, Tree, nameOf, textOf } from "./panels.js";
+import { Legend, Picture } from "./picture.js";
+import { HttpTransport, RecordedTransport, WorkerTransport } from "./transport.js";
+
+const SPEEDS = [1, 2, 5, 15, 50, 150, 500]; // moves in a second
+const AHEAD = 400; // moves that are fetched before they are played
+const LIMIT = 10_000; // moves of a run that the page keeps
+
+// key, tour, step, what it prepares
+const SITUATIONS = [
+  ["R", "race", 1, "two members race for one owner"],
+  ["B", "gives-up", 2, "the loser rolls back"],
+  ["G", "gives-up", 3, "a JVM member gives up"],
+  ["Z", "zombie", 3, "a zombie wakes"],
+  ["Q", "quorum", 1, "the quorum is lost"],
+];
+
+const BANDS = {
+  simulated: ["SIMULATED", "Production code; ZooKeeper, network and clock are simulated."],
+  live: ["LIVE", "A real group. The lab only reads."],
+  sandbox: ["LIVE SANDBOX", "Real servers and members that the lab has started. Actions are real."],
+  recorded: ["RECORDED", "A run of the past. Nothing can be changed."],
+};
+
+class App extends Component {
+  constructor() {
+    super();
+    this.runs = new Map();
+    this.state = {
+      ready: false, at: 0, playing: false, speed: 3, panel: "tree", byTime: false, zoom: 0, find: "", selected: 0, width: 900,
+      theme: localStorage.getItem("lab.theme") || "", current: 0, other: 0,
+    };
+  }
+
+  async componentDidMount() {
+    this.transport = transportFor(this);
+    document.documentElement.dataset.theme = this.state.theme;
+    addEventListener("keydown", (event) => this.key(event));
+    addEventListener("hashchange", () => location.hash !== this.hash && this.openAddress());
+    new ResizeObserver(() => this.measure()).observe(document.getElementById("app"));
+    const about = await this.transport.about();
+    this.setState({ about });
+    if (about.kind === "recorded") this.take(about.events);
+    else {
+      const [catalogue] = await this.transport.send({ do: "catalogue" });
+      this.setState({ catalogue });
+      if (about.kind === "live") this.transport.listen();
+      else await this.openAddress();
+    }
+    this.setState({ ready: true });
+    this.loop(performance.now());
+  }
+
+  measure() {
+    const box = document.querySelector(".axis");
+    if (box && Math.abs(box.clientWidth - this.state.width) > 1) this.setState({ width: box.clientWidth });
+  }
+
+  componentDidUpdate() {
+    this.measure();
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.writeAddress(), 250);
+  }
+
+  get run() {
+    return this.runs.get(this.state.current);
+  }
+
+  get canAct() {
+    return this.run?.kind === "simulated" && this.state.about?.kind !== "recorded";
+  }
+
+  // ---- commands and events ----------------------------------------------------------------------
+
+  async command(command) {
+    const events = await this.transport.send(command);
+    this.take(events);
+    return events;
+  }
+
+  take(events) {
+    for (const event of events) {
+      if (event.event === "run") {
+        const run = new Run(event);
+        const parent = this.runs.get(event.parent);
+        if (parent && event.kind !== "live") run.put(0, parent.frames.slice(0, event.forked_at));
+        this.runs.set(event.run, run);
+        this.setState((old) => ({ current: event.run, at: event.kind === "live" ? run.length : event.parent ? event.forked_at : 0, choices: null, menu: null, playing: event.kind === "live" ? true : old.playing, table: null }));
+      } else if (event.event === "frames") {
+        const run = this.runs.get(event.run);
+        if (!run) continue;
+        run.put(event.from, event.frames);
+        run.moves = event.moves ?? "";
+        run.rests = event.rests;
+        run.omitted = event.omitted || 0;
+        this.setState({ changed: {} });
+      } else if (event.event === "choices") this.setState({ choices: event });
+      else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, playing: false });
+      else if (event.event === "table") this.setState({ table: event });
+      else if (event.event === "explained") this.toast(event.text, 12000);
+      else if (event.event === "findings") this.setState({ findings: event.findings });
+      else if (event.event === "error") this.toast(event.text, 8000);
+      else if (event.event === "trace") this.traced?.(event.text);
+    }
+  }
+
+  toast(text, ms) {
+    this.setState({ toast: text });
+    clearTimeout(this.fading);
+    this.fading = setTimeout(() => this.setState({ toast: "" }), ms);
+  }
+
+  // ---- the address ------------------------------------------------------------------------------
+
+  async openAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    this.hash = location.hash;
+    this.setState({ tour: null, dialog: "", playing: false });
+    if (given.get("tour")) {
+      await this.command({ do: "tour", tour: given.get("tour") });
+      return this.goStep(Number(given.get("step") || 0));
+    }
+    const command = { do: "open", moves: given.get("moves") || "" };
+    if (given.get("scenario")) {
+      command.scenario = given.get("scenario");
+      if (given.has("cut")) command.cut = Number(given.get("cut"));
+    } else {
+      try {
+        command.world = JSON.parse(given.get("world") || "{}");
+      } catch {
+        this.toast("The world of this address is not readable.", 8000);
+        command.world = {};
+      }
+    }
+    const events = await this.command(command);
+    if (events[0].event === "error") await this.command({ do: "open" });
+    const at = given.has("at") ? Number(given.get("at")) : given.get("scenario") ? 0 : this.run.length;
+    this.seek(at);
+  }
+
+  writeAddress() {
+    const { tour, at, step, about } = this.state;
+    const run = this.run;
+    if (!run || about?.kind === "recorded" || run.kind === "live") return;
+    const found = new URLSearchParams();
+    if (tour && run.number === tour.run && run.length === tour.length) {
+      found.set("tour", tour.tour);
+      found.set("step", step);
+    } else {
+      if (run.base.scenario) {
+        found.set("scenario", run.base.scenario);
+        if (run.parent) found.set("cut", run.base.cut);
+      } else found.set("world", JSON.stringify(run.base.world || {}));
+      if (run.moves) found.set("moves", run.moves);
+      found.set("at", at);
+    }
+    this.hash = "#" + found.toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%22", '"');
+    if (location.hash !== this.hash) history.replaceState(null, "", this.hash);
+    this.hash = location.hash;
+  }
+
+  // ---- moving in time ---------------------------------------------------------------------------
+
+  seek(at) {
+    const to = Math.max(0, Math.min(this.run?.length ?? 0, Math.round(at)));
+    this.exact = to;
+    this.setState({ at: to, choices: null, menu: null, toast: "" });
+    if (this.state.panel === "next" && !this.state.playing) this.askChoices(to);
+  }
+
+  async askChoices(at) {
+    if (this.canAct) await this.command({ do: "choices", run: this.run.number, at });
+  }
+
+  async more(count, until) {
+    const run = this.run;
+    if (!this.canAct || this.asking || run.length >= LIMIT) return;
+    this.asking = true;
+    try {
+      await this.command({ do: "step", run: run.number, count, ...(until ? { until } : {}) });
+    } finally {
+      this.asking = false;
+    }
+  }
+
+  async forward() {
+    const { at } = this.state;
+    if (at >= this.run.length) await this.more(1);
+    this.seek(at + 1);
+  }
+
+  async nextChange(direction) {
+    const { at } = this.state;
+    let found = this.run.change(at, direction);
+    if (found === null && direction > 0 && this.canAct) {
+      await this.more(2000, "owner");
+      found = this.run.change(at, 1);
+    }
+    if (found === null) this.toast(direction > 0 ? "No owner changes: the group rests." : "No owner has changed before.", 4000);
+    else this.seek(found);
+  }
+
+  play(playing = !this.state.playing) {
+    this.exact = this.state.at;
+    this.setState({ playing, choices: null });
+    if (!playing && this.state.panel === "next") this.askChoices(this.state.at);
+  }
+
+  loop(now) {
+    const seconds = Math.min(0.1, (now - (this.before || now)) / 1000);
+    this.before = now;
+    const run = this.run;
+    if (run && this.state.playing) {
+      if (run.kind === "live") {
+        if (this.state.at !== run.length) this.setState({ at: run.length });
+      } else this.advance(run, seconds);
+    }
+    requestAnimationFrame((time) => this.loop(time));
+  }
+
+  advance(run, seconds) {
+    const speed = SPEEDS[this.state.speed];
+    this.exact = Math.min(run.length, (this.exact ?? this.state.at) + seconds * speed);
+    const left = run.length - this.exact;
+    if (left < Math.min(AHEAD, speed * 2) && !run.rests) this.more(Math.max(20, Math.min(AHEAD, speed * 3)));
+    const at = Math.floor(this.exact);
+    if (at !== this.state.at) this.setState({ at });
+    if (left <= 0 && (run.rests || !this.canAct || run.length >= LIMIT)) this.play(false);
+  }
+
+  // ---- acting -----------------------------------------------------------------------------------
+
+  menu = (what, which, event) => {
+    const box = event.currentTarget.getBoundingClientRect();
+    this.opener = event.currentTarget;
+    this.setState({ menu: { what, which, x: box.left, y: box.bottom + 4 }, playing: false });
+  };
+
+  closeMenu = () => {
+    this.setState({ menu: null });
+    this.opener?.focus();
+  };
+
+  choose = (move) => {
+    this.setState({ menu: null });
+    this.opener?.focus();
+    if (typeof move === "string") this.act(move);
+    else if (move.explain !== undefined) this.command({ do: "explain", run: this.run.number, at: this.state.at, partition: move.explain });
+    else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
+  };
+
+  act = async (move) => {
+    if (!this.canAct) return;
+    const { at } = this.state;
+    const [first] = await this.command({ do: "act", run: this.run.number, at, move });
+    if (first.event === "error" && first.text.startsWith("there is no run")) await this.reopen(at, move);
+    else if (first.event !== "error") this.seek(at + 1);
+  };
+
+  // The engine has forgotten the run, because the server has started again: open it anew.
+  async reopen(at, move) {
+    const run = this.run;
+    this.runs.delete(run.number);
+    const { world, scenario, cut } = run.base;
+    const [opened] = await this.command({ do: "open", moves: run.moves, ...(scenario ? { scenario, ...(run.parent ? { cut } : {}) } : { world }) });
+    if (opened.event === "error") return;
+    this.seek(at);
+    if (move) await this.act(move);
+  }
+
+  async tour(name, step = 0) {
+    this.setState({ dialog: "", menu: null });
+    await this.command({ do: "tour", tour: name });
+    this.goStep(step);
+  }
+
+  async goStep(step) {
+    const { tour } = this.state;
+    if (!tour) return;
+    const at = Math.max(0, Math.min(tour.steps.length - 1, step));
+    tour.length ??= this.runs.get(tour.run)?.length;
+    this.setState({ step: at, current: tour.run, panel: "tour" });
+    this.seek(tour.steps[at].at);
+    if (tour.table && at === tour.steps.length - 1) await this.command({ do: "table", table: tour.table });
+  }
+
+  async openWorld(world) {
+    this.setState({ dialog: "", tour: null });
+    await this.command({ do: "open", world });
+  }
+
+  async openScenario(name) {
+    this.setState({ dialog: "", tour: null });
+    await this.command({ do: "open", scenario: name });
+  }
+
+  // ---- the keyboard -----------------------------------------------------------------------------
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.state.ready) return;
+    if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
+    if (document.querySelector("dialog[open]") || this.state.menu) return;
+    const action = this.keys()[event.key];
+    if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return;
+    event.preventDefault();
+    action(event);
+  }
+
+  keys() {
+    const { at, selected, choices, speed, theme } = this.state;
+    const member = this.run?.last.members[selected];
+    const now = this.run?.picture(at).members[selected];
+    const count = this.run?.last.members.length || 1;
+    const found = {
+      " ": () => this.play(),
+      ArrowRight: (event) => (event.shiftKey ? this.nextChange(1) : this.forward()),
+      ArrowLeft: (event) => (event.shiftKey ? this.nextChange(-1) : this.seek(at - 1)),
+      Home: () => this.seek(0),
+      End: () => this.seek(this.run.length),
+      "+": () => this.setState({ speed: Math.min(SPEEDS.length - 1, speed + 1) }),
+      "-": () => this.setState({ speed: Math.max(0, speed - 1) }),
+      "[": () => this.select((selected + count - 1) % count),
+      "]": () => this.select((selected + 1) % count),
+      j: () => {
+        const who = this.run.picture(at).members.findIndex((one) => one.s === "away");
+        if (who >= 0) this.act(`join:${who}`);
+      },
+      k: () => member && this.act(`kill:${selected}`),
+      f: () => member && this.act(`${now?.s === "frozen" ? "thaw" : "freeze"}:${selected}`),
+      c: () => member && this.act(`cut:${selected}`),
+      l: () => member && this.act(`leave:${selected}`),
+      w: () => this.setState({ dialog: "world" }),
+      t: () => this.setState({ dialog: "library" }),
+      e: () => this.setState({ dialog: "export" }),
+      "?": () => this.setState({ dialog: "help" }),
+      d: () => this.theme(theme === "dark" ? "light" : "dark"),
+    };
+    for (const [key, tour, step] of SITUATIONS) found[key] = () => this.tour(tour, step);
+    if (choices) choices.choices.slice(0, 9).forEach((one, n) => (found[String(n + 1)] = () => this.act(one.move)));
+    if (!this.canAct) for (const key of "jkfclwtRBGZQ") delete found[key];
+    return found;
+  }
+
+  select(selected) {
+    this.setState({ selected });
+    this.toast(`${this.run.last.members[selected].n} is selected: k kills, f freezes, c cuts, l shuts down.`, 3000);
+  }
+
+  theme(theme) {
+    localStorage.setItem("lab.theme", theme);
+    document.documentElement.dataset.theme = theme;
+    this.setState({ theme });
+  }
+
+  show(panel) {
+    this.setState({ panel });
+    if (panel === "next" && !this.state.playing) this.askChoices(this.state.at);
+  }
+
+  // ---- drawing ----------------------------------------------------------------------------------
+
+  render(_, state) {
+    const run = this.run;
+    if (!run) return html`<p class="loading">${state.progress || (state.about?.kind === "live" ? "Reading the group …" : "The lab is loading …")}</p>${this.notices()}`;
+    const picture = run.picture(state.at);
+    const sessions = new Map(run.last.members.map((member, who) => [member.ses, who]));
+    const band = BANDS[run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
+    return html`<div class="lab ${run.kind}">
+      ${this.header(run, band)}
+      <div class="above">
+        <main>${this.narration(run, picture)}
+          <${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} />
+          <${Legend} />
+          ${this.counters(picture)}</main>
+        <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
+      </div>
+      ${this.timeline(run, picture)}
+      ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} />` : null}
+      ${this.dialog()}${this.notices()}</div>`;
+  }
+
+  notices() {
+    const { toast, lost } = this.state;
+    return html`<div class="notices" role="status" aria-live="polite">${lost ? html`<p class="lost">The lab's server does not answer; the page tries again.</p>` : null}
+      ${toast ? html`<p class="toast">${toast}</p>` : null}</div>`;
+  }
+
+  header(run, band) {
+    const button = (label, key, action) => html`<button onClick=${action} title="key ${key}">${label}</button>`;
+    return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
+      <p class="band"><b>${band[0]}</b> <span>${run.about?.words || band[1]}</span></p>
+      <nav aria-label="lab">${this.state.catalogue && run.kind === "simulated" ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" }))] : null}
+        ${button("export", "e", () => this.setState({ dialog: "export" }))}
+        ${run.kind === "simulated" ? html`<button onClick=${() => { this.writeAddress(); navigator.clipboard?.writeText(location.href); this.toast("The address is copied. It opens this state.", 3000); }}>share</button>` : null}
+        ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
+  }
+
+  narration(run, picture) {
+    const { at } = this.state;
+    const said = run.caption(at) || run.lesson;
+    const text = at ? textOf(run, at - 1) : run.kind === "simulated" ? "Press space to play, or → for one move." : "The beginning.";
+    return html`<div class="narration"><p class="said">${run.title ? html`<b>${run.title}</b>${said ? ": " : ""}` : null}${said}</p>
+      <p class="happens" aria-live=${this.state.playing ? "off" : "polite"}><span class="clock">${picture.t.toFixed(3)} s</span> ${text}</p></div>`;
+  }
+
+  counters(picture) {
+    const names = this.state.catalogue?.counters || COUNTERS;
+    return html`<dl class="counters">${names.map((name, n) => html`<div class=${picture.counters[n] ? "" : "zero"}><dt>${COUNTER_WORDS[name] || name}</dt>
+      <dd>${name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
+  }
+
+  side(run, picture, sessions) {
+    const { panel, tour, step, table, choices, find, at, other, findings } = this.state;
+    const tabs = [["tree", "ZooKeeper"], ...(this.canAct ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
+      ...(tour ? [["tour", "tour"]] : []), ...(findings ? [["findings", `doctor ${findings.length || ""}`]] : [])];
+    const shown = tabs.some(([name]) => name === panel) ? panel : "tree";
+    const bodies = {
+      tree: () => html`<${Tree} picture=${picture} menu=${this.menu} sessions=${sessions} canAct=${this.canAct} />`,
+      next: () => html`<${Choices} choices=${choices?.at === at ? choices : null} act=${this.act} canAct=${this.canAct} />`,
+      log: () => html`<${Log} run=${run} at=${at} seek=${(to) => this.seek(to)} find=${find} setFind=${(text) => this.setState({ find: text })} />`,
+      runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])}
+        show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
+      tour: () => html`<${TourPanel} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
+        back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
+      findings: () => html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}
+        ${findings.length ? null : html`<li>doctor finds nothing.</li>`}</ul>`,
+    };
+    return html`<div class="tabs" role="tablist">${tabs.map(([name, label]) => html`<button role="tab" aria-selected=${shown === name} onClick=${() => this.show(name)}>${label}</button>`)}</div>
+      <div class="panel" role="tabpanel" aria-label=${shown} tabindex="0">${bodies[shown]()}</div>`;
+  }
+
+  timeline(run, picture) {
+    const { at, playing, speed, width, byTime, zoom, other } = this.state;
+    const second = other && other !== run.number ? this.runs.get(other) : null;
+    const lanes = (one, now) => html`<${Lanes} run=${one} at=${now} length=${one.length} width=${width} byTime=${byTime} zoom=${zoom}
+      seek=${(to) => { if (one !== run) this.setState({ current: one.number, other: run.number }); this.play(false); this.seek(to); }} />`;
+    const icon = (label, text, action, more = {}) => html`<button onClick=${action} aria-label=${label} title=${label} ...${more}>${text}</button>`;
+    return html`<footer class="timeline"><div class="controls">
+        ${icon("start of the run (Home)", "|◀", () => this.seek(0))}${icon("previous change of owner (shift ←)", "⇤", () => this.nextChange(-1))}
+        ${icon("one move back (←)", "‹", () => this.seek(at - 1))}
+        <button class="primary" onClick=${() => this.play()} aria-label=${playing ? "pause (space)" : "play (space)"} title="space">${playing ? "❚❚" : "▶"}</button>
+        ${icon("one move forward (→)", "›", () => this.forward())}${icon("next change of owner (shift →)", "⇥", () => this.nextChange(1))}
+        ${icon("end of the run (End)", "▶|", () => this.seek(run.length))}
+        <label>speed <select aria-label="moves in a second" value=${speed} onChange=${(event) => this.setState({ speed: Number(event.target.value) })}>
+          ${SPEEDS.map((one, n) => html`<option value=${n} selected=${n === speed}>${one} / s</option>`)}</select></label>
+        <label>axis <select value=${byTime ? "time" : "moves"} onChange=${(event) => this.setState({ byTime: event.target.value === "time" })}><option value="moves">moves</option><option value="time">time</option></select></label>
+        <label>show <select value=${zoom} onChange=${(event) => this.setState({ zoom: Number(event.target.value) })}><option value="0">all</option><option value="100">100 moves</option><option value="500">500 moves</option></select></label>
+        <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; earlier moves stay, later ones are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
+      <input class="scrub" type="range" min="0" max=${run.length} value=${at} aria-label="moment of the run" aria-valuetext="${picture.t.toFixed(2)} seconds, move ${at}"
+        onInput=${(event) => { this.play(false); this.seek(Number(event.target.value)); }} />
+      <div class="axis" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, at)}
+        ${second ? html`<p class="which">${nameOf(second)}</p>${lanes(second, Math.min(at, second.length))}` : null}</div></footer>`;
+  }
+
+  dialog() {
+    const { dialog, catalogue } = this.state;
+    const close = () => this.setState({ dialog: "" });
+    switch (dialog) {
+      case "world":
+        return html`<${WorldDialog} catalogue=${catalogue} open=${(world) => this.openWorld(world)} close=${close} />`;
+      case "library":
+        return html`<${LibraryDialog} catalogue=${catalogue} tour=${(name) => this.tour(name)} scenario=${(name) => this.openScenario(name)} close=${close} />`;
+      case "export":
+        return html`<${ExportDialog} close=${close} kinds=${this.canAct ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
+      case "help":
+        return html`<${HelpDialog} close=${close} situations=${SITUATIONS} />`;
+      case "offset":
+        return html`<${Dialog} title="Write an offset of ${this.state.offset.replace("~", "-")}" close=${close}><form onSubmit=${(event) => {
+          event.preventDefault(); close(); this.act(`set_offset::${this.state.offset}:${Number(event.target.elements.offset.value)}`); }}>
+          <label>offset <input name="offset" type="number" min="1" value="1" /></label> <button class="primary">write it</button></form></${Dialog}>`;
+    }
+    return null;
+  }
+}
+
+const COUNTERS = ["notifications", "reads", "writes", "unowned_s", "redelivered", "moved", "delivered"];
+export const COUNTER_WORDS = {
+  notifications: "watch notifications", reads: "reads", writes: "writes", unowned_s: "partition-s without owner",
+  redelivered: "redelivered", moved: "partitions moved", delivered: "delivered",
+};
+
+const ICON = document.querySelector("link[rel=icon]")?.href || "";
+
+function isDark(theme) {
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function transportFor(app) {
+  const recorded = document.getElementById("recorded");
+  if (recorded) return new RecordedTransport(JSON.parse(recorded.textContent));
+  if (document.querySelector("meta[name=lab-worker]")) return new WorkerTransport((text) => app.setState({ progress: text }));
+  return new HttpTransport(
+    (lost) => lost !== !!app.state.lost && app.setState({ lost }),
+    (events) => app.take(events),
+  );
+}
+
+render(html`<${App} />`, clear(document.getElementById("app")));
+
+function clear(element) {
+  element.replaceChildren();
+  return element;
+}

@@ -1,0 +1,68 @@
+// Dialogs: a new world, the list of tours and scenarios, export, and help.
+
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+
+export function Dialog({ title, close, children }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    const dialog = ref.current;
+    if (dialog && !dialog.open) dialog.showModal();
+  }, []);
+  return html`<dialog ref=${ref} aria-label=${title} onClose=${close} onClick=${(event) => event.target === ref.current && close()}>
+    <header><h2>${title}</h2><button onClick=${close} aria-label="close">✕</button></header>${children}</dialog>`;
+}
+
+export function WorldDialog({ catalogue, open, close }) {
+  const [world, set] = useState({ members: 3, jvm: "none", spare: 3, partitions: 6, threads: 1, topics: "", strategy: "range", release: catalogue.releases[0], flow: 1, seed: 0, session_s: 6 });
+  const field = (name, label, type = "number", more = {}) => html`<label>${label}<input type=${type} name=${name} value=${world[name]} ...${more}
+    onInput=${(event) => set({ ...world, [name]: type === "number" ? Number(event.target.value) : event.target.value })} /></label>`;
+  const choice = (name, label, options) => html`<label>${label}<select name=${name} value=${world[name]} onChange=${(event) => set({ ...world, [name]: event.target.value })}>
+    ${options.map(([value, text]) => html`<option value=${value} selected=${value === world[name]}>${text}</option>`)}</select></label>`;
+  const submit = (event) => {
+    event.preventDefault();
+    const slots = world.members + world.spare;
+    const every = { none: [], all: [...Array(slots).keys()], second: [...Array(slots).keys()].filter((n) => n % 2) };
+    open({ ...world, jvm: every[world.jvm], topics: world.topics.split(/[\s,]+/).filter(Boolean) });
+  };
+  return html`<${Dialog} title="New world" close=${close}><form class="world" onSubmit=${submit}>
+    ${field("members", "members", "number", { min: 0, max: catalogue.limits.members })}
+    ${field("spare", "members that may join later", "number", { min: 0, max: catalogue.limits.members })}
+    ${choice("jvm", "JVM members", [["none", "none"], ["second", "every second one"], ["all", "all"]])}
+    ${field("partitions", "partitions", "number", { min: 1, max: catalogue.limits.partitions })}
+    ${field("threads", "threads of each member", "number", { min: 1, max: 16 })}
+    ${field("topics", "further topics", "text", { placeholder: "more other" })}
+    ${choice("strategy", "strategy", catalogue.strategies.map((one) => [one, one]))}
+    ${choice("release", "rules of Kafka", catalogue.releases.map((one) => [one, one]))}
+    ${field("flow", "new messages when time advances", "number", { min: 0, max: 10 })}
+    ${field("session_s", "session time-out in seconds", "number", { min: 1, max: 60 })}
+    ${field("seed", "seed (0: who waits longest is next)", "number", { min: 0 })}
+    <footer><button class="primary">open the world</button></footer></form></${Dialog}>`;
+}
+
+export function LibraryDialog({ catalogue, tour, scenario, close }) {
+  return html`<${Dialog} title="Tours and scenarios" close=${close}>
+    <h3>Guided tours</h3><ul class="cards">${catalogue.tours.map((one) => html`<li><button onClick=${() => tour(one.name)}>${one.title}</button></li>`)}</ul>
+    <h3>What happens when …</h3><ul class="stories">${catalogue.scenarios.map((one) => html`<li><button onClick=${() => scenario(one.name)}><b>${one.title}</b> ${one.lesson}</button></li>`)}</ul>
+  </${Dialog}>`;
+}
+
+export function ExportDialog({ save, close, kinds }) {
+  const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes and the picture as SVG"], ["jsonl", "JSON lines: a trace that `zkconsumer trace check` replays"], ["frames", "JSON lines: the frames of this page"]];
+  return html`<${Dialog} title="Export this run" close=${close}><ul class="stories">${all.filter(([kind]) => kinds.includes(kind)).map(([kind, text]) =>
+    html`<li><button onClick=${() => save(kind)}><b>${kind === "frames" ? "frames.jsonl" : kind}</b> ${text}</button></li>`)}</ul></${Dialog}>`;
+}
+
+const KEYS = [
+  ["space", "play or pause"], ["→ ←", "one move forward or back"], ["shift → ←", "next or previous change of owner"], ["Home End", "start, end of the run"],
+  ["+ −", "faster, slower"], ["1 … 9", "choose what happens next (panel “next”)"], ["j", "start the next member"], ["[ ]", "select a member"],
+  ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t e", "new world, tours and scenarios, export"], ["d", "dark or light"], ["?", "this help"],
+];
+
+export function HelpDialog({ close, situations }) {
+  return html`<${Dialog} title="Help" close=${close}>
+    <p>Each column is a member. Each cell is a partition in its owner's colour, with the owner's number; a hatched cell has no owner, a red one has two. Click on anything to act on it: a member, its connection, a cell, a znode, ZooKeeper, the broker.</p>
+    <p>An action in the past makes a second run; the first one is kept, and both can be compared. The address holds the world and all actions: whoever opens it sees the same.</p>
+    <table class="keys"><tbody>${KEYS.map(([key, words]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${words}</td></tr>`)}
+      ${situations.map(([key, , , words]) => html`<tr><th scope="row"><kbd>shift ${key}</kbd></th><td>${words}</td></tr>`)}</tbody></table>
+  </${Dialog}>`;
+}

@@ -1,0 +1,126 @@
+// The time axis: one lane for each partition and each member, as SVG. A click or a drag scrubs.
+
+import { Component, html } from "./vendor/preact-htm.js";
+import { paint } from "./colours.js";
+import { NOBODY } from "./model.js";
+
+export const SHOWN_LANES = 40; // lanes of partitions; further partitions are named as omitted
+const REM = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
+const ROW = Math.max(14, Math.round(REM * 1.05)); // pixels, as all text of the page grows with the screen
+const LEFT = Math.round(REM * 4.6);
+const BASE = Math.round(ROW * 0.76); // from the top of a row to the base of its text
+
+export class Lanes extends Component {
+  shouldComponentUpdate(next) {
+    return next.at !== this.props.at || next.run !== this.props.run || next.length !== this.props.length ||
+      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom;
+  }
+
+  render({ run, at, width, byTime, seek, zoom }) {
+    const scale = scaleOf(run, width, byTime, at, zoom);
+    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale) };
+    const { nodes, height, omitted } = this.drawn.nodes;
+    const x = scale.x(at);
+    const point = (event) => {
+      const box = event.currentTarget.getBoundingClientRect();
+      seek(scale.at(event.clientX - box.left));
+    };
+    return html`<div class="lanes">
+      <svg width=${width} height=${height} role="img" aria-label="owners of each partition over time; use the slider to move"
+          onPointerDown=${(event) => { event.currentTarget.setPointerCapture(event.pointerId); point(event); }}
+          onPointerMove=${(event) => { if (event.buttons) point(event); }}>
+        ${nodes}
+        <line class="now" x1=${x} x2=${x} y1="0" y2=${height} />
+      </svg>
+      ${omitted ? html`<p class="omitted">${omitted} more partitions have no lane here.</p>` : null}
+    </div>`;
+  }
+}
+
+// Positions by number of moves, or by virtual time; a run that is longer than the zoom scrolls.
+export function scaleOf(run, width, byTime, at, zoom) {
+  const inner = Math.max(50, width - LEFT - 12);
+  const count = Math.max(1, run.length);
+  const span = zoom ? Math.min(count, zoom) : count;
+  const page = zoom ? Math.floor(Math.max(0, at - 1) / span) * span : 0;
+  const first = Math.min(page, Math.max(0, count - span));
+  const t0 = run.times[first];
+  const t1 = Math.max(run.times[Math.min(count, first + span)] ?? t0, t0 + 0.001);
+  const x = byTime
+    ? (n) => LEFT + (inner * (run.times[Math.min(n, run.length)] - t0)) / (t1 - t0)
+    : (n) => LEFT + (inner * (n - first)) / span;
+  const back = byTime
+    ? (px) => run.atTime(t0 + ((px - LEFT) / inner) * (t1 - t0))
+    : (px) => Math.round(first + ((px - LEFT) / inner) * span);
+  return {
+    x, first, last: Math.min(count, first + span), key: `${run.number}:${run.length}:${width}:${byTime}:${first}:${span}`,
+    at: (px) => Math.max(0, Math.min(run.length, back(px))), t0, t1, byTime, inner,
+  };
+}
+
+function draw(run, scale) {
+  const nodes = [];
+  const shown = Math.min(SHOWN_LANES, run.spans.length);
+  const end = scale.last;
+  for (let n = 0; n < shown; n++) {
+    const y = n * ROW;
+    const name = run.last.partitions[n][0];
+    nodes.push(html`<text class="label" x="4" y=${y + BASE}>${name.length > 8 ? name.slice(-8) : name}</text>`);
+    bars(run.spans[n], scale, end, (from, to, owner) => {
+      const x = scale.x(from);
+      const wide = Math.max(0.8, scale.x(to) - x);
+      const { fill, ink } = paint(owner);
+      if (owner === NOBODY) nodes.push(html`<rect class="hole" x=${x} y=${y + 3} width=${wide} height=${ROW - 6} fill="url(#hatch)" />`);
+      else nodes.push(html`<rect x=${x} y=${y + 1} width=${wide} height=${ROW - 3} rx="2" fill=${fill}><title>${name}: ${memberName(run, owner)}</title></rect>`);
+      if (owner !== NOBODY && wide > 16) nodes.push(html`<text class="inbar" x=${x + 4} y=${y + BASE} fill=${ink}>${owner < 0 ? "?" : owner}</text>`);
+    });
+  }
+  let y = shown * ROW + 6;
+  const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
+  for (const [states, who] of members.slice(0, SHOWN_LANES)) {
+    const top = y;
+    const { fill } = paint(who);
+    nodes.push(html`<text class="label" x="4" y=${top + BASE}>${memberName(run, who).slice(-8)}</text>`);
+    bars(states, scale, end, (from, to, look) => {
+      if (look === "away" || look === "left") return;
+      const x = scale.x(from);
+      nodes.push(html`<rect class="life ${look}" x=${x} y=${look === "busy" ? top + 3 : top + ROW / 2 - 1.5} width=${Math.max(0.8, scale.x(to) - x)}
+        height=${look === "busy" ? ROW - 6 : 3} fill=${fill}><title>${memberName(run, who)}: ${look}</title></rect>`);
+    });
+    y += ROW;
+  }
+  const rows = new Map(members.map(([, who], n) => [who, shown * ROW + 6 + n * ROW + ROW / 2]));
+  for (const [at, who, what] of run.marks) {
+    if (at < scale.first || at > end || !rows.has(who)) continue;
+    nodes.push(what === "watch"
+      ? html`<circle class="watch" cx=${scale.x(at)} cy=${rows.get(who)} r="2.6" />`
+      : html`<path class="again" d="M${scale.x(at) - 3} ${rows.get(who) - 3}l6 6m0-6l-6 6"><title>${what === "ended" ? "session ended" : "redelivered"}</title></path>`);
+  }
+  for (const [at, text] of run.captions) {
+    if (at < scale.first || at > end) continue;
+    nodes.push(html`<line class="said" x1=${scale.x(at)} x2=${scale.x(at)} y1="0" y2=${y}><title>${text}</title></line>`);
+  }
+  if (run.parent && run.forkedAt >= scale.first) {
+    nodes.push(html`<line class="forked" x1=${scale.x(run.forkedAt)} x2=${scale.x(run.forkedAt)} y1="0" y2=${y} />`);
+  }
+  for (let tick = 0; tick <= 8 && run.length > 1; tick++) {
+    const x = LEFT + (scale.inner * tick) / 8;
+    const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / 8 : run.times[Math.round(scale.first + ((end - scale.first) * tick) / 8)];
+    nodes.push(html`<text class="tick" x=${x} y=${y + ROW} text-anchor=${tick === 8 ? "end" : "middle"}>${(t ?? 0).toFixed(t < 100 ? 2 : 0)} s</text>`);
+  }
+  return { nodes: [html`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+      <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes],
+    height: y + ROW + 6, omitted: run.spans.length - shown };
+}
+
+function memberName(run, who) {
+  return who < 0 ? "another client" : run.last.members[who]?.n || `member ${who}`;
+}
+
+function bars(spans, scale, end, each) {
+  for (let n = 0; n < spans.length; n++) {
+    const from = Math.max(spans[n][0], scale.first);
+    const to = Math.min(n + 1 < spans.length ? spans[n + 1][0] : end, end);
+    if (to > from || (to === from && n === spans.length - 1 && from === scale.first)) each(from, to, spans[n][1]);
+  }
+}

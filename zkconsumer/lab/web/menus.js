@@ -1,0 +1,120 @@
+// What can be done to an object of the picture: a member, a connection, a partition, a znode, …
+
+import { html, useEffect, useRef } from "./vendor/preact-htm.js";
+import { progress } from "./picture.js";
+
+// Return the title and the entries of a menu: [label, move or command, is it dangerous].
+export function entries(what, which, picture) {
+  const member = picture.members[which];
+  switch (what) {
+    case "member":
+      return [member.n, memberEntries(member, which)];
+    case "link":
+      return [`connection of ${member.n}`, linkEntries(member, which)];
+    case "join":
+      return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => one.s === "away")
+        .map(([one, who]) => [`start ${one.n} (${one.k === "jvm" ? "JVM" : "zkconsumer"})`, `join:${who}`])];
+    case "partition":
+      return partitionEntries(picture, which);
+    case "zookeeper":
+      return ["ZooKeeper", picture.zookeeper.quorum
+        ? [["the leader dies; another is elected", "leader_dies"], ["lose the quorum", "quorum_lost"], ["restart all servers", "restart"]]
+        : [["the servers come back", "quorum"]]];
+    case "server":
+      return [`server ${which} of ZooKeeper`, [
+        picture.zookeeper.cut.includes(which) ? ["it finds its leader again", `rejoin:${which}`] : ["it loses its leader and keeps its clients", `isolate:${which}`],
+        picture.zookeeper.lag.includes(which) ? ["it catches up", `catch_up:${which}`] : ["it lags behind", `lag:${which}`],
+      ]];
+    case "broker":
+      return ["broker and topic", [
+        picture.zookeeper.brokers ? ["the broker's znode disappears", "no_brokers"] : ["the broker comes back", "brokers"],
+        ["one more message for each partition", "produce:::1"],
+        ["ten more messages for each partition", "produce:::10"],
+        ["add a partition", "grow"],
+        picture.zookeeper.topic ? ["delete the topic", "delete_topic"] : ["create the topic", "create_topic"],
+        picture.zookeeper.hostile ? ["delete the unreadable registration", "disarm"] : ["register an unreadable payload", "hostile:0"],
+      ]];
+    case "znode":
+      return [which, znodeEntries(which, picture)];
+  }
+  return ["", []];
+}
+
+function memberEntries(member, who) {
+  if (member.s === "away") return [["start", `join:${who}`]];
+  if (member.s === "dead" || member.s === "left") return [["start again under its id", `revive:${who}`]];
+  const freeze = member.s === "frozen" ? ["thaw (SIGCONT)", `thaw:${who}`] : ["freeze (SIGSTOP)", `freeze:${who}`];
+  return [
+    ...(member.s === "frozen" ? [] : [["shut down", `leave:${who}`]]),
+    ["kill (SIGKILL)", `kill:${who}`],
+    freeze,
+    member.slow ? ["its user finishes messages again", `hurry:${who}`] : ["its user becomes slow", `slow:${who}`],
+    ["commit now", `commit:${who}`],
+    ["delete its id znode", `delete_id:${who}`],
+  ];
+}
+
+function linkEntries(member, who) {
+  if (member.s === "dead" || member.s === "left") return [];
+  return [
+    ...(member.c === "on" ? [["cut the connection", `cut:${who}`], ["lose the next reply", `lose_reply:${who}`], ["the network drops everything", `mute:${who}`], ["ZooKeeper ends the session", `expire:${who}`]] : []),
+    ...(member.c === "muted" ? [["the network works again", `unmute:${who}`]] : []),
+    member.held ? ["end the delay", `let_go:${who}`] : ["delay all requests, replies and watches", `hold:${who}`],
+    ...(member.w && member.c === "on" && !member.held ? [["ZooKeeper executes the next request now", `serve:${who}`]] : []),
+    ...(member.i && member.s === "up" && !member.held ? [["deliver the next reply or watch now", `receive:${who}`]] : []),
+  ];
+}
+
+function partitionEntries(picture, number) {
+  const row = picture.partitions[number];
+  const tp = row[0].replace(/-(\d+)$/, "~$1");
+  const found = [[`why is it owned so?`, { explain: number }]];
+  if (row[1] >= 0) found.push(["delete its owner znode", `delete_owner::${tp}`]);
+  if (row[1] === -1) found.push(["another client claims it", `stuck::${tp}`], ["a persistent owner znode appears", `orphan::${tp}`]);
+  if (row[1] === -2) found.push(["delete the other client's owner znode", `unstick::${tp}`]);
+  if (row[2] !== null)
+    found.push(["an operator resets its offset to 0", `edit::${tp}`], ["a former owner commits offset 0", `zombie::${tp}`],
+      ["write an offset …", { offset: tp }], ["write an unreadable offset", `mangle::${tp}`]);
+  if (row[2] !== null && !/^\d+$/.test(row[2])) found.push(["make the offset readable", `mend::${tp}`]);
+  return [`${row[0]}: ${progress(row)}`, found];
+}
+
+function znodeEntries(path, picture) {
+  const parts = path.split("/");
+  const [, , , room, name, number] = parts;
+  if (room === "owners" && number !== undefined) return [["delete it", `delete_owner::${name}~${number}`]];
+  if (room === "offsets" && number !== undefined)
+    return [["write an offset …", { offset: `${name}~${number}` }], ["an operator resets it to 0", `edit::${name}~${number}`], ["make it unreadable", `mangle::${name}~${number}`]];
+  const who = picture.members.findIndex((one) => one.n === name);
+  if (room === "ids" && who >= 0) return [["delete it", `delete_id:${who}`]];
+  if (room === "ids" && name) return [["delete it", "disarm"]];
+  if (path.startsWith("/brokers/ids/")) return [["delete it", "no_brokers"]];
+  if (path.startsWith("/brokers/topics/")) return [["add a partition", "grow"], ["delete it", "delete_topic"]];
+  return [];
+}
+
+export function Menu({ open, picture, choose, close, canAct }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    ref.current?.querySelector("button")?.focus();
+  }, [open]);
+  const [title, all] = entries(open.what, open.which, picture);
+  const found = canAct ? all : all.filter(([, move]) => typeof move === "object" && move.explain !== undefined);
+  const keys = (event) => {
+    const buttons = [...ref.current.querySelectorAll("button")];
+    const at = buttons.indexOf(document.activeElement);
+    if (event.key === "Escape") close();
+    else if (event.key === "ArrowDown") buttons[(at + 1) % buttons.length]?.focus();
+    else if (event.key === "ArrowUp") buttons[(at + buttons.length - 1) % buttons.length]?.focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const style = { left: `${Math.min(open.x, innerWidth - 300)}px`, top: `${Math.max(8, Math.min(open.y, innerHeight - 60 - 34 * (found.length + 1)))}px` };
+  return html`<div class="menu-ground" onClick=${close}><div class="menu" role="menu" aria-label=${title} style=${style} ref=${ref} onKeyDown=${keys}
+      onClick=${(event) => event.stopPropagation()}>
+    <div class="menu-title">${title}</div>
+    ${found.map(([label, move]) => html`<button role="menuitem" onClick=${() => choose(move)}>${label}</button>`)}
+    ${found.length ? null : html`<button role="menuitem" onClick=${close}>nothing can be done here</button>`}
+  </div></div>`;
+}

@@ -1,0 +1,178 @@
+// The picture: ZooKeeper above, members as columns with their threads below, and all partitions.
+
+import { Component, html } from "./vendor/preact-htm.js";
+import { paint } from "./colours.js";
+import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers } from "./model.js";
+
+const NAMED = 16; // members whose messages in transit are named; more members show numbers only
+const WORDS = {
+  away: "not started", up: "", dead: "killed", left: "left", frozen: "frozen",
+};
+const LINKS = {
+  on: "connected", off: "not connected", lost: "connection broken, not noticed", muted: "network drops everything",
+};
+
+// Draws again only if its own values have changed: a move changes few members and cells.
+class Pure extends Component {
+  shouldComponentUpdate(next) {
+    for (const name in next) if (next[name] !== this.props[name]) return true;
+    return false;
+  }
+}
+
+export function Picture({ picture, run, menu, canAct, selected }) {
+  const by = deliverers(picture);
+  const shown = picture.members.map((member, who) => [member, who]).filter(([member]) => member.s !== "away");
+  const frame = picture.frame;
+  const actor = frame ? Number((frame.d || "").split(":")[1] || -1) : -1;
+  const verb = frame ? (frame.d || "").split(":")[0] : "";
+  const size = shown.length <= 6 ? "wide" : shown.length <= 16 ? "middle" : "narrow";
+  const away = picture.members.length - shown.length;
+  return html`<div class="picture">
+    <${ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />
+    <div class="members ${size}" role="list" aria-label="members">
+      ${shown.map(([member, who]) => html`<${Member} key=${who} who=${who} member=${member} names=${picture.partitions.length}
+          menu=${menu} canAct=${canAct} kind=${run.kind} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
+          crowd=${shown.length > NAMED} left=${leaseLeft(member, picture.t)} cells=${cellsOf(picture, by, who)} />`)}
+      ${away > 0 && canAct
+        ? html`<button class="join" onClick=${(event) => menu("join", null, event)} title="start another member (key j)">
+            <b>+</b><span>${away} may join</span></button>`
+        : null}
+    </div>
+    <${Partitions} picture=${picture} by=${by} menu=${menu} />
+  </div>`;
+}
+
+function leaseLeft(member, t) {
+  if (member.k === "jvm" || member.lease === undefined || member.s === "left" || member.s === "dead") return "";
+  return Math.max(0, member.lease - t).toFixed(1);
+}
+
+// The member's cells as one string, so that an unchanged column is not drawn again.
+function cellsOf(picture, by, who) {
+  const found = [];
+  picture.partitions.forEach((row, number) => {
+    if (row[1] === who || by[number].includes(who))
+      found.push(`${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}`);
+  });
+  return found.join(";");
+}
+
+function ZooKeeper({ zookeeper, menu, canAct, kind, verb }) {
+  const broken = zookeeper.quorum === false;
+  const servers = Array.from({ length: zookeeper.replicas || 0 }, (_, n) => n);
+  const text = broken ? "no leader: nothing can be written" : zookeeper.text || "has a leader";
+  return html`<div class="zookeeper ${broken ? "broken" : ""}">
+    <button class="zk-name" disabled=${!canAct} onClick=${(event) => menu("zookeeper", null, event)} aria-haspopup="menu">ZooKeeper</button>
+    <span class="zk-state">${broken ? "✕ " : "✓ "}${text}</span>
+    ${servers.map((n) => html`<button key=${n} class="server ${zookeeper.cut?.includes(n) ? "cut" : ""}" disabled=${!canAct}
+        onClick=${(event) => menu("server", n, event)} aria-haspopup="menu">server ${n}${
+          zookeeper.cut?.includes(n) ? ": cut off" : zookeeper.lag?.includes(n) ? ": lags" : ""}</button>`)}
+    <button class="server broker ${zookeeper.brokers === false ? "cut" : ""}" disabled=${!canAct} aria-haspopup="menu"
+      onClick=${(event) => menu("broker", null, event)}>${zookeeper.brokers === false ? "no broker is registered" : "broker"}</button>
+    ${zookeeper.topic === false ? html`<span class="warn">the topic is deleted</span>` : null}
+    ${zookeeper.hostile ? html`<span class="warn">an unreadable registration blocks the group</span>` : null}
+  </div>`;
+}
+
+class Member extends Pure {
+  render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind }) {
+    const { fill, ink, pattern } = paint(who);
+    const state = WORDS[member.s] ?? member.s;
+    const busy = member.s === "up" && !["settled", "consuming"].includes(member.ph);
+    const requests = member.w || [0];
+    const items = member.i || [0];
+    return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
+      <button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu"
+          aria-label="connection of ${member.n}: ${LINKS[member.c] || member.c}">
+        <svg viewBox="0 0 40 100" preserveAspectRatio="none" aria-hidden="true">
+          <line x1="20" y1="0" x2="20" y2="100" class="wire ${member.c}" /></svg>
+        ${requests[0] ? html`<span class="chip up ${flash.startsWith("serve") ? "" : "fresh"}">↑ ${crowd ? requests[0] : `${requests[1]}${requests[0] > 1 ? ` +${requests[0] - 1}` : ""}`}</span>` : null}
+        ${items[0] ? html`<span class="chip down fresh">↓ ${crowd ? items[0] : `${items[1]}${items[0] > 1 ? ` +${items[0] - 1}` : ""}`}</span>` : null}
+        ${member.held ? html`<span class="chip held">delayed</span>` : null}
+        ${member.c !== "on" && member.s !== "left" && member.s !== "dead" ? html`<span class="chip bad">✕ ${LINKS[member.c] || member.c}</span>` : null}
+      </button>
+      <button class="head p${pattern}" style=${{ background: fill, color: ink }} disabled=${!canAct}
+          onClick=${(event) => menu("member", who, event)} aria-haspopup="menu">
+        <b>${member.n.length > 8 ? `#${who} ` : ""}<span class="full">${member.n}</span></b>
+        <span class="kind">${member.k === "jvm" ? "JVM" : member.k === "zk" ? "zkconsumer" : member.k}</span>
+      </button>
+      <div class="body">
+        <div class="phase ${busy ? "busy" : ""}">${state || phaseText(member)}${member.slow ? ", slow user" : ""}</div>
+        ${member.note ? html`<div class="lease">${member.note}</div>` : null}
+        ${left !== "" && member.s !== "away"
+          ? html`<div class="lease ${left === "0.0" ? "over" : ""}">lease ${left === "0.0" ? "over" : `${left} s`}</div>`
+          : member.k === "jvm" && member.s === "up" && kind === "simulated" ? html`<div class="lease">no lease</div>` : null}
+        <${Threads} cells=${cells} member=${member} menu=${menu} who=${who} />
+      </div>
+    </div>`;
+  }
+}
+
+function phaseText(member) {
+  if (member.k === "jvm" && !member.ph) return "consuming";
+  return (member.ph || "").replaceAll("_", " ");
+}
+
+class Threads extends Pure {
+  render({ cells, menu, who }) {
+    const rows = cells ? cells.split(";").map((one) => one.split("|")) : [];
+    return html`<div class="cells">${rows.map(([number, name, state, owner]) =>
+      html`<${Cell} key=${number} number=${Number(number)} name=${name} state=${state} owner=${Number(owner)} who=${who} menu=${menu} small=${true} />`)}
+      ${rows.length ? null : html`<span class="none">no partition</span>`}</div>`;
+  }
+}
+
+class Cell extends Pure {
+  render({ label, number, name, state, owner, who, menu, small, row }) {
+    const { fill, ink, pattern } = paint(state === "double" || state === "unsure" || state === "foreign" ? who : owner);
+    const short = small && name.length > 9 ? name.slice(-8) : name;
+    const style = ["free", "double", "unsure", "foreign"].includes(state) ? {} : { background: fill, color: ink };
+    return html`<button class="cell ${state} p${pattern}" style=${style} onClick=${(event) => menu("partition", number, event)}
+        title="${name}: ${CELL_WORDS[state]}${row ? `; ${progress(row)}` : ""}" aria-haspopup="menu">
+      <span class="name">${short}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>`}
+      ${row && !small ? html`<${Bar} row=${row} />` : null}</button>`;
+  }
+}
+
+// A short name as it is; a long one is the number that its column shows.
+function ownerText(owner, members) {
+  if (owner < 0) return owner === NOBODY ? "–" : "?";
+  return shortName(members[owner]?.n || "", owner);
+}
+
+function shortName(name, who) {
+  return name && name.length <= 8 ? name : `#${who}`;
+}
+
+export function progress(row) {
+  const stored = row[2] === null ? "no offset stored" : `stored ${row[2]}`;
+  return row[4] === null ? stored : `${stored}, delivered ${row[3]}, end ${row[4]}`;
+}
+
+// Stored, delivered and existing messages as one bar; the last 40 messages are its width.
+function Bar({ row }) {
+  const end = row[4] || 0;
+  const from = Math.max(0, end - 40);
+  const width = Math.max(1, end - from);
+  const share = (value) => `${Math.max(0, Math.min(100, (100 * (value - from)) / width))}%`;
+  return html`<span class="bar" aria-hidden="true"><i class="delivered" style=${{ width: share(row[3]) }}></i>
+    <i class="stored" style=${{ width: share(Number(row[2]) || 0) }}></i></span>`;
+}
+
+function Partitions({ picture, by, menu }) {
+  const count = picture.partitions.length;
+  const size = count <= 12 ? "large" : count <= 96 ? "medium" : count <= 600 ? "small" : "tiny";
+  return html`<div class="partitions ${size}" role="group" aria-label="partitions, each with its owner">
+    ${picture.partitions.map((row, number) => html`<${Cell} key=${number} number=${number} name=${row[0]} row=${size === "large" || size === "medium" ? row : null}
+        state=${cellState(row, by[number], picture.members)} owner=${row[1]} who=${by[number][0] ?? -1} menu=${menu} label=${ownerText(row[1], picture.members)} />`)}
+  </div>`;
+}
+
+export function Legend() {
+  const items = [
+    ["read", "owned and delivered"], ["held", "owned, not delivered yet"], ["stalled", "its owner does not run"],
+    ["free", "no owner"], ["double", "two members deliver it"],
+  ];
+  return html`<div class="legend">${items.map(([state, words]) => html`<span><i class="cell ${state}"></i>${words}</span>`)}</div>`;
+}

@@ -1,0 +1,105 @@
+// How the page reaches the engine: over HTTP to the lab's server, or in a worker with Pyodide.
+
+const WAIT_S = [0.3, 0.6, 1, 2]; // seconds before another attempt when the server does not answer
+
+export class HttpTransport {
+  constructor(onLost, onLive) {
+    this.tab = sessionStorage.getItem("lab.tab") || newTab();
+    this.onLost = onLost;
+    this.onLive = onLive;
+    this.token = null;
+  }
+
+  async about() {
+    const reply = await fetch("about.json", { cache: "no-store" });
+    const about = await reply.json();
+    this.token = about.token;
+    return about;
+  }
+
+  // Send a command and return its events; try again while the server is away.
+  async send(command) {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        if (!this.token) await this.about();
+        const reply = await fetch("command", {
+          method: "POST",
+          headers: { "content-type": "application/json", "x-lab-token": this.token },
+          body: JSON.stringify({ ...command, tab: this.tab }),
+        });
+        if (reply.status === 403) {
+          this.token = null; // another server has started on this port: ask for its token
+          if (attempt < 3) continue;
+        }
+        this.onLost(false);
+        return await reply.json();
+      } catch (error) {
+        this.onLost(true);
+        await new Promise((done) => setTimeout(done, 1000 * WAIT_S[Math.min(attempt, WAIT_S.length - 1)]));
+      }
+    }
+  }
+
+  // Follow what the server sends by itself: a live group. The browser resumes by Last-Event-ID.
+  listen() {
+    const source = new EventSource("events");
+    source.onmessage = (message) => {
+      this.onLost(false);
+      this.onLive(JSON.parse(message.data));
+    };
+    source.onerror = () => this.onLost(true);
+  }
+}
+
+function newTab() {
+  const tab = crypto.randomUUID ? crypto.randomUUID() : String(Math.random()).slice(2);
+  sessionStorage.setItem("lab.tab", tab);
+  return tab;
+}
+
+export class WorkerTransport {
+  constructor(onProgress) {
+    this.worker = new Worker("worker.js", { type: "module" });
+    this.waiting = new Map();
+    this.number = 0;
+    this.worker.onmessage = ({ data }) => {
+      if (data.progress) onProgress(data.progress);
+      else {
+        const done = this.waiting.get(data.number);
+        this.waiting.delete(data.number);
+        done(JSON.parse(data.events));
+      }
+    };
+  }
+
+  async about() {
+    return { kind: "static" };
+  }
+
+  send(command) {
+    const number = ++this.number;
+    return new Promise((done) => {
+      this.waiting.set(number, done);
+      this.worker.postMessage({ number, command: JSON.stringify(command) });
+    });
+  }
+
+  listen() {}
+}
+
+// A player for one recorded run: nothing runs, so nothing can be changed.
+export class RecordedTransport {
+  constructor(events) {
+    this.events = events;
+  }
+
+  async about() {
+    return { kind: "recorded", events: this.events };
+  }
+
+  async send() {
+    return [{ event: "error", text: "this page only plays a recorded run" }];
+  }
+
+  listen() {}
+}
