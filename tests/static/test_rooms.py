@@ -33,7 +33,7 @@ PERMITTED: dict[str, set[str]] = {
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
-        *("sim", "sandbox", "demo", "zkconsumer"),
+        *("sim", "sandbox", "demo", "lab", "zkconsumer"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

@@ -86,8 +86,10 @@ class Tabs:
 
     def command(self, tab: str, command: dict[str, Any]) -> list[dict[str, Any]]:
         with self._lock:
-            engine, lock = self._engines.pop(tab, None) or (self._make(), threading.Lock())
-            self._engines[tab] = engine, lock
+            if tab not in self._engines:
+                self._engines[tab] = self._make(), threading.Lock()
+            engine, lock = self._engines[tab]
+            self._engines.move_to_end(tab)
             while len(self._engines) > MAX_TABS:
                 self._engines.popitem(last=False)
         with lock:
@@ -208,8 +210,9 @@ async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterato
     yield "retry: 500\n\n"
     while not await request.is_disconnected():
         messages = await asyncio.to_thread(live.after, last, KEEP_ALIVE_S)
-        for last, found in messages:
-            yield f"id: {last}\ndata: {encode(found)}\n\n"
+        for number, found in messages:
+            last = number
+            yield f"id: {number}\ndata: {encode(found)}\n\n"
         if not messages:
             yield ": still here\n\n"
 

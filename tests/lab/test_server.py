@@ -1,0 +1,119 @@
+"""The lab's server: who may call it, and what it serves."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+from typing import Any
+
+import pytest
+from lab.conftest import LabProcess
+
+from zkconsumer.lab.server import WEB, web_files
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def ask(
+    lab: LabProcess, path: str, *, body: bytes | None = None, host: str = "", **headers: str
+) -> Answer:
+    """Send one request; keywords are headers with `_` in place of `-`."""
+    connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(
+            "GET" if body is None else "POST",
+            path,
+            body=body,
+            headers={"Host": host or f"127.0.0.1:{lab.port}", **named},
+        )
+        reply = connection.getresponse()
+        return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+    finally:
+        connection.close()
+
+
+def token(lab: LabProcess) -> str:
+    return str(json.loads(ask(lab, "/about.json")[2])["token"])
+
+
+def command(lab: LabProcess, **keys: Any) -> list[dict[str, Any]]:
+    status, _, body = ask(lab, "/command", body=json.dumps(keys).encode(), x_lab_token=token(lab))
+    assert status == 200
+    events: list[dict[str, Any]] = json.loads(body)
+    return events
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost:1"])
+def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
+    """A name that resolves to 127.0.0.1 does not reach the lab (DNS rebinding)."""
+    for path in ("/", "/about.json", "/app.js"):
+        assert ask(lab, path, host=host)[0] == 403
+
+
+def test_another_origin_is_refused(lab: LabProcess) -> None:
+    """A foreign page cannot send commands, not even with the token."""
+    body = b'{"do": "catalogue"}'
+    mine = f"http://localhost:{lab.port}"
+    key = token(lab)
+    assert ask(lab, "/command", body=body, x_lab_token=key, origin="http://evil.example")[0] == 403
+    assert ask(lab, "/command", body=body, x_lab_token=key, sec_fetch_site="cross-site")[0] == 403
+    assert ask(lab, "/about.json", sec_fetch_site="cross-site")[0] == 403
+    assert ask(lab, "/command", body=body, x_lab_token=key, origin=mine)[0] == 200
+
+
+def test_a_command_needs_the_token(lab: LabProcess) -> None:
+    """Without this server's token, no command is carried out."""
+    for wrong in ("", "x" * 32):
+        assert ask(lab, "/command", body=b'{"do": "open"}', x_lab_token=wrong)[0] == 403
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'"x"', b" " * 2_000_000])
+def test_nonsense_is_refused(lab: LabProcess, body: bytes) -> None:
+    """A body that is no command gets an error, and the server stays up."""
+    assert ask(lab, "/command", body=body, x_lab_token=token(lab))[0] == 400
+    assert command(lab, do="open")[0]["event"] == "run"
+
+
+def test_every_answer_forbids_foreign_scripts(lab: LabProcess) -> None:
+    """Each answer has a Content Security Policy without inline or foreign scripts."""
+    for path in ("/", "/about.json", "/app.js", "/nothing"):
+        policy = ask(lab, path)[1]["content-security-policy"]
+        assert "default-src 'none'; script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+def test_tabs_have_runs_of_their_own(lab: LabProcess) -> None:
+    """A run of one tab does not exist in another tab."""
+    number = command(lab, do="open", tab="a")[0]["run"]
+    assert command(lab, do="step", run=number, tab="a")[0]["event"] == "frames"
+    assert command(lab, do="step", run=number, tab="b")[0]["event"] == "error"
+
+
+def test_nothing_else_is_served(lab: LabProcess) -> None:
+    """Only the page's own files are served."""
+    for path in ("/../engine.py", "/..%2fengine.py", "/vendor/../../engine.py", "/engine.py"):
+        assert ask(lab, path)[0] == 404
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    """No file of the page names another host to load from."""
+    for name in web_files():
+        text = (WEB / name).read_text(encoding="utf-8")
+        found = set(re.findall(r"https?://[\w.]+", text)) - {"http://www.w3.org"}
+        assert not found or name.endswith(".txt"), name
+
+
+def test_vendored_files_are_unchanged() -> None:
+    """Each vendored file has its recorded SHA-256 and a licence."""
+    folder = WEB / "vendor"
+    sums = dict(
+        reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines()
+    )
+    scripts = {path.name for path in folder.glob("*.js")}
+    assert set(sums) == scripts
+    for name, known in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == known
+        assert name in (folder / "LICENSES.txt").read_text()
