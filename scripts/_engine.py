@@ -26,6 +26,7 @@ READY_DEADLINE_S = 60.0
 # dockerd first stops its containers (10 s, all together); after this limit it is killed.
 STOP_DEADLINE_S = 30.0
 PACKAGES = ("docker.io", "iptables")
+SHELLS = ("zsh", "fish")
 # apt installs these programs in directories that are not on a normal user's PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 LOG_LINES_ON_FAILURE = 15
@@ -59,16 +60,38 @@ def install() -> None:
     """Install the engine from the system's packages unless it exists. Raises EngineError."""
     if _which("dockerd") and _which("iptables"):
         return
-    if os.geteuid() != 0 or not _which("apt-get"):
+    if not can_install():
         raise EngineError(
             "no Docker engine answers, and installing one needs root and apt-get: "
             "start an engine, or set DOCKER_HOST"
         )
-    sys.stderr.write(f"zkconsumer: installing {' and '.join(PACKAGES)} (about 66 MB)\n")
+    install_packages(*PACKAGES)
+
+
+def install_shells() -> None:
+    """Install the shells of the completion tests unless they exist. Raises EngineError."""
+    missing = [shell for shell in SHELLS if not _which(shell)]
+    if not missing:
+        return
+    if not can_install():
+        raise EngineError(
+            f"{' and '.join(missing)} are missing, and installing them needs root and apt-get"
+        )
+    install_packages(*missing)
+
+
+def can_install() -> bool:
+    """Return whether this process may install Debian packages."""
+    return os.geteuid() == 0 and _which("apt-get") is not None
+
+
+def install_packages(*packages: str) -> None:
+    """Install Debian packages. Raises EngineError."""
+    sys.stderr.write(f"zkconsumer: installing {' and '.join(packages)}\n")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (
         ("update", "-q"),
-        ("install", "-qy", "--no-install-recommends", *PACKAGES),
+        ("install", "-qy", "--no-install-recommends", *packages),
     ):
         command = ("apt-get", *arguments)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -4,8 +4,9 @@ usage: scripts/test [--quick | --all] [--install-docker] [pytest arguments]
   --quick            only the tests that need no server: a minute, for use while you work
   --all              every test: each release of brokers, JVM members and ZooKeeper, all
                      scenarios, and the long searches; without it, what CI runs
-  --install-docker   install and start a Docker engine where none answers (root, apt-get);
-                     CI=true does the same. Then a missing engine is a failure.
+  --install-docker   install and start a Docker engine where none answers, and install zsh and
+                     fish (root, apt-get); CI=true does the same. Then a missing engine or shell
+                     is a failure.
 tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test that the
 arguments name by its file or its node id always runs. Further pytest arguments: --brokers all,
 --mixed all and --zookeeper all, for all releases of one kind; --zookeeper 3.4.6, for any tests on
@@ -124,7 +125,10 @@ def main() -> int:
         return pytest(*QUICK_WORKERS, "--lane", "quick", *arguments)
     lane = ("--lane", "all") if "--all" in options else ()
     with ExitStack() as stack:
-        missing = provide_engine(stack, required=is_ci() or "--install-docker" in options)
+        required = is_ci() or "--install-docker" in options
+        if required:
+            _engine.install_shells()
+        missing = provide_engine(stack, required=required)
         jars.resolve(JARS)
         record_classes()
         tests = pytest(*WORKERS, *lane, *arguments)

@@ -151,21 +151,3 @@ def test_a_slip_of_the_pen() -> None:
     """What is nearly a command is told the command."""
     result = CliRunner().invoke(app, ["lags"])
     assert (result.exit_code, "Did you mean 'lag'?" in result.stderr) == (2, True)
-
-
-def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shells that Typer knows complete our commands, options and choices."""
-    script = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="zkconsumer")
-    assert "_ZKCONSUMER_COMPLETE" in script.stdout
-    monkeypatch.setenv("_ZKCONSUMER_COMPLETE", "complete_bash")
-    for typed, found in {
-        "zkconsumer gro": "groups",
-        "zkconsumer offsets re": "reset",
-        "zkconsumer lag --fail": "--fail-above",
-        "zkconsumer lag -o j": "json jsonl",
-        "zkconsumer legacy Get": "GetOffsetShell",
-    }.items():
-        monkeypatch.setenv("COMP_WORDS", typed)
-        monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
-        done = CliRunner().invoke(app, [], prog_name="zkconsumer")
-        assert done.stdout.split() == found.split()

@@ -74,6 +74,10 @@ COMMANDS = {
         "Name clusters, choose one, and show the settings in use.",
     ),
     "lab": ("zkconsumer.cli.lab:app", "Watch and control a group in the browser."),
+    "completion": (
+        "zkconsumer.cli.completion:app",
+        "Print the completion script of bash, zsh or fish.",
+    ),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (
         "zkconsumer.cli.sandbox:app",
@@ -217,6 +221,7 @@ app = typer.Typer(
     cls=_LazyGroup,
     help="A member, in Python, of the groups of Kafka's legacy ZooKeeper-based consumer.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -246,6 +251,10 @@ def main() -> None:
     # A tool keeps what it reads until it ends. With the default thresholds the garbage collector
     # searches these objects for cycles repeatedly, which takes a fifth of the run time.
     gc.set_threshold(100_000, 50, 50)
+    if "_ZKCONSUMER_COMPLETE" in os.environ:
+        from zkconsumer.cli.completion import pass_line
+
+        pass_line()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup ignores it
         signal.signal(signal.SIGINT, interrupt)
     app(prog_name="zkconsumer")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zkconsumer.cli import completion
 from zkconsumer.cli.options import Common, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
@@ -93,7 +94,12 @@ def assign(
         ),
     ] = None,
     leave: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Suppose that this member leaves.")
+        list[str] | None,
+        typer.Option(
+            metavar="ID",
+            help="Suppose that this member leaves.",
+            autocompletion=completion.consumers,
+        ),
     ] = None,
 ) -> None:
     """Show what each thread of a group would own, and which partitions would move. Changes nothing.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from zkconsumer.cli import completion
 from zkconsumer.cli.options import Connection, Display, operator
 from zkconsumer.cli.output import SECTIONS, Column, Table, say
 from zkconsumer.cli.sources import (
@@ -31,7 +32,10 @@ app = typer.Typer(
     help="Name clusters, choose one, and show which settings a command would use.",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=completion.contexts),
+]
 LIST_COLUMNS = (
     Column("name", type="string"),
     Column("current", type="boolean", show=lambda is_current: "*" if is_current else ""),
@@ -139,7 +143,12 @@ def show(
     display: Display,
     *,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Context to show; default: the one in use.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Context to show; default: the one in use.",
+            autocompletion=completion.contexts,
+        ),
     ] = None,
 ) -> None:
     """Show the settings that a command would use, and their sources.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row, member_words
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 # ---- groups delete, copy, rename -----------------------------------------------------------------
 
 
-Source = Annotated[str, typer.Argument(metavar="GROUP", help="The existing group.")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The existing group.", autocompletion=completion.groups),
+]
 Target = Annotated[
     str | None, typer.Argument(metavar="NEW", help="The new group; it must not exist.")
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.admin.offset_files import FileFormat
+from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, beside_kafka, carry_out, changing
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
@@ -551,7 +552,15 @@ def copy(
     common: Common,
     how: Changing,
     *,
-    source: Annotated[str, typer.Option("--from", metavar="GROUP", help="The group to copy from.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="GROUP",
+            help="The group to copy from.",
+            autocompletion=completion.groups,
+        ),
+    ],
     group: OneGroup = None,
     topic: Topics = None,
 ) -> None:

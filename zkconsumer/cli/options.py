@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from zkconsumer.cli import completion
 from zkconsumer.cli.output import (
     ROWS,
     Column,
@@ -39,19 +40,18 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.client import ZooKeeperClient
 
-OneGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group name.")]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", "-g", metavar="GROUP", help="Group name; repeatable."),
-]
-OnlyOption = Annotated[
-    str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group's name.")
-]
+
+def _group(help_: str) -> Any:
+    return typer.Option(
+        "--group", "-g", metavar="GROUP", help=help_, autocompletion=completion.groups
+    )
+
+
+OneGroup = Annotated[str | None, _group("Group name.")]
+Groups = Annotated[list[str] | None, _group("Group name; repeatable.")]
+OnlyOption = Annotated[str | None, _group("The group's name.")]
 """A group in a command whose arguments are something else: files, topics, offsets."""
-OnlyOptions = Annotated[
-    list[str] | None,
-    typer.Option("--group", "-g", metavar="GROUP", help="Name of a group; repeatable."),
-]
+OnlyOptions = Annotated[list[str] | None, _group("Name of a group; repeatable.")]
 """Groups in a command whose arguments are something else."""
 AllGroups = Annotated[
     bool, typer.Option("--all-groups", help="All groups, even if the settings name one.")
@@ -63,6 +63,7 @@ Topics = Annotated[
         "-t",
         metavar="TOPIC[:P,P...]",
         help="A topic, or only these partitions of it; repeatable.",
+        autocompletion=completion.topics,
     ),
 ]
 
@@ -83,7 +84,11 @@ class Connection:
     ] = None
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Context that names the cluster (`zkconsumer context`)."),
+        typer.Option(
+            metavar="NAME",
+            help="Context that names the cluster (`zkconsumer context`).",
+            autocompletion=completion.contexts,
+        ),
     ] = None
     config: Annotated[
         Path | None,
@@ -319,10 +324,16 @@ class Common(Display, Connection):
 
 _ARGUMENTS = {
     OneGroup: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="Group name, as with --group.")
+        str | None,
+        typer.Argument(
+            metavar="GROUP", help="Group name, as with --group.", autocompletion=completion.groups
+        ),
     ],
     Groups: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUP", help="Group names, as with --group.")
+        list[str] | None,
+        typer.Argument(
+            metavar="GROUP", help="Group names, as with --group.", autocompletion=completion.groups
+        ),
     ],
 }
 _ARGUMENT = "_argument"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing
 from zkconsumer.cli.options import (
     AllGroups,
@@ -32,7 +33,12 @@ def forget(
     common: Common,
     how: Changing,
     *,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of the topics.")],
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC", help="Names of the topics.", autocompletion=completion.topics
+        ),
+    ],
     group: OnlyOptions = None,
     all_groups: AllGroups = False,
     max_znodes: MaxZnodes = 10_000,
@@ -64,7 +70,12 @@ app = typer.Typer(
 )
 
 NAMES = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC", help="Topics, as with --topic; default: all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="TOPIC",
+        help="Topics, as with --topic; default: all.",
+        autocompletion=completion.topics,
+    ),
 ]
 LIST_COLUMNS = (
     Column("topic"),

@@ -1,0 +1,161 @@
+"""Completion in real shells, on a real ZooKeeper: bash, zsh and fish, as a user types Tab."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.scenes import Scene, scenes
+
+from zkconsumer.cli.completion import Shell
+from zkconsumer.protocol import paths
+from zkconsumer.sandbox import ZooKeeperServer
+
+LIMIT_S = 60.0
+START = {
+    Shell.BASH: ("bash", "--norc", "--noprofile", "-i"),
+    Shell.ZSH: ("zsh", "-f", "-i"),
+    Shell.FISH: ("fish", "--no-config", "-i"),
+}
+LOAD = {
+    Shell.BASH: 'eval "$(zkconsumer completion bash)"',
+    Shell.ZSH: 'autoload -Uz compinit && compinit -u -D && eval "$(zkconsumer completion zsh)"',
+    Shell.FISH: "zkconsumer completion fish | source",
+}
+# What is typed before Tab, and what the shell then has typed.
+CASES = {
+    "zkconsumer gro": "groups",
+    "zkconsumer offsets sh": "shift",
+    "zkconsumer lag --fail": "--fail-above",
+    "zkconsumer groups show complete-b": "complete-billing",
+    "zkconsumer lag -g complete-b": "complete-billing",
+    "zkconsumer lag -z CONNECT --topic complete-o": "complete-orders",
+    "zkconsumer assign complete-billing --leave complete-billing_": "complete-billing_host-1",
+    "zkconsumer context use compl": "complete-prod",
+}
+
+
+@pytest.fixture
+def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
+    """A group with a member, a topic, and a context."""
+    with scenes(zookeeper, unique("completion")) as one:
+        group, topic = "complete-billing", "complete-orders"
+        one.hold(paths.member(group, "complete-billing_host-1"), b"{}")
+        one.put(paths.topic(topic), b'{"version":1,"partitions":{}}')
+        yield one
+
+
+@pytest.fixture
+def home(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment of a user, with `zkconsumer` on PATH."""
+    program = tmp_path / "bin" / "zkconsumer"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m zkconsumer "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", scene.connect)
+    monkeypatch.chdir(tmp_path)
+    add = [str(program), "context", "add", "complete-prod", "-z", "127.0.0.1:1"]
+    subprocess.run(add, check=True, capture_output=True)
+    return tmp_path
+
+
+class Terminal:
+    """An interactive shell on a terminal."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._mine, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        self.process = subprocess.Popen(
+            START[shell], stdin=other, stdout=other, stderr=other, start_new_session=True
+        )
+        os.close(other)
+        self.written = ""
+
+    def type(self, text: str, until: str) -> None:
+        """Type a text, and wait until the terminal shows another one."""
+        self.written = ""
+        os.write(self._mine, text.encode())
+        deadline = time.monotonic() + LIMIT_S
+        while until not in self.written:
+            assert time.monotonic() < deadline, (text, until, self.written)
+            if select.select([self._mine], [], [], 1)[0]:
+                self.written += os.read(self._mine, 65536).decode(errors="replace")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._mine)
+
+
+def require(shell: Shell) -> None:
+    """Skip the test if the shell is missing; CI installs all shells and lets no test skip."""
+    if shutil.which(shell.value) is None:
+        pytest.skip(f"{shell.value} is not installed: scripts/test --install-docker installs it")
+
+
+@pytest.fixture(params=[Shell.BASH, Shell.ZSH])
+def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
+    """A shell that has loaded its script."""
+    require(request.param)
+    one = Terminal(request.param)
+    try:
+        one.type(f"{LOAD[request.param]}; echo load''ed\n", "loaded")
+        yield one
+    finally:
+        one.end()
+
+
+def test_tab(terminal: Terminal, scene: Scene) -> None:
+    """Tab completes commands, options, groups, topics, consumers and contexts."""
+    for typed, found in list(CASES.items())[::2] + list(CASES.items())[-1:]:
+        line = typed.replace("CONNECT", scene.connect)
+        start = line.split()[-1]
+        # Ctrl-A and `:` make the completed line a command that does nothing; `echo` ends it.
+        terminal.type(f"{line}\t", found.removeprefix(start))
+        terminal.type("\x01: \x05; echo en''ded\n", "ended")
+
+
+def test_fish(home: Path, scene: Scene) -> None:
+    """fish completes the same; `complete -C` is what its Tab calls."""
+    require(Shell.FISH)
+    for typed, found in CASES.items():
+        line = typed.replace("CONNECT", scene.connect)
+        script = f"{LOAD[Shell.FISH]}; complete -C '{line}'"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
+        )
+        assert (done.stdout.split(), done.stderr) == ([found], ""), line
+
+
+@pytest.mark.parametrize("connect", ["127.0.0.1:1", "nohost.invalid:2181", "h:x", ""])
+def test_silent(home: Path, connect: str) -> None:
+    """Without ZooKeeper nothing is completed, nothing is printed, and the exit code is 0."""
+    variables = {
+        "ZKCONSUMER_ZOOKEEPER": connect,
+        "_ZKCONSUMER_COMPLETE": "complete_bash",
+        "_ZKCONSUMER_LINE": "zkconsumer groups show x",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "zkconsumer"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -1,0 +1,208 @@
+"""`zkconsumer completion`: scripts for bash, zsh and fish, and the values that they complete.
+
+A shell calls the command line for each Tab. Groups, topics and consumer ids come from ZooKeeper.
+The whole call may take 300 ms, so the reading has a time limit. After any failure nothing is
+completed and nothing is printed: a message would destroy the line that the user is typing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from zkconsumer.cli.sources import Sources
+    from zkconsumer.zk.client import ZooKeeperClient
+
+LIMIT_S: Final = 0.08
+"""Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to
+0.2 s more, so the whole call ends within 300 ms. Later results are dropped."""
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups that begin with the text."""
+    from zkconsumer.protocol import paths
+
+    return _starting(incomplete, _read(ctx, lambda zk: _children(zk, paths.CONSUMERS)))
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that begin with the text."""
+    from zkconsumer.protocol import paths
+
+    return _starting(incomplete, _read(ctx, lambda zk: _children(zk, paths.TOPICS)))
+
+
+def consumers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the consumer ids of the group of the command line that begin with the text."""
+    from zkconsumer.protocol import paths
+
+    # Behind an option without a value, arguments stay unparsed.
+    given = [ctx.params.get("group"), ctx.params.get("group_argument"), *ctx.args]
+    name = next(filter(None, given), None)
+    try:
+        found = _sources(ctx).get("group.id")
+    except ZkConsumerError:
+        return []
+    name = name or (found and found.value)
+    if name is None:
+        return []
+    return _starting(incomplete, _read(ctx, lambda zk: _children(zk, paths.ids(name))))
+
+
+def contexts(incomplete: str) -> list[str]:
+    """Return the contexts that begin with the text."""
+    from zkconsumer.cli.sources import load_contexts
+
+    try:
+        return _starting(incomplete, load_contexts().contexts)
+    except ZkConsumerError:
+        return []
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _children(zk: ZooKeeperClient, path: str) -> Iterable[str]:
+    return zk.children([path]).get(path, ())
+
+
+def _read(ctx: typer.Context, read: Callable[[ZooKeeperClient], Iterable[str]]) -> Iterable[str]:
+    """Return what `read` returns within `LIMIT_S`, and nothing after any failure."""
+    found: list[str] = []
+    logging.disable()
+    try:
+        client = _client(ctx)
+    except (ZkConsumerError, OSError):
+        return []
+
+    def work() -> None:
+        try:
+            with client as zk:
+                found.extend(read(zk))
+        except BaseException:  # noqa: BLE001 - a thread boundary: completion is silent
+            found.clear()
+
+    # A daemon thread: the process ends although a name or a server does not answer.
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(LIMIT_S)
+    return [] if worker.is_alive() else found
+
+
+def _client(ctx: typer.Context) -> ZooKeeperClient:
+    from zkconsumer.config.settings import ConnectionConfig
+    from zkconsumer.zk.client import ZooKeeperClient
+
+    given: list[Any] = _sources(ctx).lowest_first()
+    return ZooKeeperClient(
+        ConnectionConfig.from_properties(*given, zookeeper_connection_timeout_s=LIMIT_S)
+    )
+
+
+def _sources(ctx: typer.Context) -> Sources:
+    from zkconsumer.cli.sources import sources_of
+
+    given = [ctx.params.get(name) for name in ("zookeeper", "properties", "config", "context")]
+    return sources_of(*given)
+
+
+# ---- zkconsumer completion -----------------------------------------------------------------------
+
+LINE: Final = "_ZKCONSUMER_LINE"
+"""The environment variable in which a script passes the command line up to the cursor."""
+
+_CALL = f"_ZKCONSUMER_COMPLETE=complete_bash {LINE}"
+
+BASH = f"""\
+_zkconsumer() {{
+    local IFS=$'\\n' line=${{COMP_LINE:0:COMP_POINT}}
+    COMPREPLY=( $({_CALL}=$line "$1" 2>/dev/null) )
+}}
+complete -o default -F _zkconsumer zkconsumer
+"""
+
+ZSH = f"""\
+#compdef zkconsumer
+_zkconsumer() {{
+    local -a found
+    local line="${{(j: :)words[1,CURRENT]}}"
+    found=(${{(f)"$({_CALL}=$line $words[1] 2>/dev/null)"}})
+    if (( $#found )); then compadd -- $found; else _files; fi
+}}
+if [[ $funcstack[1] == _zkconsumer ]]; then _zkconsumer; else compdef _zkconsumer zkconsumer; fi
+"""
+
+FISH = f"""\
+function __zkconsumer_complete
+    set -l line (commandline -cp)
+    set -l found (env {_CALL}="$line" zkconsumer 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete --command zkconsumer --no-files --arguments '(__zkconsumer_complete)'
+"""
+
+
+def pass_line() -> None:
+    """Pass the line of a script to Typer, which expects its words as bash counts them.
+
+    bash itself splits words at `:` and `=`, so its own words cannot be used.
+    """
+    from typer._completion_classes import completion_init
+
+    completion_init()  # Typer does so only for its own options, which this command replaces
+    line = os.environ.get(LINE, "")
+    for closed in (line, f'{line}"', f"{line}'"):
+        with suppress(ValueError):
+            words = shlex.split(closed)
+            break
+    else:
+        words = line.split()
+    if not line or line[-1].isspace():
+        words.append("")
+    os.environ["COMP_WORDS"] = shlex.join(words)
+    os.environ["COMP_CWORD"] = str(len(words) - 1)
+
+
+class Shell(StrEnum):
+    """Shells for which there is a script."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script that completes commands, options, groups, topics and contexts.
+
+    For bash, add `eval "$(zkconsumer completion bash)"` to ~/.bashrc. For zsh, write the script
+    into a file `_zkconsumer` in a directory of $fpath. For fish, write it into the file
+    ~/.config/fish/completions/zkconsumer.fish.
+
+    Example: zkconsumer completion bash
+    """
+    typer.echo({Shell.BASH: BASH, Shell.ZSH: ZSH, Shell.FISH: FISH}[shell], nl=False)
