@@ -1,0 +1,93 @@
+"""What Kafka 3.9.1's own assignors, partitioners and AdminUtils computed, compared line by line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.kafka_391 import ask
+from support.later_cases import case, placements
+
+from zkconsumer.protocol.later.assignors import Assignor
+from zkconsumer.protocol.later.cases import read_case
+from zkconsumer.protocol.later.placement import (
+    bytes_hash,
+    coordinator_partition,
+    murmur2,
+    partition_of_hash,
+    partition_of_key,
+    place_replicas,
+)
+
+FOLDER = Path(__file__).with_name("later")
+FRESH_CASES = 4000
+
+
+def lines(name: str) -> Iterator[dict[str, Any]]:
+    """The captured requests of a file, with their answers."""
+    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as file:
+        yield from map(json.loads, file)
+
+
+def computed(request: dict[str, Any]) -> dict[str, Any]:
+    """What zkconsumer answers to a request."""
+    match request.get("call"):
+        case "coordinator":
+            return {"partition": coordinator_partition(request["group"], request["partitions"])}
+        case "partitioner":
+            key, count = bytes.fromhex(request["key"]), request["partitions"]
+            code = bytes_hash(key)
+            return {
+                "murmur2": murmur2(key),
+                "new": partition_of_key(key, count),
+                "hash": code,
+                "old": partition_of_hash(code, count),
+            }
+        case "placement":
+            racks = request["racks"]
+            found = place_replicas(
+                request["brokers"],
+                request["partitions"],
+                request["replicas"],
+                start=request["start"],
+                shift=request["start"],
+                first_partition=request["first_partition"],
+                racks={int(one): rack for one, rack in racks.items()} if racks else None,
+            )
+            return {str(one): replicas for one, replicas in found.items()}
+    return read_case(request, f"case {request['case']}").result()
+
+
+@pytest.mark.parametrize("name", ["assignors", "placement"])
+def test_captured(name: str) -> None:
+    """Each captured request has the answer of Kafka's class."""
+    wrong = [line for line in lines(name) if computed(line) != line["answer"]]
+    assert wrong == []
+
+
+def test_every_assignor_has_many_cases() -> None:
+    """At least 2,000 cases are captured, and no assignor has fewer than 250 or only errors."""
+    kinds = Counter((line["assignor"], "error" in line["answer"]) for line in lines("assignors"))
+    assert kinds.total() >= 2000
+    assert all(kinds[one.value, False] >= 250 for one in Assignor)
+    assert kinds["sticky", True] and kinds["cooperative-sticky", True] and kinds["uniform", True]
+
+
+def test_fresh_cases() -> None:
+    """Kafka's classes, called now, answer as zkconsumer does to cases that no run has seen."""
+    seed = random.SystemRandom().randrange(2**40)
+    requests = [case(seed + one) for one in range(FRESH_CASES)]
+    requests += placements(random.Random(seed), 500)
+    answers = ask(requests)
+    wrong = [
+        (request, answer)
+        for request, answer in zip(requests, answers, strict=True)
+        if computed(request) != answer
+    ]
+    assert wrong == [], f"seed {seed}"

@@ -1,0 +1,128 @@
+"""What the later assignors promise, and the input that they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.later.cases import MAX_PARTITIONS, read_case
+
+
+def member(**fields: Any) -> dict[str, Any]:
+    """A member of a case."""
+    return {
+        "topics": ["t"],
+        "instance": None,
+        "rack": None,
+        "owned": {},
+        "generation": -1,
+        **fields,
+    }
+
+
+def result(assignor: str, topics: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
+    """The assignment of a case."""
+    case = {"case": 1, "assignor": assignor, "topics": topics, "members": members}
+    found: dict[str, Any] = read_case(case, "here")
+    return found.result()["assignment"]
+
+
+def topic(partitions: int, racks: list[list[str]] | None = None) -> dict[str, Any]:
+    """The topic of a case."""
+    return {"t": {"partitions": partitions, "racks": racks}}
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_static_members_come_first(assignor: str) -> None:
+    """Members with an instance id come first, in the order of these ids."""
+    members = {"a": member(), "b": member(instance="2"), "c": member(instance="1")}
+    found = result(assignor, topic(3), members)
+    assert found == {"a": {"t": [2]}, "b": {"t": [1]}, "c": {"t": [0]}}
+
+
+def test_sticky_ignores_instances() -> None:
+    """Sticky orders members by their ids only."""
+    members = {"a": member(), "b": member(instance="1")}
+    assert result("sticky", topic(2), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
+
+
+def test_range_matches_racks() -> None:
+    """Range gives a member the partitions that have a replica in its rack."""
+    members = {"a": member(rack="east"), "b": member(rack="west")}
+    racks = [["west"], ["west"], ["east"], ["east"]]
+    assert result("range", topic(4, racks), members) == {"a": {"t": [2, 3]}, "b": {"t": [0, 1]}}
+
+
+def test_racks_of_all_partitions_do_not_decide() -> None:
+    """If each partition has a replica in each rack, range ignores racks."""
+    members = {"a": member(rack="east"), "b": member(rack="west")}
+    both = ["east", "west"]
+    assert result("range", topic(2, [both, both]), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
+
+
+def test_cooperative_withholds_what_is_still_owned() -> None:
+    """Cooperative-sticky leaves a partition out while its owner must still revoke it."""
+    members = {"a": member(owned={"t": [0, 1]}, generation=1), "b": member()}
+    found = result("cooperative-sticky", topic(2), members)
+    assert found == {"a": {"t": [0]}, "b": {}}
+    members = {"a": member(owned={"t": [0]}, generation=2), "b": member(generation=2)}
+    assert result("cooperative-sticky", topic(2), members) == {"a": {"t": [0]}, "b": {"t": [1]}}
+
+
+def test_the_higher_generation_keeps_a_partition() -> None:
+    """If two members claim a partition, the one with the higher generation keeps it."""
+    for older, newer in (("a", "b"), ("b", "a")):
+        members = {
+            older: member(owned={"t": [0, 1]}, generation=4),
+            newer: member(owned={"t": [0]}, generation=5),
+        }
+        assert result("sticky", topic(2), members) == {older: {"t": [1]}, newer: {"t": [0]}}
+
+
+def test_uniform_keeps_the_target_assignment() -> None:
+    """Uniform cuts only what exceeds a member's quota."""
+    members = {"a": member(owned={"t": [0, 1, 2, 3]}), "b": member()}
+    assert result("uniform", topic(4), members) == {"a": {"t": [0, 1]}, "b": {"t": [2, 3]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"assignor": "strict"}, "assignor 'strict' is none of range, roundrobin,"),
+        ({"members": {}}, "the case has no members"),
+        ({"topics": []}, "topics is not an object of objects"),
+        ({"topics": topic(10**6)}, "the case has 1000000 partitions"),
+        ({"topics": topic(-1)}, "not a number of 0 or more"),
+        ({"topics": topic(2, [["a"]])}, "not one list for each partition"),
+        ({"topics": {"t": {"partitions": 1, "id": "short"}}}, "is not a topic id"),
+        ({"members": {"m": member(topics="t")}}, "topics of member 'm' are not a list"),
+        ({"members": {"m": member(owned={"t": 1})}}, "owned of member 'm'"),
+        ({"members": {"m": member(owned=[])}}, ""),
+        ({"members": {"m": member(generation="5")}}, "generation of member 'm'"),
+        ({"members": {"m": member(rack=5)}}, "rack or the instance of member 'm'"),
+    ],
+)
+def test_bad_cases(change: dict[str, Any], message: str) -> None:
+    """A case that is no group is one sentence, with the place."""
+    case = {
+        "case": 1,
+        "assignor": "range",
+        "topics": topic(1),
+        "members": {"m": member()},
+        **change,
+    }
+    if not message:
+        read_case(case, "file:1")
+        return
+    with pytest.raises(ConfigError, match=message) as error:
+        read_case(case, "file:1")
+    assert error.value.where == "file:1"
+
+
+def test_the_largest_case() -> None:
+    """The largest permitted case is computed."""
+    members = {"a": member(), "b": member()}
+    found = result("cooperative-sticky", topic(MAX_PARTITIONS), members)
+    assert [len(one["t"]) for one in found.values()] == [MAX_PARTITIONS // 2] * 2

@@ -1,0 +1,301 @@
+"""Kafka 3.9.1's own classes, through JPype: assignors, partitioners, placement.
+
+`ask` starts this file as a process, because a JVM lives until its process ends. A line of its
+standard input is a request, and a line of its standard output is the answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jpype
+
+from support.jvm import libjvm
+from zkconsumer.sandbox import jars
+
+RELEASE = "3.9.1"
+
+CLIENT = "org.apache.kafka.clients.consumer"
+SERVER = "org.apache.kafka.coordinator.group"
+CLASSES = {
+    "range": f"{CLIENT}.RangeAssignor",
+    "roundrobin": f"{CLIENT}.RoundRobinAssignor",
+    "sticky": f"{CLIENT}.StickyAssignor",
+    "cooperative-sticky": f"{CLIENT}.CooperativeStickyAssignor",
+    "uniform": f"{SERVER}.assignor.UniformAssignor",
+    "server-range": f"{SERVER}.assignor.RangeAssignor",
+}
+
+
+def ask(requests: Iterable[Mapping[str, Any]], timeout_s: float = 600.0) -> list[dict[str, Any]]:
+    """Return the answers of a fresh JVM to cases, and to requests with a `call` (`Live.answer`)."""
+    path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (1, 2))
+    found = subprocess.run(
+        [sys.executable, __file__],
+        input="".join(json.dumps(request) + "\n" for request in requests),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def start() -> None:
+    """Start the JVM with the broker's jars, unless it runs."""
+    if jpype.isJVMStarted():
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".properties", delete=False) as log4j:
+        log4j.write("log4j.rootLogger=OFF\n")
+    atexit.register(Path(log4j.name).unlink)
+    jpype.startJVM(
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData",
+        "-Xrs",
+        f"-Dlog4j.configuration=file:{log4j.name}",
+        jvmpath=str(libjvm(jars.find_java().executable)),
+        classpath=[str(jar) for jar in jars.resolve(f"kafka-{RELEASE}")],
+        convertStrings=True,
+    )
+
+
+def _java(name: str) -> Any:
+    return jpype.JClass(name)
+
+
+class Live:
+    """Computes cases with the real classes; the names of Java's classes are looked up once."""
+
+    def __init__(self) -> None:
+        start()
+        self.array_list = _java("java.util.ArrayList")
+        self.hash_map = _java("java.util.HashMap")
+        self.hash_set = _java("java.util.HashSet")
+        self.integer = _java("java.lang.Integer")
+        self.optional = _java("java.util.Optional")
+        self.partition = _java("org.apache.kafka.common.TopicPartition")
+        self.subscription = _java(f"{CLIENT}.ConsumerPartitionAssignor$Subscription")
+        self.assignment = _java(f"{CLIENT}.ConsumerPartitionAssignor$Assignment")
+        self.group = _java(f"{CLIENT}.ConsumerPartitionAssignor$GroupSubscription")
+        self.metadata = _java(f"{CLIENT}.ConsumerGroupMetadata")
+        self.protocol = _java(f"{CLIENT}.internals.ConsumerProtocol")
+        self.cluster = _java("org.apache.kafka.common.Cluster")
+        self.node = _java("org.apache.kafka.common.Node")
+        self.info = _java("org.apache.kafka.common.PartitionInfo")
+        self.uuid = _java("org.apache.kafka.common.Uuid")
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to one request, whose `call` names what to compute."""
+        match request.get("call", "assign"):
+            case "assign":
+                return self.result(request)
+            case "coordinator":
+                utils = _java("org.apache.kafka.common.utils.Utils")
+                code = _java("java.util.Objects").hashCode(jpype.JString(request["group"]))
+                return {"partition": int(utils.abs(code)) % request["partitions"]}
+            case "partitioner":
+                return self._partitioner(request)
+            case "placement":
+                return self._placement(request)
+        raise ValueError(request["call"])
+
+    def _partitioner(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        utils = _java("org.apache.kafka.common.utils.Utils")
+        key = jpype.JArray(jpype.JByte)(bytes.fromhex(request["key"]))
+        code = _java("java.util.Arrays").hashCode(key)
+        producer = _java("org.apache.kafka.clients.producer.internals.BuiltInPartitioner")
+        return {
+            "murmur2": int(utils.murmur2(key)),
+            "new": int(producer.partitionForKey(key, request["partitions"])),
+            "hash": int(code),
+            "old": int(utils.abs(code)) % request["partitions"],
+        }
+
+    def _placement(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        racks = request.get("racks")
+        metadata = _java("org.apache.kafka.admin.BrokerMetadata")
+        brokers = self.list(
+            metadata(broker, self.optional.ofNullable(racks[str(broker)] if racks else None))
+            for broker in sorted(request["brokers"])
+        )
+        found = _java("org.apache.kafka.admin.AdminUtils").assignReplicasToBrokers(
+            brokers,
+            request["partitions"],
+            request["replicas"],
+            request["start"],
+            request["first_partition"],
+        )
+        return {
+            str(entry.getKey()): [int(one) for one in entry.getValue()]
+            for entry in found.entrySet()
+        }
+
+    def result(self, case: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a case in the form of `zkconsumer assign --assignor`."""
+        compute = self._server if case["assignor"] in ("uniform", "server-range") else self._client
+        try:
+            found = compute(case)
+        except jpype.JException as error:
+            return {"case": case["case"], "error": str(error.getClass().getName())}
+        assignment = {
+            member: {
+                topic: sorted(number for name, number in found.get(member, ()) if name == topic)
+                for topic in sorted({name for name, _ in found.get(member, ())})
+            }
+            for member in case["members"]
+        }
+        return {"case": case["case"], "assignment": assignment}
+
+    def list(self, elements: Iterable[Any]) -> Any:
+        found = self.array_list()
+        for element in elements:
+            found.add(element)
+        return found
+
+    def _partitions(self, owned: Mapping[str, list[int]]) -> Any:
+        return self.list(
+            self.partition(topic, number) for topic, numbers in owned.items() for number in numbers
+        )
+
+    # ---- the assignors of the client -------------------------------------------------------------
+
+    def _client(self, case: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
+        members = self.hash_map()
+        for member, document in case["members"].items():
+            members.put(member, self._subscription(case["assignor"], document))
+        assignor = _java(CLASSES[case["assignor"]])()
+        found = assignor.assign(self._cluster(case["topics"]), self.group(members))
+        return {
+            str(entry.getKey()): [
+                (str(one.topic()), int(one.partition())) for one in entry.getValue().partitions()
+            ]
+            for entry in found.groupAssignment().entrySet()
+        }
+
+    def _subscription(self, name: str, document: Mapping[str, Any]) -> Any:
+        owned, generation = document.get("owned") or {}, document.get("generation", -1)
+        topics = self.list(document["topics"])
+        held = self._partitions(owned)
+        user_data, kept = None, self.list(())
+        if name == "cooperative-sticky":
+            user_data = _java(CLASSES[name])().subscriptionUserData(self.hash_set(topics))
+            kept = held
+        elif name == "sticky" and (held.size() or generation != -1):
+            member = _java(CLASSES[name])()
+            empty = self.optional.empty()
+            member.onAssignment(
+                self.assignment(held), self.metadata("group", generation, "member", empty)
+            )
+            user_data = member.subscriptionUserData(self.hash_set(topics))
+        elif name not in CLASSES:
+            raise ValueError(name)
+        rack = self.optional.ofNullable(document.get("rack"))
+        sent = self.subscription(topics, user_data, kept, generation, rack)
+        received = self.protocol.deserializeSubscription(self.protocol.serializeSubscription(sent))
+        received.setGroupInstanceId(self.optional.ofNullable(document.get("instance")))
+        return received
+
+    def _cluster(self, topics: Mapping[str, Any]) -> Any:
+        nodes: dict[str | None, Any] = {}
+
+        def node(rack: str | None) -> Any:
+            if rack not in nodes:
+                nodes[rack] = self.node(len(nodes), "host", 9092, rack)
+            return nodes[rack]
+
+        infos = self.list(())
+        for name, topic in topics.items():
+            racks = topic.get("racks")
+            for number in range(topic["partitions"]):
+                replicas = [node(rack) for rack in racks[number]] if racks else [node(None)]
+                array = jpype.JArray(self.node)(replicas)
+                leader = replicas[0] if replicas else None
+                infos.add(self.info(name, number, leader, array, array))
+        empty = _java("java.util.Collections").emptySet()
+        return self.cluster("cluster", self.list(nodes.values()), infos, empty, empty)
+
+    # ---- the assignors of the coordinator --------------------------------------------------------
+
+    def _server(self, case: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
+        ids = {}
+        for place, (name, topic) in enumerate(case["topics"].items()):
+            given = topic.get("id")
+            ids[name] = self.uuid.fromString(given) if given else self.uuid(1, place)
+        names = {str(one): name for name, one in ids.items()}
+        members, inverted = self._server_members(case, ids)
+        topics = self.hash_map()
+        metadata = _java(f"{SERVER}.modern.TopicMetadata")
+        for name, topic in case["topics"].items():
+            one = metadata(ids[name], name or "-", topic["partitions"], self.hash_map())
+            topics.put(ids[name], one)
+        wanted = [frozenset(one["topics"]) for one in case["members"].values()]
+        kinds = _java("org.apache.kafka.coordinator.group.api.assignor.SubscriptionType")
+        equal = all(one == wanted[0] for one in wanted)
+        group = _java(f"{SERVER}.modern.GroupSpecImpl")(
+            members, kinds.HOMOGENEOUS if equal else kinds.HETEROGENEOUS, inverted
+        )
+        describer = _java(f"{SERVER}.modern.SubscribedTopicDescriberImpl")(topics)
+        found = _java(CLASSES[case["assignor"]])().assign(group, describer)
+        return {
+            str(entry.getKey()): [
+                (names[str(one.getKey())], int(number))
+                for one in entry.getValue().partitions().entrySet()
+                for number in one.getValue()
+            ]
+            for entry in found.members().entrySet()
+        }
+
+    def _server_members(self, case: Mapping[str, Any], ids: Mapping[str, Any]) -> tuple[Any, Any]:
+        image = self._image(ids)
+        members, inverted = self.hash_map(), self.hash_map()
+        for name, document in case["members"].items():
+            held = self.hash_map()
+            for topic, numbers in (document.get("owned") or {}).items():
+                if topic not in ids or not numbers:
+                    continue
+                held.put(ids[topic], self.hash_set(self.list(map(self.integer, numbers))))
+                owners = inverted.computeIfAbsent(ids[topic], lambda _: self.hash_map())
+                for number in numbers:
+                    owners.put(self.integer(number), name)
+            members.put(
+                name,
+                _java(f"{SERVER}.modern.MemberSubscriptionAndAssignmentImpl")(
+                    self.optional.ofNullable(document.get("rack")),
+                    self.optional.ofNullable(document.get("instance")),
+                    _java(f"{SERVER}.modern.TopicIds")(
+                        self.hash_set(self.list(document["topics"])), image
+                    ),
+                    _java(f"{SERVER}.modern.Assignment")(held),
+                ),
+            )
+        return members, inverted
+
+    def _image(self, ids: Mapping[str, Any]) -> Any:
+        images = _java("org.apache.kafka.image.TopicsImage")
+        delta = _java("org.apache.kafka.image.TopicsDelta")(images.EMPTY)
+        for name, one in ids.items():
+            record = _java("org.apache.kafka.common.metadata.TopicRecord")()
+            delta.replay(record.setName(name).setTopicId(one))
+        return delta.apply()
+
+
+def main() -> None:
+    """Answer the requests on standard input."""
+    live = Live()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(live.answer(json.loads(line))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""A group for an assignor as one JSON object, and its result.
+
+    {"case": 1, "assignor": "sticky",
+     "topics": {"t0": {"partitions": 3, "racks": null}},
+     "members": {"m1": {"topics": ["t0"], "instance": null, "rack": null,
+                        "owned": {"t0": [0, 2]}, "generation": 5}}}
+
+`racks` is null or one list of racks for each partition. `owned` and `generation` may be left out.
+For `uniform` and `server-range`, `owned` is the previous target assignment, and `generation` is
+ignored. Such a topic can have an `id`, the 22 characters that Kafka prints. Without one, the first
+topic has the id AAAAAAAAAAEAAAAAAAAAAA, and each further topic the next id.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
+from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.subscriptions import (
+    NO_GENERATION,
+    JavaError,
+    Subscription,
+    Topic,
+)
+from zkconsumer.protocol.model import TopicPartition
+
+MAX_PARTITIONS = 200_000
+"""Maximum number of partitions of one case. A cluster of Kafka 3.9 has at most 200,000 with
+ZooKeeper, and a balanced assignment of more takes minutes. A larger case is an error."""
+
+_REMEDY = "see `zkconsumer assign --help` for the format of a case"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A group, with the name that its result carries."""
+
+    name: object
+    assignor: Assignor
+    topics: Mapping[str, Topic]
+    members: Mapping[str, Subscription]
+
+    def result(self) -> dict[str, Any]:
+        """Return the result as a JSON object: the assignment, or the Java exception's class."""
+        try:
+            found = assign(self.assignor, self.topics, self.members)
+        except JavaError as error:
+            return {"case": self.name, "error": error.kind}
+        assignment: dict[str, dict[str, list[int]]] = {}
+        for member in self.members:
+            of_member = assignment[member] = {}
+            for topic, partition in sorted(found.get(member, ())):
+                of_member.setdefault(topic, []).append(partition)
+        return {"case": self.name, "assignment": assignment}
+
+
+def read_case(document: Mapping[str, Any], where: str, default: Assignor | None = None) -> Case:
+    """Return the case of a JSON object.
+
+    Args:
+        document: the JSON object.
+        where: the file and the line, for errors.
+        default: the assignor of a case that names none.
+
+    Raises:
+        ConfigError: the object does not have the form of a case, has no members, or has more than
+            `MAX_PARTITIONS` partitions.
+    """
+    reader = _Reader(where)
+    topics = {
+        name: reader.topic(name, topic, place)
+        for place, (name, topic) in enumerate(reader.documents(document, "topics").items())
+    }
+    total = sum(topic.partitions for topic in topics.values())
+    if total > MAX_PARTITIONS:
+        raise reader.error(
+            f"the case has {total} partitions, and at most {MAX_PARTITIONS} are allowed"
+        )
+    members = {
+        name: reader.member(name, member)
+        for name, member in reader.documents(document, "members").items()
+    }
+    if not members:
+        raise reader.error("the case has no members")
+    return Case(document.get("case"), reader.assignor(document, default), topics, members)
+
+
+def _as_written(text: str) -> str:
+    """Return a text as another member reads it: Java writes `?` for half a surrogate pair."""
+    return text.encode(errors="replace").decode()
+
+
+class _Reader:
+    """Checks the parts of a case; every error names the file and the line."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def error(self, what: str) -> ConfigError:
+        return ConfigError(what, where=self._where, remedy=_REMEDY)
+
+    def assignor(self, document: Mapping[str, Any], default: Assignor | None) -> Assignor:
+        name = document.get("assignor", default.value if default else None)
+        try:
+            return Assignor(name)
+        except ValueError as error:
+            known = ", ".join(one.value for one in Assignor)
+            raise self.error(f"assignor {name!r} is none of {known}") from error
+
+    def documents(self, document: Mapping[str, Any], field: str) -> dict[str, Any]:
+        found = document.get(field)
+        if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+            raise self.error(f"{field} is not an object of objects")
+        return found
+
+    def topic(self, name: str, document: Mapping[str, Any], place: int) -> Topic:
+        count = document.get("partitions")
+        if not isinstance(count, int) or not _is_int32(count) or count < 0:
+            raise self.error(f"the partitions of topic {name!r} are not a number of 0 or more")
+        racks = document.get("racks")
+        if racks is None:
+            return Topic(count, id=self._id(name, document.get("id"), place))
+        if not isinstance(racks, list) or len(racks) != count:
+            raise self.error(f"the racks of topic {name!r} are not one list for each partition")
+        if not all(
+            isinstance(one, list) and all(rack is None or isinstance(rack, str) for rack in one)
+            for one in racks
+        ):
+            raise self.error(f"the racks of topic {name!r} are not lists of names")
+        sets = tuple(frozenset(rack for rack in one if rack is not None) for one in racks)
+        return Topic(count, sets, self._id(name, document.get("id"), place))
+
+    def _id(self, name: str, text: object, place: int) -> tuple[int, int]:
+        if text is None:
+            return 1, place
+        try:
+            raw = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
+            high, low = struct.unpack(">qq", raw)
+        except (binascii.Error, struct.error, ValueError) as error:
+            raise self.error(f"the id of topic {name!r} is not a topic id") from error
+        return high, low
+
+    def member(self, name: str, document: Mapping[str, Any]) -> Subscription:
+        topics = document.get("topics")
+        if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
+            raise self.error(f"the topics of member {name!r} are not a list of names")
+        generation = document.get("generation", NO_GENERATION)
+        if not _is_int32(generation):
+            raise self.error(f"the generation of member {name!r} is not a number of 32 bits")
+        rack, instance = document.get("rack"), document.get("instance")
+        if not all(one is None or isinstance(one, str) for one in (rack, instance)):
+            raise self.error(f"the rack or the instance of member {name!r} is not a name")
+        return Subscription(
+            tuple(sorted(map(_as_written, topics))),
+            tuple(self._owned(name, document.get("owned") or {})),
+            generation,
+            _as_written(rack) if rack else None,
+            instance,
+        )
+
+    def _owned(self, name: str, document: object) -> list[TopicPartition]:
+        if not isinstance(document, dict) or not all(
+            isinstance(numbers, list) and all(map(_is_int32, numbers))
+            for numbers in document.values()
+        ):
+            raise self.error(f"owned of member {name!r} is not an object of lists of partitions")
+        return [
+            TopicPartition(_as_written(topic), number)
+            for topic, numbers in document.items()
+            for number in numbers
+        ]
+
+
+def _is_int32(value: object) -> bool:
+    return type(value) is int and MIN_INT32 <= value <= MAX_INT32

@@ -1,0 +1,111 @@
+"""The input of an assignor: topics, members, and the rules that several assignors share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from zkconsumer.protocol.java.hash_map import StringMap
+from zkconsumer.protocol.java.text import java_hash, utf16_key
+from zkconsumer.protocol.model import TopicPartition
+
+NO_GENERATION = -1
+"""The generation of a member that has not joined yet (`DEFAULT_GENERATION`)."""
+
+NULL_POINTER = "java.lang.NullPointerException"
+ILLEGAL_STATE = "java.lang.IllegalStateException"
+NO_SUCH_ELEMENT = "java.util.NoSuchElementException"
+
+
+class JavaError(Exception):
+    """Kafka's class throws an exception for this input; `kind` is the name of the Java class."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the cluster.
+
+    `racks` contains the racks of each partition's replicas; it is empty if no broker has a rack.
+    `id` is the topic id as two signed numbers of 64 bits; only the assignors of KIP-848 use it.
+    """
+
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+    id: tuple[int, int] = (0, 0)
+
+    def racks_of(self, partition: int) -> frozenset[str]:
+        """Return the racks of the replicas of one partition."""
+        return self.racks[partition] if self.racks else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member sends to the group's leader (`ConsumerPartitionAssignor.Subscription`).
+
+    `owned` is the member's previous assignment. `generation` is the generation in which the member
+    got it; `NO_GENERATION` if there is none.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    rack: str | None = None
+    instance: str | None = None
+
+
+Topics = Mapping[str, Topic]
+Members = StringMap[Subscription]
+Assignment = dict[str, list[TopicPartition]]
+
+
+def members_of(subscriptions: Mapping[str, Subscription]) -> Members:
+    """Return the members as the `HashMap` that Kafka's leader fills in the order given."""
+    members: Members = StringMap()
+    for member, subscription in subscriptions.items():
+        members[member] = subscription
+    return members
+
+
+def subscribed(topics: Topics, members: Members) -> Topics:
+    """Return the topics that have partitions and that at least one member subscribes to."""
+    wanted = {topic for _, subscription in members.items() for topic in subscription.topics}
+    return {name: topic for name, topic in topics.items() if name in wanted and topic.partitions}
+
+
+def static_first(members: Members) -> list[str]:
+    """Return the members in the order of range and round-robin (`MemberInfo.compareTo`).
+
+    Members with `group.instance.id` come first, ordered by it. The other members follow, ordered by
+    member id. Two members with one `group.instance.id` keep the order of the hash map.
+    """
+
+    def key(member: str) -> tuple[bool, bytes]:
+        instance = members[member].instance
+        return instance is None, utf16_key(member if instance is None else instance)
+
+    return sorted(members, key=key)
+
+
+def hash_of_partition(partition: TopicPartition) -> int:
+    """Return `TopicPartition.hashCode`, modulo 2**32."""
+    return 31 * (31 + partition.partition) + java_hash(partition.topic)
+
+
+def racks_decide(
+    member_racks: Collection[str],
+    replica_racks: Collection[str],
+    of_partitions: Iterable[Collection[str]],
+) -> bool:
+    """Return whether an assignor considers racks (`useRackAwareAssignment`; from Kafka 3.5).
+
+    It does if a member is in the rack of a replica, and if a partition lacks a replica in one of
+    the racks.
+    """
+    racks = set(replica_racks)
+    if racks.isdisjoint(member_racks):
+        return False
+    return any(set(of_partition) != racks for of_partition in of_partitions)
