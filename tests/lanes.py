@@ -106,6 +106,11 @@ def _later(why: str, *where: str) -> tuple[Rule, ...]:
 
 SINGLE_TESTS = (
     *_later(
+        "Takes 10 s, because it starts a JVM for 4,500 random requests. The normal lane compares "
+        "3,000 captured ones.",
+        "tests/golden/test_later.py::test_fresh_cases",
+    ),
+    *_later(
         "Takes 15 s. The simulator chooses random delays for requests and replies in each run.",
         "tests/faults/test_connections.py::test_a_slow_server",
     ),
