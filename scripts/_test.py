@@ -37,10 +37,10 @@ from support import jvm  # noqa: E402
 
 # The servers of nearly every test; the few that need another release bring it themselves.
 JARS = "kafka-3.9.1"
-# Modules that run at a time, each with servers of its own (about a gigabyte). Two leave a third of
-# two cores idle. Their order is that of tests/conftest.py. `-n 0`: one after the other, as for
-# --pdb and -s.
-WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Workers, each with servers of its own (about a gigabyte). Tests wait half of their time, so that
+# three workers leave a third of two cores idle. tests/conftest.py says which modules a worker takes
+# together, and in which order. `-n 0`: one after the other, as for --pdb and -s.
+WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # Without servers a test computes all the time: a worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")

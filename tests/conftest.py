@@ -118,24 +118,55 @@ def _is_named(item: pytest.Item) -> bool:
 
 
 TESTS = Path(__file__).parent
-# Spark's room begins first, since it takes longest, and then the linter and the type checker, since
-# they end with the one long test of theirs. The thousands of tests that take milliseconds come
-# last, so that no worker is left alone with a long one. All others stay where they are.
-ORDER = {"spark": -2, "static/test_checks.py": -1, "protocol": 1, "member": 1, "static": 2}
+
+# Folders whose modules one worker runs one after the other, because they share servers that no
+# other folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers,
+# a ZooKeeper with TLS.
+TOGETHER = {
+    "spark": "spark",
+    "zk/contract": "zookeepers",
+    "zkreleases": "zookeepers",
+    "containers": "zookeepers",
+    "brokers": "brokers",
+    "mixed": "mixed",
+    "security": "security",
+}
+
+# The longest groups and modules start first, so that no worker ends with one of them alone. The
+# thousands of tests that take milliseconds come last. All others keep their order.
+FIRST = (
+    "spark",
+    "zk/contract",
+    "zkreleases",
+    "containers",
+    "mixed",
+    "static/test_checks.py",
+    "brokers",
+    "sim/test_handover.py",
+    "integration/test_restarts.py",
+    "security",
+    "integration",
+    "sim",
+)
+LAST = ("protocol", "member", "static")
 
 
 def _place(item: pytest.Item) -> int:
-    path = item.path.relative_to(TESTS)
-    return ORDER.get(path.as_posix(), ORDER.get(path.parts[0], 0))
+    """Return where a test stands in the order of a run."""
+    path = item.path.relative_to(TESTS).as_posix()
+    found = (number for number, start in enumerate(FIRST) if path.startswith(start))
+    middle = len(FIRST)
+    return next(found, middle + path.startswith(LAST))
 
 
 class _Scheduling(LoadFileScheduling):
-    """A worker takes a module at a time, but all of Spark's: one of them keeps two cores busy, and
-    what mostly waits for sessions and servers fits beside it."""
+    """A worker takes a module at a time, or a folder of `TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = super()._split_scope(nodeid)
-        return "spark" if module.startswith("tests/spark/") else module
+        inner = module.removeprefix("tests/")
+        folders = (name for folder, name in TOGETHER.items() if inner.startswith(f"{folder}/"))
+        return next(folders, module)
 
 
 @pytest.hookimpl(optionalhook=True)
