@@ -54,16 +54,23 @@ NEWEST = (
     replace(ROUND_ROBIN[-1], pattern=Pattern.WHITE_LIST),
     PATTERN_AND_NAME[-1],
 )
-# The oldest JVM on the oldest ZooKeeper, and the newest JVM on the newest.
-CASTS = {"some": (ZOOKEEPERS[0], *RANGE[1:-1], ZOOKEEPERS[-1], *NEWEST), "all": ALL}
+# The oldest JVM on the oldest ZooKeeper with each strategy, and the newest JVM on the newest.
+OLDEST = (replace(ROUND_ROBIN[0], zookeeper=ZOOKEEPER_RELEASES[0]), ZOOKEEPERS[0])
+SOME = (*OLDEST, *RANGE[1:-1], ZOOKEEPERS[-1], *NEWEST)
+
+
+def casts_of(mixed: str, zookeeper: str) -> tuple[Cast, ...]:
+    """Return the scenarios that the options `--mixed` and `--zookeeper` select."""
+    if zookeeper == "all":
+        return ZOOKEEPERS if mixed == "some" else (OLDEST[0], *ALL, *ZOOKEEPERS)
+    return SOME if mixed == "some" else ALL
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The scenarios that `--mixed` names; `--zookeeper all` alone: those of its releases."""
+    """Each test of a scenario runs with the scenarios that the options select."""
     if "cast" in metafunc.fixturenames:
-        casts = CASTS[metafunc.config.getoption("--mixed")]
-        if metafunc.config.getoption("--zookeeper") == "all":
-            casts = ZOOKEEPERS
+        option = metafunc.config.getoption
+        casts = casts_of(option("--mixed"), option("--zookeeper"))
         metafunc.parametrize("cast", casts, ids=str, scope="module")
 
 

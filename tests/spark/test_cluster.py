@@ -30,8 +30,11 @@ CONTENTS = [f"{partition}-{number}" for partition in range(4) for number in rang
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
+    """A cluster whose executors do not find the package on the PYTHONPATH of this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        with SparkCluster(tmp_path_factory.mktemp("cluster")) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")
