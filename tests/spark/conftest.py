@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from pyspark.sql import SparkSession
-from support.spark_queries import SLOW
 
 from zkconsumer.sandbox import spark as sparks
 
@@ -19,22 +19,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_other and not config.getoption("--kafka-source") else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Repeat a test once if Spark waited ten seconds for a Python worker in vain.
+# Spark's error if a Python worker takes longer than ten seconds to start. Spark has no setting for
+# this limit, and on a busy machine it can be too short, which is not a defect of zkconsumer.
+SLOW_WORKER = "failed to connect back"
+# Times that a test runs in all if it fails with this error.
+TRIES = 3
 
-    Spark has no setting for this limit. On a busy machine it can be too short, which is not a
-    defect of zkconsumer.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test again, with new fixtures, if it failed because a Python worker started too slowly.
+
+    A test needs no precautions of its own: its queries raise the error, and it fails.
     """
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    try:
-        pyfuncitem.obj(**arguments)
-    except Exception as error:
-        if SLOW not in str(error):
-            raise
-        warnings.warn(f"called again, because of: {SLOW}", stacklevel=1)
-        pyfuncitem.obj(**arguments)
+    log = item.ihook
+    log.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for left in reversed(range(TRIES)):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if not (left and any(one.failed and SLOW_WORKER in one.longreprtext for one in reports)):
+            break
+        warnings.warn(f"{item.nodeid} runs again: {SLOW_WORKER}", stacklevel=1)
+    for report in reports:
+        log.pytest_runtest_logreport(report=report)
+    log.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 

@@ -535,30 +535,19 @@ def test_a_mirror_holds_no_batch(
 # ---- on a real Spark ----------------------------------------------------------------------------
 
 
-# Spark gives a query's Python ten seconds to start, which nothing changes and a busy machine may
-# not keep; nothing has begun then, and the query is started again.
-BUSY = "Python worker failed to connect back"
-TRIES = 10
-
-
 def ended(rows: DataFrame, checkpoint: Path, sink: Sink, **trigger: Any) -> StreamingQuery:
     """Wait until a query has ended by itself; raise its error."""
-    for left in reversed(range(TRIES)):
-        query = (
-            rows.writeStream.foreachBatch(sink)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(**(trigger or {"availableNow": True}))
-            .start()
-        )
-        try:
-            assert query.awaitTermination(LIMIT_S * 8)
-            return query
-        except StreamingQueryException as error:
-            if BUSY not in str(error) or not left:
-                raise
-        finally:
-            query.stop()
-    raise AssertionError
+    query = (
+        rows.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(**(trigger or {"availableNow": True}))
+        .start()
+    )
+    try:
+        assert query.awaitTermination(LIMIT_S * 8)
+    finally:
+        query.stop()
+    return query
 
 
 def ignored(batch: DataFrame, number: int) -> None:

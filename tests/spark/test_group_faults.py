@@ -177,6 +177,7 @@ class Driver:
 
         def look() -> bool:
             found[:] = [one for one in self._lines if one["event"] == event]
+            assert found or self.process.poll() is None, self.errors.read_text()[-4000:]
             return bool(found)
 
         wait(look, f"the driver to tell of {event!r}")

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from support.members import Group
-from support.spark_queries import SLOW, wait
+from support.spark_queries import wait
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
@@ -56,13 +56,11 @@ class Scene(Group):
 
     def run(self, frame: DataFrame, **trigger: bool) -> Any:
         """Run a query until it ends by itself, by default with AvailableNow; raise its error."""
-        while True:
-            query = self.start(frame, **(trigger or {"availableNow": True}))
-            wait(lambda: not query.isActive, "the query to end")  # noqa: B023
-            if (error := query.exception()) is None:
-                return query
-            if SLOW not in str(error):  # a busy machine, and nothing that is tested here
-                raise error
+        query = self.start(frame, **(trigger or {"availableNow": True}))
+        wait(lambda: not query.isActive, "the query to end")
+        if (error := query.exception()) is not None:
+            raise error
+        return query
 
     def _take(self, batch: DataFrame, number: int) -> None:
         ids = paths.ids(self.name)

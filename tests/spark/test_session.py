@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 
 
@@ -24,3 +26,14 @@ def test_workers_import_compiled_modules(spark: SparkSession) -> None:
 
 def _file_of_pyspark() -> str:
     return pyspark.__file__
+
+
+runs = itertools.count()
+
+
+@pytest.mark.filterwarnings("ignore:.* runs again")
+def test_a_worker_that_starts_too_slowly_fails_no_test() -> None:
+    """A test that fails with Spark's error for a slow Python worker runs again."""
+    if next(runs) == 0:
+        raise RuntimeError("Python worker failed to connect back.")
+    assert next(runs) == 2

@@ -24,8 +24,6 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.spark.process_lifecycle import RUNNER
 
 LIMIT_S = 150.0
-# What Spark says when a worker takes longer than ten seconds to start, which this machine may.
-SLOW = "failed to connect back"
 
 Place = tuple[str, int, int]
 
@@ -51,24 +49,18 @@ class Query:
     def start(self) -> Query:
         """Returns when its source process runs and has been asked for a batch."""
         before = sources(self._spark)
-        self._start()
-        wait(lambda: self._is_up(before), "the query to start")
-        return self
-
-    def _start(self) -> None:
         stream = self._spark.readStream.format("zkconsumer").options(**self._options).load()
         writer = stream.writeStream.foreachBatch(self._take)
         if self._trigger_s:
             writer = writer.trigger(processingTime=f"{self._trigger_s} seconds")
         self.query = writer.option("checkpointLocation", str(self._directory)).start()
+        wait(lambda: self._is_up(before), "the query to start")
+        return self
 
     def _is_up(self, before: set[int]) -> bool:
         error = self.query.exception() if not self.query.isActive else None
         if error is not None:
-            if SLOW not in str(error):
-                raise error
-            self._start()
-            return False
+            raise error
         found = sources(self._spark) - before
         self.pid = max(found, default=0)
         words = self.query.status["message"]
