@@ -315,6 +315,27 @@ def test_the_credential_is_never_shown() -> None:
         assert "secret" not in str(caught.value)
 
 
+def test_a_secret_in_a_file(tmp_path: Path) -> None:
+    """`@PATH` of a secret is the contents of the file, in every source; of others it is a text."""
+    file = tmp_path / "secret"
+    file.write_text("user:secret\n")
+    here = {"zookeeper.connect": "127.0.0.1:2181", "zookeeper.auth.scheme": "digest"}
+    properties = tmp_path / "consumer.properties"
+    properties.write_text(f"zookeeper.auth.credential = @{file}\n")
+    for source in (properties, {"zookeeper.auth.credential": f"@{file}"}):
+        config = ConsumerConfig.from_properties(NEEDED | here, source)
+        assert config.zookeeper_auth_credential == "user:secret"
+    passed = ConsumerConfig.from_properties(NEEDED | {"kafka.sasl.password": f"@{file}"})
+    assert passed.kafka["sasl.password"] == "user:secret"
+    assert ConsumerConfig.from_properties(NEEDED | {"trace.file": "@x"}).trace_file == "@x"
+    file.write_text("x" * 70_000)
+    for path, why in ((file, "longer than"), (tmp_path / "missing", "No such file")):
+        with pytest.raises(ConfigError, match=why):
+            ConsumerConfig.from_properties(
+                NEEDED | here | {"zookeeper.auth.credential": f"@{path}"}
+            )
+
+
 def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """An unknown name warns with the most similar one; external.* and metrics do not warn."""
     file = tmp_path / "c.properties"

@@ -133,6 +133,20 @@ def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Common().connection_settings().zookeeper_auth_credential == "me:canary"
 
 
+def test_a_secret_in_the_command_line() -> None:
+    """A secret in `--property` is a warning without the secret; `@FILE` and others are none."""
+    base = ["owners", "-g", "a/b", "-z", "127.0.0.1:1", "--property"]
+    for text, is_told in (
+        ("zookeeper.auth.credential=me:canary", True),
+        ("kafka.sasl.password=canary", True),
+        ("zookeeper.auth.credential=@canary", False),
+        ("client.id=canary", False),
+    ):
+        result = CliRunner().invoke(app, [*base, text])
+        assert ("other users can see" in result.stderr) is is_told, text
+        assert not is_told or "canary" not in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 from pyspark import cloudpickle
@@ -12,6 +13,7 @@ from zkconsumer.config.settings import TABLE
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.data_source import ZkConsumerSource
+from zkconsumer.spark.option_parsing import SECRET as CREDENTIAL_OPTION
 from zkconsumer.spark.option_parsing import AtOffsets, AtTime, AtTimes, Place
 from zkconsumer.spark.options import (
     NO_GROUP,
@@ -255,6 +257,28 @@ def test_options_travel_and_keep_secrets() -> None:
     assert again.config.zookeeper_auth_credential == "me:hidden"
     assert "hidden" not in repr(again)
     assert "hidden" not in str(refused({**NEEDED, **SECRET, "zookeeper.auth.credential": "hidden"}))
+
+
+REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
+
+
+def test_a_credential_that_spark_redacts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's redaction matches the option's name; a plain credential elsewhere is a warning."""
+    assert REDACTED.search(CREDENTIAL_OPTION)
+    here = {**NEEDED, **SECRET, "zookeeper": "127.0.0.1:1"}
+    plain = here.pop("zookeeper.auth.credential")
+    found = SourceOptions.parse({**here, CREDENTIAL_OPTION: plain})
+    assert found.config.zookeeper_auth_credential == plain
+    monkeypatch.setenv("ZKCONSUMER_AUTH_CREDENTIAL", "from:environment")
+    assert SourceOptions.parse(here).config.zookeeper_auth_credential == "from:environment"
+    assert not caplog.records
+    both = {**here, CREDENTIAL_OPTION: plain, "zookeeper.auth.credential": plain}
+    assert "two options set the credential" in str(refused(both))
+    SourceOptions.parse({**here, "zookeeper.auth.credential": plain})
+    assert CREDENTIAL_OPTION in caplog.text
+    assert "hidden" not in caplog.text
 
 
 @pytest.mark.parametrize(

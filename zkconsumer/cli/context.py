@@ -13,8 +13,6 @@ from zkconsumer.cli import completion
 from zkconsumer.cli.options import Connection, Display, operator
 from zkconsumer.cli.output import SECTIONS, Column, Table, say
 from zkconsumer.cli.sources import (
-    CREDENTIAL_NAME,
-    SCHEME_NAME,
     Context,
     Contexts,
     Source,
@@ -23,6 +21,7 @@ from zkconsumer.cli.sources import (
     load_contexts,
     save_contexts,
 )
+from zkconsumer.config.secrets import CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
 
 app = typer.Typer(

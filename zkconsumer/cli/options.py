@@ -31,6 +31,7 @@ from zkconsumer.cli.output import (
     Row,
     Screen,
     Table,
+    say,
     select,
 )
 from zkconsumer.errors import ConfigError
@@ -418,7 +419,16 @@ def merged(argument: Any, option: Any) -> Any:
 
 
 def _prepare(connection: Connection) -> None:
-    """Start the log of --debug."""
+    """Start the log of --debug, and warn of secrets that the list of processes shows."""
+    from zkconsumer.config.secrets import is_secret
+
+    for text in connection.properties or ():
+        name, _, value = text.partition("=")
+        if is_secret(name) and value and not value.startswith("@"):
+            say(
+                f"{name} is in the command line, which other users can see: use {name}=@FILE,"
+                f" ZKCONSUMER_AUTH_CREDENTIAL or the --config file"
+            )
     if connection.debug:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("kazoo").setLevel(logging.DEBUG)

@@ -16,13 +16,11 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
 
 ZOOKEEPER, GROUP = "ZKCONSUMER_ZOOKEEPER", "ZKCONSUMER_GROUP"
 CONFIG, CONTEXT = "ZKCONSUMER_CONFIG", "ZKCONSUMER_CONTEXT"
-CREDENTIAL = "ZKCONSUMER_AUTH_CREDENTIAL"
-
-SCHEME_NAME, CREDENTIAL_NAME = "zookeeper.auth.scheme", "zookeeper.auth.credential"
 _OF_ENVIRONMENT = {"zookeeper.connect": ZOOKEEPER, "group.id": GROUP}
 
 

@@ -48,6 +48,7 @@ from zkconsumer.config.property_types import (
     setting,
     settings_of,
 )
+from zkconsumer.config.secrets import reveal
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.releases import DEFAULT
 
@@ -131,8 +132,8 @@ class ConnectionConfig:
         "zookeeper.auth.credential",
         TOKEN,
         None,
-        "zkconsumer only. User and password for digest and DIGEST-MD5. Logs and errors never show"
-        " it.",
+        "zkconsumer only. User and password for digest and DIGEST-MD5, or `@PATH` of a file that"
+        " contains them. Logs and errors never show it.",
     )
     zookeeper_auth_insecure_plaintext: bool = setting(
         "zookeeper.auth.insecure.plaintext",
@@ -547,13 +548,14 @@ REQUIRED_ATTRIBUTES: Final = frozenset(row.attribute for row in TABLE if row.def
 def _entries(
     source: str | PathLike[str] | Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each (name, value, place) of one source."""
+    """Yield each (name, value, place) of one source, with the secrets of files."""
     if isinstance(source, Mapping):
         for name, text in source.items():
-            yield name, text, name
+            yield name, reveal(name, text, name), name
         return
     for name, text, number in read_properties(Path(source)):
-        yield name, text, f"{source}:{number}"
+        place = f"{source}:{number}"
+        yield name, reveal(name, text, place), place
 
 
 def _parsed(row: Setting, text: str, place: str) -> object:

@@ -3,18 +3,20 @@ positions.
 
 Names and values are checked strictly. The words and JSON forms of positions are those of Spark's
 Kafka connector (`KafkaOffsetRangeLimit`, `org.apache.spark.sql.kafka010.JsonUtils`), plus
-`zookeeper`. Everything here is pure.
+`zookeeper`. Everything here is pure, except that `with_credential` reads the environment.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from zkconsumer.config.secrets import CREDENTIAL_NAME, from_environment
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -49,6 +51,35 @@ def named(
             remedy="; ".join(f"{name}: {hint}" for name, hint in faults),
         )
     return given
+
+
+SECRET: Final = "zookeeper.auth.secret"
+"""The option for `zookeeper.auth.credential` whose name Spark's `spark.redaction.regex` matches."""
+
+
+def with_credential(
+    given: Mapping[str, str], properties: dict[str, str], log: logging.Logger
+) -> dict[str, str]:
+    """Return properties with the credential of `SECRET` or of the environment.
+
+    Warns of a credential in an option that Spark shows. Raises ConfigError for two credentials.
+    """
+    plain = properties.get(CREDENTIAL_NAME)
+    if SECRET in given and plain is not None:
+        raise ConfigError(
+            "two options set the credential",
+            where=f"{SECRET}, {CREDENTIAL_NAME}",
+            remedy=f"set only {SECRET}",
+        )
+    if plain is not None and not plain.startswith("@"):
+        log.warning(
+            "Spark shows the value of %s in its pages and logs. Set %s, which Spark redacts, or"
+            " name a file: @PATH.",
+            CREDENTIAL_NAME,
+            SECRET,
+        )
+    found = {CREDENTIAL_NAME: given[SECRET]} if SECRET in given else {}
+    return properties | found | from_environment(properties | found)
 
 
 def nearest(key: str, names: Mapping[str, str]) -> str:

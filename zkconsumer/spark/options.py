@@ -8,6 +8,7 @@ names in lower case.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,6 +21,7 @@ from zkconsumer.protocol.filters import TopicFilter, white_list
 from zkconsumer.spark.option_parsing import (
     EARLIEST,
     LATEST,
+    SECRET,
     AtOffsets,
     Place,
     Position,
@@ -32,7 +34,10 @@ from zkconsumer.spark.option_parsing import (
     parse_time,
     parse_times,
     positive_integer,
+    with_credential,
 )
+
+_log = logging.getLogger(__name__)
 
 NO_GROUP: Final = "zkconsumer-spark"
 """The client's group name towards the brokers if `group.id` is not set. Nothing is stored under
@@ -271,6 +276,7 @@ _DIRECT_ONLY: Final = frozenset(
 
 OPTIONS: Final = (
     "zookeeper",
+    SECRET,
     "mode",
     *_TOPICS,
     "streams",
@@ -391,6 +397,7 @@ def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
         )
     properties["zookeeper.connect"] = connect.pop()
     group = properties.setdefault("group.id", NO_GROUP)
+    properties = with_credential(given, properties, _log)
     return ConsumerConfig.from_properties(properties), group if "group.id" in given else None
 
 

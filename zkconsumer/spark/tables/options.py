@@ -6,6 +6,7 @@ properties.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +16,16 @@ from zkconsumer.config.settings import TABLE, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic
-from zkconsumer.spark.option_parsing import choice, named, nearest, positive_integer
+from zkconsumer.spark.option_parsing import (
+    SECRET,
+    choice,
+    named,
+    nearest,
+    positive_integer,
+    with_credential,
+)
+
+_log = logging.getLogger(__name__)
 
 PARALLELISM: Final = 4
 """Default of `parallelism`: the maximum number of tasks, and so of processes, that read a table at
@@ -49,6 +59,7 @@ _INTERVAL, _STARTING = "poll.interval.ms", "startingOffsets"
 OPTIONS: Final = (
     _TABLE,
     _ZOOKEEPER,
+    SECRET,
     _GROUPS,
     _GROUPS_PATTERN,
     _TOPICS,
@@ -163,7 +174,7 @@ def _config(given: Mapping[str, str]) -> ConnectionConfig:
         )
     if _ZOOKEEPER in given:
         properties[_CONNECT] = given[_ZOOKEEPER]
-    return ConnectionConfig.from_properties(properties)
+    return ConnectionConfig.from_properties(with_credential(given, properties, _log))
 
 
 def _listed(given: Mapping[str, str], name: str) -> list[str] | None:
