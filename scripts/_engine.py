@@ -27,6 +27,7 @@ READY_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 PACKAGES = ("docker.io", "iptables")
 SHELLS = ("zsh", "fish")
+CHROMIUM = ("chromium", "fonts-dejavu-core")
 # apt installs these programs in directories that are not on a normal user's PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 LOG_LINES_ON_FAILURE = 15
@@ -78,6 +79,15 @@ def install_shells() -> None:
             f"{' and '.join(missing)} are missing, and installing them needs root and apt-get"
         )
     install_packages(*missing)
+
+
+def install_chromium() -> None:
+    """Install the browser of the lab's tests unless it exists. Raises EngineError."""
+    if _which(CHROMIUM[0]):
+        return
+    if not can_install():
+        raise EngineError("chromium is missing, and installing it needs root and apt-get")
+    install_packages(*CHROMIUM)
 
 
 def can_install() -> bool:

@@ -4,8 +4,8 @@ usage: scripts/test [--quick | --all] [--install-docker] [pytest arguments]
   --quick            only the tests that need no server: a minute, for use while you work
   --all              every test: each release of brokers, JVM members and ZooKeeper, all
                      scenarios, and the long searches; without it, what CI runs
-  --install-docker   install and start a Docker engine where none answers, and install zsh and
-                     fish (root, apt-get); CI=true does the same. Then a missing engine or shell
+  --install-docker   install and start a Docker engine where none answers, and install zsh,
+                     fish and Chromium (root, apt-get); CI=true does the same. Then a missing one
                      is a failure.
 tests/lanes.py says which test runs when, and CONTRIBUTING.md shows it as a table. A test that the
 arguments name by its file or its node id always runs. Further pytest arguments: --brokers all,
@@ -128,6 +128,7 @@ def main() -> int:
         required = is_ci() or "--install-docker" in options
         if required:
             _engine.install_shells()
+            _engine.install_chromium()
         missing = provide_engine(stack, required=required)
         jars.resolve(JARS)
         record_classes()

@@ -27,6 +27,7 @@ class Lane(IntEnum):
 # A rule below can move such a test to a later lane, never to the quick one.
 SERVER_FIXTURES = frozenset(
     {
+        "chromium",
         "cluster",
         "container_zookeeper",
         "ensemble",
@@ -412,6 +413,12 @@ RULES: tuple[Rule, ...] = (
         "tests/history/test_zookeeper_tools.py::test_a_live_server",
         "Each case starts a server and ZooKeeper's tools several times. The other tests of the "
         "file compare with the recorded output of these tools.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_page.py::test_a_tour",
+        "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
+        but=("[split-brain]",),
     ),
     *SINGLE_TESTS,
 )

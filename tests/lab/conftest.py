@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+LIMIT_MS = 20_000
+"""How long a test waits for what the page should show; a busy machine is slow."""
 
 
 class LabProcess:
@@ -52,3 +59,74 @@ def lab() -> Iterator[LabProcess]:
     """One lab for all tests that do not end it."""
     with running_lab() as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, which the set-up of the suite installs; in CI it must not be missing."""
+    path = shutil.which("chromium")
+    if path is None:
+        assert not os.environ.get("CI"), "scripts/test has not installed Chromium"
+        pytest.skip("there is no Chromium")
+    with sync_playwright() as playwright:
+        # Chromium's own sandbox does not work for root, in containers and in CI.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page of the lab; errors of its scripts fail the test."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._said)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # The page itself handles a server that is away, or that has another token.
+        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE")
+        if message.type == "error" and not any(one in message.text for one in handled):
+            self.errors.append(message.text)
+
+    def go(self, address: str) -> Opened:
+        self.page.goto(address)
+        self.page.wait_for_selector(".picture")
+        return self
+
+    def keys(self, *names: str) -> None:
+        for name in names:
+            self.page.keyboard.press(name)
+
+    def at(self, move: int) -> None:
+        """Wait until the page shows this move."""
+        expect(self.page.locator(".place")).to_contain_text(f"move {move} of", timeout=LIMIT_MS)
+
+    def shows(self, text: str) -> None:
+        """Wait until the sentence about the last move contains a text."""
+        expect(self.page.locator(".happens")).to_contain_text(text, timeout=LIMIT_MS)
+
+    def has(self, selector: str, count: int) -> None:
+        """Wait until so many elements match."""
+        expect(self.page.locator(selector)).to_have_count(count, timeout=LIMIT_MS)
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Callable[..., Opened]]:
+    """Return a function that opens a new page; its keywords are those of `new_context`."""
+    contexts = []
+    opened = []
+
+    def make(**options: Any) -> Opened:
+        context = chromium.new_context(
+            **{"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce", **options}
+        )
+        contexts.append(context)
+        opened.append(Opened(context.new_page()))
+        return opened[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not [error for one in opened for error in one.errors]

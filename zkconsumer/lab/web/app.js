@@ -107,7 +107,7 @@ class App extends Component {
       else if (event.event === "table") this.setState({ table: event });
       else if (event.event === "explained") this.toast(event.text, 12000);
       else if (event.event === "findings") this.setState({ findings: event.findings });
-      else if (event.event === "error") this.toast(event.text, 8000);
+      else if (event.event === "error") isForgotten([event]) || this.toast(event.text, 8000);
       else if (event.event === "trace") this.traced?.(event.text);
     }
   }
@@ -171,8 +171,8 @@ class App extends Component {
 
   seek(at) {
     const to = Math.max(0, Math.min(this.run?.length ?? 0, Math.round(at)));
-    this.exact = to;
-    this.setState({ at: to, choices: null, menu: null, toast: "" });
+    this.exact = this.place = to;
+    this.setState({ at: to, choices: null, menu: null });
     if (this.state.panel === "next" && !this.state.playing) this.askChoices(to);
   }
 
@@ -180,25 +180,42 @@ class App extends Component {
     if (this.canAct) await this.command({ do: "choices", run: this.run.number, at });
   }
 
+  // What the user asks for happens in its order, however fast keys are pressed.
+  serial(work) {
+    this.queue = (this.queue || Promise.resolve()).then(work, work);
+    return this.queue;
+  }
+
   async more(count, until) {
     const run = this.run;
-    if (!this.canAct || this.asking || run.length >= LIMIT) return;
+    if (!this.canAct || run.length >= LIMIT) return;
+    const events = await this.command({ do: "step", run: run.number, count, ...(until ? { until } : {}) });
+    if (isForgotten(events)) await this.reopen(this.place);
+  }
+
+  // Fetch moves before they are played; at most one such request is on its way.
+  async ahead(count) {
+    if (this.asking) return;
     this.asking = true;
     try {
-      await this.command({ do: "step", run: run.number, count, ...(until ? { until } : {}) });
+      await this.more(count);
     } finally {
       this.asking = false;
     }
   }
 
-  async forward() {
-    const { at } = this.state;
+  forward = () => this.serial(async () => {
+    const at = this.place;
     if (at >= this.run.length) await this.more(1);
     this.seek(at + 1);
-  }
+  });
 
-  async nextChange(direction) {
-    const { at } = this.state;
+  goTo = (place) => this.serial(() => this.seek(place()));
+
+  nextChange = (direction) => this.serial(() => this.toChange(direction));
+
+  async toChange(direction) {
+    const at = this.place;
     let found = this.run.change(at, direction);
     if (found === null && direction > 0 && this.canAct) {
       await this.more(2000, "owner");
@@ -209,7 +226,7 @@ class App extends Component {
   }
 
   play(playing = !this.state.playing) {
-    this.exact = this.state.at;
+    this.exact = this.place ?? this.state.at;
     this.setState({ playing, choices: null });
     if (!playing && this.state.panel === "next") this.askChoices(this.state.at);
   }
@@ -220,7 +237,7 @@ class App extends Component {
     const run = this.run;
     if (run && this.state.playing) {
       if (run.kind === "live") {
-        if (this.state.at !== run.length) this.setState({ at: run.length });
+        if (this.state.at !== run.length) this.setState({ at: (this.place = run.length) });
       } else this.advance(run, seconds);
     }
     requestAnimationFrame((time) => this.loop(time));
@@ -230,9 +247,9 @@ class App extends Component {
     const speed = SPEEDS[this.state.speed];
     this.exact = Math.min(run.length, (this.exact ?? this.state.at) + seconds * speed);
     const left = run.length - this.exact;
-    if (left < Math.min(AHEAD, speed * 2) && !run.rests) this.more(Math.max(20, Math.min(AHEAD, speed * 3)));
+    if (left < Math.min(AHEAD, speed * 2) && !run.rests) this.ahead(Math.max(20, Math.min(AHEAD, speed * 3)));
     const at = Math.floor(this.exact);
-    if (at !== this.state.at) this.setState({ at });
+    if (at !== this.state.at) this.setState({ at: (this.place = at) });
     if (left <= 0 && (run.rests || !this.canAct || run.length >= LIMIT)) this.play(false);
   }
 
@@ -257,13 +274,15 @@ class App extends Component {
     else if (move.offset) this.setState({ dialog: "offset", offset: move.offset });
   };
 
-  act = async (move) => {
+  act = (move) => this.serial(() => this.actNow(move));
+
+  async actNow(move) {
     if (!this.canAct) return;
-    const { at } = this.state;
-    const [first] = await this.command({ do: "act", run: this.run.number, at, move });
-    if (first.event === "error" && first.text.startsWith("there is no run")) await this.reopen(at, move);
-    else if (first.event !== "error") this.seek(at + 1);
-  };
+    const at = this.place;
+    const events = await this.command({ do: "act", run: this.run.number, at, move });
+    if (isForgotten(events)) await this.reopen(at, move);
+    else if (events[0].event !== "error") this.seek(at + 1);
+  }
 
   // The engine has forgotten the run, because the server has started again: open it anew.
   async reopen(at, move) {
@@ -273,7 +292,7 @@ class App extends Component {
     const [opened] = await this.command({ do: "open", moves: run.moves, ...(scenario ? { scenario, ...(run.parent ? { cut } : {}) } : { world }) });
     if (opened.event === "error") return;
     this.seek(at);
-    if (move) await this.act(move);
+    if (move) await this.actNow(move);
   }
 
   async tour(name, step = 0) {
@@ -322,9 +341,9 @@ class App extends Component {
     const found = {
       " ": () => this.play(),
       ArrowRight: (event) => (event.shiftKey ? this.nextChange(1) : this.forward()),
-      ArrowLeft: (event) => (event.shiftKey ? this.nextChange(-1) : this.seek(at - 1)),
-      Home: () => this.seek(0),
-      End: () => this.seek(this.run.length),
+      ArrowLeft: (event) => (event.shiftKey ? this.nextChange(-1) : this.goTo(() => this.place - 1)),
+      Home: () => this.goTo(() => 0),
+      End: () => this.goTo(() => this.run.length),
       "+": () => this.setState({ speed: Math.min(SPEEDS.length - 1, speed + 1) }),
       "-": () => this.setState({ speed: Math.max(0, speed - 1) }),
       "[": () => this.select((selected + count - 1) % count),
@@ -341,7 +360,7 @@ class App extends Component {
       t: () => this.setState({ dialog: "library" }),
       e: () => this.setState({ dialog: "export" }),
       "?": () => this.setState({ dialog: "help" }),
-      d: () => this.theme(theme === "dark" ? "light" : "dark"),
+      d: () => this.theme(isDark(theme) ? "light" : "dark"),
     };
     for (const [key, tour, step] of SITUATIONS) found[key] = () => this.tour(tour, step);
     if (choices) choices.choices.slice(0, 9).forEach((one, n) => (found[String(n + 1)] = () => this.act(one.move)));
@@ -445,7 +464,7 @@ class App extends Component {
     const icon = (label, text, action, more = {}) => html`<button onClick=${action} aria-label=${label} title=${label} ...${more}>${text}</button>`;
     return html`<footer class="timeline"><div class="controls">
         ${icon("start of the run (Home)", "|◀", () => this.seek(0))}${icon("previous change of owner (shift ←)", "⇤", () => this.nextChange(-1))}
-        ${icon("one move back (←)", "‹", () => this.seek(at - 1))}
+        ${icon("one move back (←)", "‹", () => this.goTo(() => this.place - 1))}
         <button class="primary" onClick=${() => this.play()} aria-label=${playing ? "pause (space)" : "play (space)"} title="space">${playing ? "❚❚" : "▶"}</button>
         ${icon("one move forward (→)", "›", () => this.forward())}${icon("next change of owner (shift →)", "⇥", () => this.nextChange(1))}
         ${icon("end of the run (End)", "▶|", () => this.seek(run.length))}
@@ -462,7 +481,7 @@ class App extends Component {
 
   dialog() {
     const { dialog, catalogue } = this.state;
-    const close = () => this.setState({ dialog: "" });
+    const close = () => this.state.dialog === dialog && this.setState({ dialog: "" });
     switch (dialog) {
       case "world":
         return html`<${WorldDialog} catalogue=${catalogue} open=${(world) => this.openWorld(world)} close=${close} />`;
@@ -488,6 +507,11 @@ export const COUNTER_WORDS = {
 };
 
 const ICON = document.querySelector("link[rel=icon]")?.href || "";
+
+// Whether the engine does not know the run: the server has started again, or has dropped the run.
+function isForgotten(events) {
+  return events[0]?.event === "error" && events[0].text.startsWith("there is no run");
+}
 
 function isDark(theme) {
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -19,6 +19,7 @@ export class HttpTransport {
 
   // Send a command and return its events; try again while the server is away.
   async send(command) {
+    let refused = 0;
     for (let attempt = 0; ; attempt++) {
       try {
         if (!this.token) await this.about();
@@ -29,7 +30,7 @@ export class HttpTransport {
         });
         if (reply.status === 403) {
           this.token = null; // another server has started on this port: ask for its token
-          if (attempt < 3) continue;
+          if (++refused < 3) continue;
         }
         this.onLost(false);
         return await reply.json();

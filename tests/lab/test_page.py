@@ -1,0 +1,149 @@
+"""The lab's page in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from lab.conftest import LIMIT_MS, LabProcess, Opened, running_lab
+from playwright.sync_api import expect
+
+from zkconsumer.lab.tours import TOURS
+
+Open = Callable[..., Opened]
+TWO = "#world=" + '{"members":2,"partitions":4}'
+
+
+def test_step_back_and_jump(lab: LabProcess, open_page: Open) -> None:
+    """The keyboard steps forth and back, and jumps to changes of owner."""
+    one = open_page().go(lab.url + TWO)
+    one.has(".column", 2)
+    one.has(".partitions .cell.read", 4)
+    one.keys("ArrowRight", "ArrowRight")
+    one.at(2)
+    one.keys("ArrowLeft")
+    one.at(1)
+    one.keys("]", "k")
+    one.shows("g_1 gets SIGKILL")
+    one.has(".partitions .cell.stalled", 2)
+    one.keys("Shift+ArrowRight")
+    one.shows("have no owner")
+    one.has(".partitions .cell.free", 2)
+    one.keys("Shift+ArrowRight")
+    one.shows("g_0 owns t-2")
+    one.keys("Home")
+    one.has(".partitions .cell.read", 4)
+    expect(one.page.locator(".place")).to_contain_text("move 0 of")
+
+
+def test_a_fork_and_its_address(lab: LabProcess, open_page: Open) -> None:
+    """An action in the past makes a second run, and its address shows the same to others."""
+    one = open_page().go(lab.url + TWO)
+    one.keys("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft")
+    one.at(1)
+    one.page.locator("[data-member='0'] .head").click()
+    one.page.get_by_role("menuitem", name="freeze").click()
+    one.shows("g_0 gets SIGSTOP")
+    one.at(2)
+    one.has(".column.frozen", 1)
+    one.page.get_by_role("tab", name="runs").click()
+    one.has(".runs li", 2)
+    one.page.get_by_role("button", name="compare").click()
+    one.has(".axis .lanes", 2)
+    one.page.wait_for_url(re.compile(r"moves=1,freeze:0&at=2$"))
+    other = open_page().go(one.page.url)
+    other.shows("g_0 gets SIGSTOP")
+    other.has(".column.frozen", 1)
+
+
+def test_play_and_scrub(lab: LabProcess, open_page: Open) -> None:
+    """Playing advances, pausing stops, and the slider goes to any moment."""
+    one = open_page().go(lab.url + "#scenario=a-zombie-wakes")
+    one.page.get_by_label("moves in a second").select_option(label="50 / s")
+    one.keys("Space")
+    place = one.page.locator(".place")
+    expect(place).not_to_contain_text(re.compile(r"move [0-9] of"), timeout=LIMIT_MS)
+    one.keys("Space")
+    expect(one.page.get_by_label("play (space)")).to_be_visible()
+    one.page.get_by_label("moment of the run").fill("60")
+    one.at(60)
+    one.page.locator(".axis svg").click(position={"x": 300, "y": 10})
+    expect(place).not_to_contain_text("move 60 of", timeout=LIMIT_MS)
+
+
+def test_choose_what_happens_next(lab: LabProcess, open_page: Open) -> None:
+    """The panel lists what can happen, and the chosen action happens."""
+    one = open_page().go(lab.url + TWO)
+    one.page.get_by_role("tab", name="next").click()
+    one.has(".choices .next", 1)
+    one.keys("1")
+    one.at(1)
+    one.page.locator(".choices button", has_text="sync").last.click()
+    one.shows("sync with the leader")
+    one.at(2)
+
+
+@pytest.mark.parametrize("name", TOURS)
+def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
+    """A tour can be followed to its end and back, left for an action, and taken up again."""
+    tour = TOURS[name]
+    one = open_page().go(f"{lab.url}#tour={name}&step=0")
+    panel = one.page.locator(".tour")
+    for step in tour.steps:
+        expect(panel).to_contain_text(step.text, timeout=LIMIT_MS)
+        if step.question:
+            one.page.get_by_role("button", name="show the answer").click()
+            expect(panel).to_contain_text(step.answer)
+        if step is not tour.steps[-1]:
+            one.page.locator(".tour .primary").click()
+    if tour.table:
+        one.has(".counted tbody tr", 5 if name == "herd" else 4)
+    one.page.locator(".tour .buttons button").first.click()
+    expect(panel).to_contain_text(tour.steps[-2].text)
+    one.keys("k")
+    expect(panel).to_contain_text("You have left the state of this step", timeout=LIMIT_MS)
+    one.page.get_by_role("button", name="return to it").click()
+    expect(panel).not_to_contain_text("You have left")
+
+
+def test_the_page_survives_a_restart(open_page: Open) -> None:
+    """After the server's restart the page goes on in the same state."""
+    with running_lab() as first:
+        one = open_page().go(first.url + TWO)
+        one.keys("ArrowRight", "ArrowRight")
+        one.at(2)
+        port = str(first.port)
+    one.keys("k")
+    expect(one.page.locator(".lost")).to_be_visible(timeout=LIMIT_MS)
+    with running_lab("--port", port):
+        one.shows("g_0 gets SIGKILL")
+        one.at(3)
+        expect(one.page.locator(".lost")).to_have_count(0)
+
+
+def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
+    """Each dialog opens and closes by keyboard, a world is opened, and the theme changes."""
+    one = open_page(color_scheme="dark").go(lab.url + TWO)
+    for key, title in (("t", "Tours and scenarios"), ("e", "Export this run"), ("?", "Help")):
+        one.keys(key)
+        expect(one.page.get_by_role("dialog", name=title)).to_be_visible()
+        one.keys("Escape")
+        expect(one.page.get_by_role("dialog")).to_have_count(0)
+    one.keys("w")
+    one.page.locator("input[name=members]").fill("5")
+    one.page.locator("select[name=jvm]").select_option(label="every second one")
+    one.page.get_by_role("button", name="open the world").click()
+    one.has(".column", 5)
+    expect(one.page.locator(".kind", has_text="JVM")).to_have_count(2)
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = one.page.evaluate(background)
+    one.keys("d")
+    assert one.page.evaluate(background) != before
+
+
+def test_an_unreadable_address(lab: LabProcess, open_page: Open) -> None:
+    """A broken address shows an error, and a world all the same."""
+    one = open_page().go(lab.url + "#world={oops&moves=<img src=x onerror=alert(1)>")
+    expect(one.page.get_by_role("status")).to_contain_text("is not", timeout=LIMIT_MS)
+    assert one.page.locator("img[src=x]").count() == 0
