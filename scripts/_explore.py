@@ -21,7 +21,7 @@ from zkconsumer.sim import coverage, random_search
 from zkconsumer.sim.coverage import Coverage, Pair
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
-from zkconsumer.sim.random_search import Decisions, Result, draw_plan, run, run_plan
+from zkconsumer.sim.random_search import Decisions, Result, draw_plan, run, run_plan, world_of
 from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
@@ -79,9 +79,9 @@ class Totals:
 
 
 def one_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
-    """Run a schedule of 3 members and 6 partitions."""
+    """Run a schedule of 3 members with production streams and 6 partitions."""
     plan, length, rarity = draw_plan(decide)
-    plan = replace(plan, members=MEMBERS, partitions=PARTITIONS)
+    plan = replace(plan, members=MEMBERS, partitions=PARTITIONS, streams=True)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
 
@@ -100,7 +100,7 @@ def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
         reached = Coverage()
 
         def make(plan: Plan, monitor: Monitor, reached: Coverage = reached) -> World:
-            return World(plan, Watchers(monitor, reached) if counted else monitor)
+            return world_of(plan, Watchers(monitor, reached) if counted else monitor)
 
         totals.add(seed, WORLDS[worlds](Decisions(random.Random(seed)), make))
         totals.pairs += reached.pairs

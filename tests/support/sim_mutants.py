@@ -19,10 +19,12 @@ from typing import Any
 from unittest.mock import patch
 
 from zkconsumer.admin import apply, plan
-from zkconsumer.consumer import executor, loop
+from zkconsumer.consumer import executor, loop, stream_partitions
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, SessionChanged
-from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.consumer.stream_fetcher import StreamFetcher
+from zkconsumer.consumer.stream_partitions import Coverage, LeaseGate, PartitionState
+from zkconsumer.kafka.fetcher import Reset
 from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
     commands,
@@ -44,6 +46,7 @@ from zkconsumer.protocol import group_snapshot, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Purpose
 from zkconsumer.sim import handover
+from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
@@ -569,6 +572,51 @@ def _leaves_without_its_last_commit() -> list[Patch]:
     return [(MemberLoop, "_event", event)]
 
 
+# ---- the streams --------------------------------------------------------------------------------
+
+
+def _position_after_the_message_in_hand() -> list[Patch]:
+    return [(PartitionState, "position", lambda self, which: self.delivered)]
+
+
+def _release_answered_at_once() -> list[Patch]:
+    return [(stream_partitions._Release, "answer_if_idle", stream_partitions._Release.answer)]
+
+
+def _interrupted_messages_lost() -> list[Patch]:
+    return [(StreamFetcher, "restart", lambda self: None)]
+
+
+def _stream_without_a_lease() -> list[Patch]:
+    def opened(self: Any, deadline: float) -> None:
+        self.deadline = float("inf")
+
+    return [(LeaseGate, "open", opened), (LeaseGate, "shut", lambda self: None)]
+
+
+def _revoked_messages_kept() -> list[Patch]:
+    def stop_fetching(self: Any, tps: Any) -> None:
+        if self._client is not None:
+            self._client.unassign(tps)
+
+    return [(StreamFetcher, "_stop_fetching", stop_fetching)]
+
+
+def _out_of_range_is_the_other_end() -> list[Patch]:
+    def resolve(self: Any, tps: Any, reset: Reset) -> Any:
+        return real(self, tps, Reset.LARGEST if reset is Reset.SMALLEST else Reset.SMALLEST)
+
+    real = MemoryFetcher.resolve
+    return [(MemoryFetcher, "resolve", resolve)]
+
+
+def _reset_forgotten() -> list[Patch]:
+    def position_reset(state: Any, event: Any) -> Any:
+        return state, ()
+
+    return [(machine.TABLE, (None, events.PositionReset), position_reset)]
+
+
 # ---- the operator's tools -----------------------------------------------------------------------
 
 
@@ -759,6 +807,42 @@ MUTANTS = (
         "no last commit",
         "the streams are emptied before the leave collects positions",
         _leaves_without_its_last_commit,
+    ),
+    Mutant(
+        "position after the message in hand",
+        "a stream's position covers the message that its user holds",
+        _position_after_the_message_in_hand,
+        "the JVM consumer",
+    ),
+    Mutant(
+        "release answered at once",
+        "a stream answers a release while its user holds a message",
+        _release_answered_at_once,
+    ),
+    Mutant(
+        "interrupted messages lost",
+        "a stream does not fetch again what an interrupt has cut off",
+        _interrupted_messages_lost,
+    ),
+    Mutant(
+        "stream without a lease",
+        "a stream delivers messages after the lease has ended",
+        _stream_without_a_lease,
+    ),
+    Mutant(
+        "revoked messages kept",
+        "a stream keeps the fetched messages of a revoked partition",
+        _revoked_messages_kept,
+    ),
+    Mutant(
+        "reset to the other end",
+        "auto.offset.reset chooses the other end of the log",
+        _out_of_range_is_the_other_end,
+    ),
+    Mutant(
+        "reset forgotten",
+        "the member does not store a lower position after a reset or a seek",
+        _reset_forgotten,
     ),
     Mutant(
         "apply without a guard",

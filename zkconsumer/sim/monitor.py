@@ -177,6 +177,9 @@ class Monitor(Watcher):
         able: the members that can commit now.
         simulated: whether the world is simulated, so that times and the order of actions are exact.
         asked: member -> explicit commits without an answer.
+        rewound: partition -> (ownership, offset) to which `auto.offset.reset` or the user has moved
+            its position; the next write may lower the stored offset, down to this one.
+        named: partition -> offsets that a user has named in commits.
     """
 
     JUDGES_COMMITS: ClassVar = True
@@ -201,6 +204,8 @@ class Monitor(Watcher):
     looked_at: float = 0.0
     simulated: bool = False
     asked: dict[int, int] = field(default_factory=dict)
+    rewound: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    named: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
     duplicates: int = 0
@@ -229,8 +234,22 @@ class Monitor(Watcher):
             )
         if isinstance(event, events.PositionsCollected):
             self._collected(who, event)
+        elif isinstance(event, events.CommitTimedOut):
+            # A queued commit is dropped without an answer; a running one is still answered.
+            waiting = [{*one.also, one.request} for one in before.commits.queued]
+            if any(event.request in requests for requests in waiting):
+                self.asked[who] = self.asked.get(who, 0) - 1
         elif isinstance(event, events.Finished):
             self._ended(world, who, before, event, commands)
+        self._commanded(who, before, commands)
+        gives_up = isinstance(event, events.ClientDied) and state.phase is Phase.CLOSED
+        if gives_up and not any(isinstance(command, cmd.GiveUp) for command in commands):
+            raise InvariantViolation("I15", f"{who} closes itself and says nothing")
+        if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
+            for tp, mine in before.owned.items():
+                self._must_be_stored(world, who, tp, mine.epoch, "leaves")
+
+    def _commanded(self, who: int, before: State, commands: Iterable[cmd.Command]) -> None:
         for command in commands:
             if isinstance(command, cmd.AnswerCommit):
                 self.asked[who] = self.asked.get(who, 0) - 1
@@ -238,12 +257,6 @@ class Monitor(Watcher):
                 self._excuse(before, command)
             elif isinstance(command, cmd.GiveUp):
                 self.excused |= {*before.owned}  # every stream raises the reason
-        gives_up = isinstance(event, events.ClientDied) and state.phase is Phase.CLOSED
-        if gives_up and not any(isinstance(command, cmd.GiveUp) for command in commands):
-            raise InvariantViolation("I15", f"{who} closes itself and says nothing")
-        if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
-            for tp, mine in before.owned.items():
-                self._must_be_stored(world, who, tp, mine.epoch, "leaves")
 
     def _excuse(self, before: State, notice: cmd.Notice) -> None:
         named = {tp for tp in self.finished_in if str(tp) == notice.where}
@@ -282,7 +295,13 @@ class Monitor(Watcher):
         if event.purpose in (Purpose.EXPLICIT, Purpose.LEAVE):
             for tp, (_, offset) in event.positions.items():
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
-        if event.purpose is Purpose.EXPLICIT:
+        if event.purpose is Purpose.GIVEN:
+            for tp, (_, offset) in event.positions.items():
+                self.committable[tp] = max(self.committable.get(tp, 0), offset)
+                self.named[tp] = self.named.get(tp, frozenset()) | {offset}
+                self.done[tp] = min(self.done.get(tp, 0), offset)
+                self.edited.pop(tp, None)  # the user has the last word
+        if event.purpose in (Purpose.EXPLICIT, Purpose.GIVEN):
             self.asked[who] = self.asked.get(who, 0) + 1
 
     def _ended(
@@ -394,6 +413,29 @@ class Monitor(Watcher):
         session = world.links[who].session
         if owner is None or owner[1:] != (session, epoch):
             raise InvariantViolation("I3", f"{tp} delivered to {who}, owned by {owner}")
+
+    def repositioned(
+        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
+    ) -> None:
+        """Record a changed position; check that `auto.offset.reset` is applied only if needed."""
+        start, end = world.log_start.get(tp, 0), world.log_end[tp]
+        if not is_seek:
+            wanted = start if world.plan.reset == "smallest" else end
+            if offset != wanted:
+                raise InvariantViolation("I4", f"{tp} is reset to {offset}, not to {wanted}")
+            known = self.next_offset.get((tp, epoch))
+            is_edited = tp in self.lowered  # the position may be another client's offset
+            if known is not None and start <= known <= end and not is_edited:
+                raise InvariantViolation("I4", f"{tp} is reset, although {known} is in range")
+            self.prefix[tp] = max(self.prefix.get(tp, 0), offset)
+        self.committable[tp] = max(self.committable.get(tp, 0), offset)
+        self.done[tp] = min(self.done.get(tp, 0), offset)
+        self.rewound[tp] = epoch, offset
+        self.edited.pop(tp, None)  # the user has the last word, or the edit is out of range
+        self.next_offset[tp, epoch] = offset
+        self.owed.pop(tp, None)
+        owner, finished = self.finished_in.get(tp, (-1, 0))
+        self.finished_in[tp] = owner, min(finished, offset)
 
     # ---- znodes ----------------------------------------------------------------------------------
 
@@ -538,13 +580,26 @@ class Monitor(Watcher):
             raise InvariantViolation("I7", f"{who} writes {value} over an operator's edit of {tp}")
         if value > self.committable.get(tp, 0):
             raise InvariantViolation("I6", f"{tp} committed {value}, not all finished")
-        if value < self.stored.get(tp, 0):
-            raise InvariantViolation("I7", f"{tp} moved back from {self.stored[tp]} to {value}")
+        is_named = value in self.named.get(tp, ())
+        if value < self.stored.get(tp, 0) and not is_named:
+            self._lowered(world, tp, value)
         self.stored[tp] = value
         self.excused.discard(tp)
+        if is_named:  # the next automatic commit stores the position again
+            self.excused.add(tp)
+            self.owed.pop(tp, None)
         owner = world.owner(tp)
         if tp not in self.by_hand and (owner is None or owner[1] != world.links[who].session):
             raise InvariantViolation("I8", f"{tp} committed by {who}, who does not own it")
+
+    def _lowered(self, world: Scene, tp: TopicPartition, value: int) -> None:
+        """Check that a seek or `auto.offset.reset` asked for this lower offset."""
+        owner = world.owner(tp)
+        epoch, offset = self.rewound.get(tp, (-1, 0))
+        if owner is not None and owner[2] == epoch and value >= offset:
+            del self.rewound[tp]
+        else:
+            raise InvariantViolation("I7", f"{tp} moved back from {self.stored[tp]} to {value}")
 
     # ---- at the end ------------------------------------------------------------------------------
 

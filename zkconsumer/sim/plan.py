@@ -23,7 +23,15 @@ class Do(Enum):
     CONNECT = "connect"
     NOTICE = "notice"  # a member finds its connection broken
     ASK = "ask"  # the user asks for the next message, and gets it if there is one
+    POLL = "poll"  # a user of a production stream polls a batch
     COMMIT = "commit"
+    GIVE = "give"  # a user commits offsets of its choice
+    ABANDON = "abandon"  # the time-out of an explicit commit ends
+    PAUSE = "pause"
+    RESUME = "resume"  # a user resumes its paused partitions
+    SEEK = "seek"
+    RAISE = "raise"  # the body of a user's loop raises
+    INTERRUPT = "interrupt"  # a signal interrupts a user's next call while it takes messages
     TOOL = "tool"  # the server executes the operator's next requests
     TIME = "time"  # the clock advances to the next moment at which something is due
 
@@ -56,6 +64,7 @@ class Do(Enum):
     LOSE_TOOL = "lose_tool"  # the tool's requests are executed, and their replies lost
     KILL_TOOL = "kill_tool"  # the tool is killed between two requests
     CRASH_CLIENT = "crash_client"  # an exception ends a member's ZooKeeper client for good
+    RETAIN = "retain"  # retention deletes the first messages of a partition
     LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
 
     THAW = "thaw"
@@ -78,6 +87,9 @@ class Do(Enum):
     # Hash by identity: members are looked up at each action, and Enum would hash the name.
     __hash__ = object.__hash__
 
+
+OF_USERS = frozenset({Do.GIVE, Do.ABANDON, Do.PAUSE, Do.SEEK, Do.RAISE, Do.INTERRUPT})
+"""What the users of production streams do now and then."""
 
 FAULTS = frozenset(list(Do)[list(Do).index(Do.CUT) : list(Do).index(Do.THAW)])
 
@@ -164,6 +176,8 @@ class Plan:
         topics: further topics, each with two partitions.
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
         has_tool: whether an operator uses the tools.
+        streams: whether the members' partitions are delivered by production streams.
+        reset: `auto.offset.reset` of production streams: "smallest" or "largest".
         stored: the offset that each partition has stored at the start, if not 0; an operator resets
             it while the first members join.
     """
@@ -181,6 +195,8 @@ class Plan:
     sessions: tuple[float, ...] = ()
     has_tool: bool = False
     stored: int = 0
+    streams: bool = False
+    reset: str = "smallest"
 
     def session_of(self, who: int) -> float:
         """Return a member's session timeout, in seconds."""

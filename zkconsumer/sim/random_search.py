@@ -20,9 +20,9 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import FAULTS, OF_USERS, Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
-from zkconsumer.sim.world import World, possible, repairs
+from zkconsumer.sim.world import Watcher, World, possible, repairs
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
@@ -91,7 +91,7 @@ OF_AN_OPERATOR = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
 OF_LARGE_WORLDS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OF_AN_OPERATOR})
 """Faults that happen in large worlds only."""
 
-OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT})
+OF_FULL_WORLDS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.RETAIN})
 """Faults that happen in full worlds only."""
 
 SMALL, LARGE, FULL = 7, 1, 4
@@ -113,9 +113,15 @@ def draw_world(decide: Decide) -> Drawn:
 def draw_full(decide: Decide) -> Drawn:
     """Draw a small or a large world in which more faults may happen."""
     plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
-    kinds = sorted(OF_FULL_WORLDS, key=lambda do: do.value)
+    kinds = sorted(OF_FULL_WORLDS | OF_USERS, key=lambda do: do.value)
     more = {do: 1 + decide(2) for do in kinds if decide(2)}
-    return replace(plan, faults={**plan.faults, **more}), length, rarity
+    plan = replace(
+        plan,
+        streams=True,
+        reset=("smallest", "largest")[decide(2)],
+        faults={**plan.faults, **more},
+    )
+    return plan, length, rarity
 
 
 def draw_plan(decide: Decide) -> Drawn:
@@ -240,17 +246,26 @@ def draw_settings(decide: Decide, possible: dict[Do, int]) -> Callable[[Settings
 Make = Callable[[Plan, Monitor], World]
 
 
+def world_of(plan: Plan, watcher: Watcher) -> World:
+    """Return the world of a plan."""
+    if not plan.streams:
+        return World(plan, watcher)
+    from zkconsumer.sim.stream_world import StreamWorld  # noqa: PLC0415 - imports confluent_kafka
+
+    return StreamWorld(plan, watcher)
+
+
 Draw = Callable[[Decide], Drawn]
 
 
-def run(decide: Decisions, *, make: Make = World, draw: Draw = draw_world) -> Result:
+def run(decide: Decisions, *, make: Make = world_of, draw: Draw = draw_world) -> Result:
     """Run a world: first with faults, checking safety; then without, checking convergence."""
     plan, length, rarity = draw(decide)
     return run_plan(plan, decide, length=length, rarity=rarity, make=make)
 
 
 def run_plan(
-    plan: Plan, decide: Decisions, *, length: int, rarity: int, make: Make = World
+    plan: Plan, decide: Decisions, *, length: int, rarity: int, make: Make = world_of
 ) -> Result:
     """Run a world as `run` does, with a given plan."""
     monitor = Monitor()
@@ -370,7 +385,7 @@ def record(decide: Decisions) -> tuple[Result, list[dict[str, Any]], World]:
     worlds: list[World] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        worlds.append(World(plan, Watchers(Recorder(entries.append), monitor)))
+        worlds.append(world_of(plan, Watchers(Recorder(entries.append), monitor)))
         return worlds[-1]
 
     return run(decide, make=make), entries, worlds[0]

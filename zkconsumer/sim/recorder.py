@@ -160,6 +160,12 @@ class Watchers(Watcher):
         for one in self._watchers:
             one.finished(world, who, tp, offset)
 
+    def repositioned(
+        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
+    ) -> None:
+        for one in self._watchers:
+            one.repositioned(world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
+
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         for one in self._watchers:
             one.served(world, who, request, reply)

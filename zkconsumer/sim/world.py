@@ -25,7 +25,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import Action, ActiveFaults, Delivered, Do, Link, Plan
+from zkconsumer.sim.plan import OF_USERS, Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ def _of_kind(world: World, do: Do) -> list[Action]:
     awake = [who for who in alive if not links[who].frozen]
     heard = [who for who in alive if links[who].connected and links[who].muted_at is None]
     replicas = range(world.plan.replicas)
+    if do is Do.RETAIN:
+        return world.retainable()
+    if do in OF_USERS:
+        return [action for who in awake for action in world.of_users(do, who)]
     if do in _OF_PARTITIONS:
         return [Action(do, tp=tp) for tp in world.log_end]
     if do in _OF_THE_WORLD:
@@ -148,6 +152,7 @@ def repairs(world: World) -> list[Action]:
             actions += [Action(Do.ADMIT, who)] if link.locked_out else []
     if world.tool is not None and world.tool.pending is None and not world.tool.is_over:
         actions += [Action(Do.APPLY_AGAIN), Action(Do.UNDO)]
+    actions += world.resumes()
     actions += [Action(Do.ALLOW)] if wrong.refused else []
     actions += [Action(Do.KAFKA_UP)] if wrong.kafka else []
     actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
@@ -573,6 +578,11 @@ class Watcher:
     def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
         """A user has finished all messages of a partition below this offset."""
 
+    def repositioned(
+        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
+    ) -> None:
+        """A user's seek or `auto.offset.reset` has changed a position."""
+
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         """A server has executed a member's request; `reply` is None if it does not answer."""
 
@@ -602,6 +612,7 @@ class World:
         self.zookeeper = SimZooKeeper(replicas=plan.replicas + 1)
         self.faults_left = dict(plan.faults)
         self.log_end: dict[TopicPartition, int] = {}
+        self.log_start: dict[TopicPartition, int] = {}
         self.handed: dict[TopicPartition, int] = {}
         self.kafka: dict[TopicPartition, OffsetAndMetadata] = {}
         self.ghosts: list[int] = []  # sessions of members that have started again
@@ -715,8 +726,26 @@ class World:
             actions.append(Action(Do.RECEIVE, who))
             if member.may_overtake:
                 actions.append(Action(Do.OVERTAKE, who))
-        if member.feeds and not link.slow and self._has_work(member):
+        if not link.slow:
+            self._of_reader(actions, who)
+
+    def _of_reader(self, actions: list[Action], who: int) -> None:
+        """Add what the user may do to get or finish a message."""
+        member = self.members[who]
+        if member.feeds and self._has_work(member):
             actions.append(Action(Do.ASK, who))
+
+    def of_users(self, do: Do, who: int) -> list[Action]:
+        """Return the actions of this kind that a member's users may do; see `sim.stream_world`."""
+        return []
+
+    def retainable(self) -> list[Action]:
+        """Return the actions that delete messages by retention."""
+        return []
+
+    def resumes(self) -> list[Action]:
+        """Return the actions that resume paused partitions."""
+        return []
 
     def _may_connect(self, link: Link, member: SimMember) -> bool:
         is_over = link.connected or member.closed or not member.has_client
@@ -996,6 +1025,7 @@ class World:
         twin.zookeeper = self.zookeeper.copy()
         twin.faults_left, twin.log_end = dict(self.faults_left), dict(self.log_end)
         twin.handed, twin.active_faults = dict(self.handed), replace(self.active_faults)
+        twin.log_start = dict(self.log_start)
         twin.kafka, twin.ghosts = dict(self.kafka), list(self.ghosts)
         twin.members = [member.copy(twin._transition) for member in self.members]
         twin.links = [replace(link) for link in self.links]
