@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
+import pty
+import select
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -39,6 +44,8 @@ JVM_ROUNDS = 3
 # Writes per transaction while the groups are created.
 BATCH = 1_000
 COMMAND_LIMIT_S = 120
+# Seconds for which the processor time of `top` is measured after its first screen.
+TOP_S = 20
 # A broker maps the whole index of each partition into memory; 10,000 indexes of the default 10 MiB
 # would be too much.
 OVERRIDES = {"log.index.size.max.bytes": 65_536}
@@ -180,10 +187,72 @@ class Runs:
         return self.seconds(*arguments, "--zookeeper", self.connect, allowed=allowed)
 
 
+def completed(rounds: int, connect: str) -> float:
+    """Return the median seconds in which a group's name is completed, as a shell asks for it."""
+    line = f"zkconsumer groups show -z {connect} {LARGE[:3]}"
+    asked = {"_ZKCONSUMER_COMPLETE": "complete_bash", "_ZKCONSUMER_LINE": line}
+    taken = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "zkconsumer"]
+        done = subprocess.run(
+            command, env=_ENVIRONMENT | asked, capture_output=True, text=True, check=True
+        )
+        taken.append(time.perf_counter() - start)
+        if done.stdout.split() != [LARGE]:
+            raise SystemExit(f"{line}: {done.stdout!r} is completed")
+    return statistics.median(taken[1:])
+
+
+def watched(connect: str) -> tuple[float, float]:
+    """Return the seconds until `top` shows groups, and the share of a core that it then takes."""
+    mine, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", "top", "--zookeeper", connect],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env=_ENVIRONMENT | {"TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(other)
+    try:
+        shown = b""
+        while b"group-" not in shown:
+            if time.perf_counter() - start > COMMAND_LIMIT_S:
+                raise SystemExit(f"top shows no group: {shown[-2000:]!r}")
+            shown += _read(mine, 0.05)
+        first_s = time.perf_counter() - start
+        before_s, before = _cpu_s(process.pid), time.perf_counter()
+        while time.perf_counter() - before < TOP_S:
+            _read(mine, 0.5)
+        share = (_cpu_s(process.pid) - before_s) / (time.perf_counter() - before)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(mine)
+    return first_s, share
+
+
+def _read(terminal: int, limit_s: float) -> bytes:
+    return os.read(terminal, 65536) if select.select([terminal], [], [], limit_s)[0] else b""
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     runs = Runs(rounds, sandbox.zookeeper_connect)
     ask: Callable[..., float] = runs.of_zookeeper
-    yield at_most("help", "seconds", runs.seconds("--help"), "s", 0.2)
+    yield at_most("help", "seconds", runs.seconds("--help"), "s", 0.12)
+    yield at_most("completion", "seconds", completed(rounds, runs.connect), "s", 0.3)
+    firsts, shares = zip(*(watched(runs.connect) for _ in range(min(rounds, 3))), strict=True)
+    yield at_most(f"top {GROUPS}", "first_screen", statistics.median(firsts), "s", 1.5)
+    yield at_most(f"top {GROUPS}", "share_of_a_core", statistics.median(shares), "cores", 0.1)
     for command in (("lag",), ("groups", "show"), ("offsets", "reset")):
         taken = runs.seconds(*command, "--help")
         yield at_most(f"{' '.join(command)} help", "seconds", taken, "s", 0.3)
@@ -203,10 +272,10 @@ def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     file = directory / "offsets"
     export = ("offsets", "export", "--group", STORED, "--format", "legacy")
     yield at_most(f"export {count}", "seconds", ask(*export), "s", 2)
-    runs.once(*export, str(file), "--zookeeper", runs.connect)
+    runs.once(*export, "--file", str(file), "--zookeeper", runs.connect)
     imports = [once_imported(runs, file, number) for number in range(1, rounds + 1)]
     yield at_most(f"import {count}", "seconds", statistics.median(imports), "s", 2)
-    yield at_most("doctor", "seconds", ask("doctor", allowed=(0, 1)), "s", 5)
+    yield at_most("doctor", "seconds", ask("doctor", allowed=(0, 6)), "s", 5)
     yield at_most("all", "memory", runs.largest_mib, "MiB", MEMORY_MIB)
 
 

@@ -45,6 +45,7 @@ COMMANDS = {
     "groups": ("zkconsumer.cli.groups:app", "List, show, copy, rename or delete groups."),
     "members": ("zkconsumer.cli.members:app", "List registered members and what they own."),
     "lag": ("zkconsumer.cli.lag:app", "Show the lag of groups, once, live, or for Prometheus."),
+    "top": ("zkconsumer.cli.top:app", "Watch all groups in the whole terminal."),
     "offsets": ("zkconsumer.cli.offsets:app", "Show, set, export or import committed offsets."),
     "apply": ("zkconsumer.cli.apply:app", "Apply a plan file, or complete an interrupted change."),
     "undo": (

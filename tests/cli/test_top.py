@@ -1,0 +1,197 @@
+"""`zkconsumer top` on real servers: its screens, its keys, and its cost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.scenes import Scene, scenes
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.cli.options import Connection
+from zkconsumer.cli.top_app import GROUP_COLUMNS, Rows, Top
+from zkconsumer.cli.top_feed import SHARE, Feed, GroupRow, ordered
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
+
+SCREENS = Path(__file__).parent / "top"
+SIZE = (110, 20)
+LIMIT_S = 60.0
+ONCE_S = 3600.0  # one round of reading only, so that no screen changes by itself
+
+
+class World:
+    """Three groups on a topic of a real broker: live and lagging, at rest, and empty."""
+
+    def __init__(self, scene: Scene, topic: str) -> None:
+        self.scene, self.topic = scene, topic
+
+    def top(self, *, interval_s: float = ONCE_S) -> Top:
+        return Top(Feed(Connection(zookeeper=self.scene.connect), interval_s=interval_s))
+
+    def text(self, top: Top) -> str:
+        """The screen without what differs from run to run: names, sessions, times, columns."""
+        strips = top.screen._compositor.render_strips()  # no public call returns the screen's text
+        text = "\n".join(strip.text.rstrip() for strip in strips)
+        for pattern, stead in (
+            (re.escape(self.topic), "orders"),
+            (r"0x[0-9a-f]+", "SESSION"),
+            (r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME"),
+            (r" {2,}", "  "),
+        ):
+            text = re.sub(pattern, stead, text)
+        return re.sub(r"\n+", "\n", text).rstrip() + "\n"
+
+
+@pytest.fixture
+def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
+    """billing lags by 12 messages in three partitions, idle by 1; empty has nothing."""
+    topic = unique("topic")
+    sandbox.create_topic(topic, partitions=3)
+    for partition in range(3):
+        sandbox.produce(topic, 5, partition=partition)
+    with session(sandbox.zookeeper_connect) as above:
+        broker = above.get(paths.broker(0))[0]
+        states = [above.get(paths.partition_state(topic, n))[0] for n in range(3)]
+        placed = above.get(paths.topic(topic))[0]
+    with scenes(sandbox.zookeeper, unique("top")) as scene:
+        scene.put(paths.broker(0), broker)
+        scene.settled(
+            {"billing_a": {topic: 2}, "billing_b": {topic: 2}}, {topic: 3}, group="billing"
+        )
+        scene.put(paths.topic(topic), placed)
+        for number, state in enumerate(states):
+            scene.put(paths.partition_state(topic, number), state)
+            scene.offset(topic, number, 1, group="billing")
+        scene.offset(topic, 0, 4, group="idle")
+        scene.put(paths.ids("empty"), b"")
+        yield World(scene, topic)
+
+
+async def until(top: Top, seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not seen():
+            await asyncio.sleep(0.02)
+
+
+def is_screen(request: pytest.FixtureRequest, name: str, text: str) -> None:
+    """Compare a screen with its file; `--rewrite` writes it."""
+    file = SCREENS / f"{name}.txt"
+    if request.config.getoption("--rewrite"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), f"pytest {__file__} --rewrite"
+
+
+def test_screens(world: World, request: pytest.FixtureRequest) -> None:
+    """The list, its orders and its filter, the three views of a group, and the help."""
+
+    async def play() -> None:
+        top = world.top()
+        async with top.run_test(size=SIZE) as pilot:
+            await until(top, lambda: "(3 groups read)" in world.text(top))
+            is_screen(request, "groups", world.text(top))
+            await pilot.press("greater_than_sign", "greater_than_sign", "i")
+            is_screen(request, "groups-by-name-inverted", world.text(top))
+            await pilot.press("i", "less_than_sign", "less_than_sign")
+            await pilot.press("slash", *"id", "enter")
+            is_screen(request, "groups-filtered", world.text(top))
+            await pilot.press("escape")
+            assert "3 groups, 1 live, 13 messages behind" in world.text(top)
+            await pilot.press("question_mark")
+            is_screen(request, "help", world.text(top))
+            await pilot.press("escape", "enter")
+            await until(top, lambda: "billing_b-0" in world.text(top))
+            is_screen(request, "group-partitions", world.text(top))
+            await pilot.press("2")
+            is_screen(request, "group-members", world.text(top))
+            await pilot.press("tab")
+            await until(top, lambda: "no problem found" in world.text(top))
+            is_screen(request, "group-findings", world.text(top))
+            await pilot.press("escape")
+            await until(top, lambda: "Enter Open" in world.text(top))
+            await pilot.press("q")
+        assert top.return_value is None
+
+    asyncio.run(play())
+
+
+def test_changes_and_findings(world: World) -> None:
+    """A commit gives a rate, a missing owner is a finding, and a deleted group is an error."""
+
+    async def play() -> None:
+        top = world.top(interval_s=0.2)
+        async with top.run_test(size=SIZE) as pilot:
+            await until(top, lambda: "(3 groups read)" in world.text(top))
+            world.scene.put(paths.offset("idle", TopicPartition(world.topic, 0)), b"5")
+            await until(
+                top, lambda: bool(re.search(r"idle  idle  0  3  0  2  \d", world.text(top)))
+            )
+            world.scene.session.delete(paths.owner("billing", TopicPartition(world.topic, 2)))
+            await pilot.press("enter", "3")
+            await until(top, lambda: "no-owner" in world.text(top))
+            await pilot.press("escape", "end")
+            for path in ("idle/offsets", "idle/owners", "idle/ids", "idle"):
+                if world.scene.session.exists(f"{paths.CONSUMERS}/{path}"):
+                    world.scene.session.delete(f"{paths.CONSUMERS}/{path}", recursive=True)
+            await until(top, lambda: "2 groups" in world.text(top))
+
+    asyncio.run(play())
+
+
+def test_many_groups() -> None:
+    """With 5,000 groups a table paints only the rows on the screen, and moves among all."""
+    rows = [{"name": f"group-{n:04}", "lag": n} for n in range(5000)]
+
+    async def play() -> None:
+        top = Top(Feed(Connection(zookeeper="127.0.0.1:1", timeout=LIMIT_S), interval_s=ONCE_S))
+        async with top.run_test(size=SIZE) as pilot:
+            table = top.query_one(Rows)
+            table.fill(GROUP_COLUMNS, rows, key="name")
+            assert len(table.painted) <= SIZE[1]
+            await pilot.press("end", "pageup", "k")
+            assert table.painted[-1]["name"] > "group-4900"
+            held = table._rows[table._cursor]["name"]
+            table.fill(GROUP_COLUMNS, rows[::-1], key="name")
+            assert table._rows[table._cursor]["name"] == held
+            await pilot.press("home")
+            assert table.painted[0]["name"] == "group-4999"
+
+    asyncio.run(play())
+
+
+def test_order() -> None:
+    """What needs attention comes first; groups that are not read yet come last."""
+    rows = [
+        GroupRow("a", 1, 1, 5, status="OK"),
+        GroupRow("b", 0, 1, 9, status="STOPPED"),
+        GroupRow("c", 2),
+        GroupRow("d", 3, 1, 5, rate=2.0),
+    ]
+
+    def names(by: str, *, reverse: bool = False, containing: str = "") -> str:
+        found = ordered(rows, by=by, reverse=reverse, containing=containing)
+        return "".join(row.name for row in found)
+
+    assert names("lag") == "badc"
+    assert names("state") == "adcb"
+    assert names("status") == "bacd"
+    assert names("members") == "dcab"
+    assert names("rate") == "dabc"
+    assert names("name", reverse=True) == "dcba"
+    assert names("name", containing="B") == "b"
+    assert 0 < SHARE <= 0.1
+
+
+@pytest.mark.parametrize("words", [["top", "-z", "h:1"], ["top"], ["top", "-z", "h:x"]])
+def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe, or a cluster that is not named, is one line and exit code 2."""
+    monkeypatch.delenv("ZKCONSUMER_ZOOKEEPER", raising=False)
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

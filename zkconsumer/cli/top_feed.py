@@ -1,0 +1,298 @@
+"""What `zkconsumer top` shows: a thread reads a cluster's groups, and `top_app` paints them.
+
+A thread reads the groups in slices and rests after each, so that all readings together take at
+most `SHARE` of a core. The groups on the screen are read first in each round.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from zkconsumer.cli.options import Connection
+from zkconsumer.errors import (
+    AccessDeniedError,
+    UnknownGroupError,
+    ZkConsumerError,
+)
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.findings import Finding
+    from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.zk.client import ZooKeeperClient
+
+SHARE: Final = 0.05
+"""Part of a core that reading may take. After a slice that took c seconds of processor time, the
+thread rests for c / SHARE seconds. With 5,000 groups a round then takes longer."""
+
+SLICE: Final = 200
+"""Groups that are read together: a slice takes about 0.1 s of processor time."""
+
+DOCTOR_EVERY_S: Final = 10.0
+"""Seconds between two examinations of the group that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the list.
+
+    Attributes:
+        members: None if ZooKeeper denies access.
+        lag: messages behind in all partitions whose lag is known; None before the first reading.
+        unknown: number of partitions whose lag is unknown.
+        rate: committed messages per second between the last two readings, if there are two.
+        status: the worst status of a partition.
+    """
+
+    name: str
+    members: int | None
+    partitions: int | None = None
+    lag: int | None = None
+    unknown: int = 0
+    rate: float | None = None
+    status: str | None = None
+
+    @property
+    def state(self) -> str:
+        """Whether a member is registered."""
+        if self.members is None:
+            return "denied"
+        return "live" if self.members else "idle"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One group with its partitions' rates and statuses, and the findings of the doctor."""
+
+    group: GroupLag
+    rates: dict[tuple[str, int], float]
+    statuses: dict[tuple[str, int], Status | None]
+    findings: Sequence[Finding] | None = None
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+@dataclass
+class History:
+    """The readings so far: a window of commits and the last offset of each partition."""
+
+    windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], tuple[float, int]] = field(default_factory=dict)
+
+    def observe(self, group: str, one: PartitionLag) -> tuple[float | None, Status | None]:
+        """Record a reading of a partition; return its rate and its status by all readings."""
+        from zkconsumer.admin.lag import Source, Window
+
+        key, now_s = (group, one.topic, one.partition), time.time()
+        offset = one.committed if isinstance(one.committed, int) else None
+        dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
+        window = self.windows.setdefault(key, Window())
+        window.add(
+            now_s=now_s,
+            offset=offset,
+            committed_s=one.written_ms / 1000 if dated else None,
+            lag=one.lag if isinstance(one.lag, int) else None,
+            is_owned=one.owner is not None,
+        )
+        rate = None
+        if offset is not None:
+            before_s, before = self.offsets.get(key, (now_s, offset))
+            if now_s > before_s:
+                rate = (offset - before) / (now_s - before_s)
+            self.offsets[key] = now_s, offset
+        return rate, window.status(now_s)
+
+
+_WORST = ("STOPPED", "STALLED", "REWOUND", "WARNING", "OK")
+
+
+def row_of(group: GroupLag, members: int | None, history: History) -> GroupRow:
+    """Return the row of a group that was read."""
+    lags = [one.lag for one in group.partitions]
+    known = [lag for lag in lags if isinstance(lag, int)]
+    observed = [history.observe(group.name, one) for one in group.partitions]
+    rates = [rate for rate, _ in observed if rate is not None]
+    statuses = {status.value for _, status in observed if status is not None}
+    return GroupRow(
+        group.name,
+        members,
+        partitions=len(lags),
+        lag=sum(known),
+        unknown=len(lags) - len(known),
+        rate=sum(rates) if rates else None,
+        status=next((one for one in _WORST if one in statuses), None),
+    )
+
+
+class Feed:
+    """Reads groups on its own thread and reports rows, details and faults.
+
+    Attributes:
+        visible: the groups on the screen, which are read first.
+        shown: the group whose details are shown, or None.
+    """
+
+    def __init__(self, connection: Connection, *, interval_s: float) -> None:
+        self._connection = connection
+        self._interval_s = interval_s
+        self._history, self._detailed = History(), History()
+        self._stopped, self._woken = threading.Event(), threading.Event()
+        self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
+        self.visible: tuple[str, ...] = ()
+        self.shown: str | None = None
+
+    def show(self, group: str | None) -> None:
+        """Choose the group whose details are read, or None for the list."""
+        self.shown = group
+        self._woken.set()
+
+    def refresh(self) -> None:
+        """Read again at once."""
+        self._woken.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End `run` after its present request."""
+        self._stopped.set()
+        self._woken.set()
+
+    def run(
+        self,
+        on_rows: Callable[[Sequence[GroupRow], bool], object],
+        on_detail: Callable[[Detail], object],
+        on_fault: Callable[[str], object],
+    ) -> None:
+        """Read until `stop`.
+
+        Args:
+            on_rows: gets rows, and whether they are all groups of the cluster.
+            on_detail: gets the details of the group that is shown.
+            on_fault: gets the text of an error, and "" after the next success.
+        """
+        with self._connection.connect() as zk:
+            while not self._stopped.is_set():
+                self._woken.clear()
+                try:
+                    if self.shown is not None:
+                        self._detail(zk, self.shown, on_detail)
+                    else:
+                        self._round(zk, on_rows)
+                    on_fault("")
+                except ZkConsumerError as error:
+                    on_fault(str(error))
+                self._woken.wait(self._interval_s)
+
+    # ---- the list --------------------------------------------------------------------------------
+
+    def _round(self, zk: ZooKeeperClient, on_rows: Callable[..., object]) -> None:
+        """Read all groups once, the visible ones first."""
+        from zkconsumer.admin.groups import groups
+
+        started = time.thread_time()
+        members = {one.name: None if one.fault else one.members or 0 for one in groups(zk)}
+        on_rows([GroupRow(name, count) for name, count in members.items()], True)
+        left = {name: None for name, count in members.items() if count is not None}  # in order
+        while left:
+            visible = [name for name in self.visible if name in left]
+            now = visible or list(islice(left, SLICE))
+            for name in now:
+                del left[name]
+            on_rows(self._slice(zk, now, members), False)
+            used = time.thread_time() - started
+            if self._woken.wait(used / SHARE if left else 0):
+                return  # another view is wanted
+            started = time.thread_time()
+
+    def _slice(
+        self, zk: ZooKeeperClient, names: Sequence[str], members: dict[str, int | None]
+    ) -> list[GroupRow]:
+        """Read some groups; a group to which access is denied becomes a row without figures."""
+        from zkconsumer.admin.lag import group_lags
+
+        try:
+            # One request per group would ask Kafka for offsets; the details do.
+            found = group_lags(
+                zk, names, limit_s=self._limit_s(zk), kafka=lambda brokers, name, mine: {}
+            )
+        except AccessDeniedError:
+            if len(names) == 1:
+                return [GroupRow(names[0], None)]
+            half = len(names) // 2
+            return [
+                *self._slice(zk, names[:half], members),
+                *self._slice(zk, names[half:], members),
+            ]
+        return [row_of(one, members[name], self._history) for name, one in found.items()]
+
+    # ---- one group -------------------------------------------------------------------------------
+
+    def _detail(
+        self, zk: ZooKeeperClient, name: str, on_detail: Callable[[Detail], object]
+    ) -> None:
+        from zkconsumer.admin.doctor import doctor, kafka_logs
+        from zkconsumer.admin.groups import unknown_group
+        from zkconsumer.admin.lag import group_lags
+
+        group = group_lags(zk, [name], limit_s=self._limit_s(zk)).get(name)
+        if group is None:
+            raise unknown_group(name)
+        rates, statuses = {}, {}
+        for one in group.partitions:
+            rate, status = self._detailed.observe(name, one)
+            statuses[one.topic, one.partition] = status
+            if rate is not None:
+                rates[one.topic, one.partition] = rate
+        last, at_s, findings = self._examined
+        known = Detail(group, rates, statuses, findings if last == name else None)
+        on_detail(known)
+        if last == name and time.monotonic() - at_s < DOCTOR_EVERY_S:
+            return
+        try:
+            findings = doctor(zk, [name], ask_logs=kafka_logs(self._limit_s(zk)))
+        except UnknownGroupError:
+            return
+        self._examined = name, time.monotonic(), findings
+        on_detail(replace(known, findings=findings))
+
+    def _limit_s(self, zk: ZooKeeperClient) -> float:
+        return zk.config.zookeeper_connection_timeout_s
+
+
+# ---- order and filter ----------------------------------------------------------------------------
+
+
+SORTS: Final = ("lag", "state", "name", "members", "rate", "status")
+
+
+def ordered(rows: Iterable[GroupRow], *, by: str, reverse: bool, containing: str) -> list[GroupRow]:
+    """Return the rows whose names contain a text, sorted; equal rows are sorted by name.
+
+    The default direction puts first what needs attention: the highest lag, the worst status.
+    """
+
+    def key(row: GroupRow) -> tuple[object, ...]:
+        match by:
+            case "lag":
+                return row.lag is None, -(row.lag or 0)
+            case "members":
+                return row.members is None, -(row.members or 0)
+            case "rate":
+                return row.rate is None, -(row.rate or 0)
+            case "status":
+                return (_WORST.index(row.status) if row.status else len(_WORST),)
+            case "state":
+                return row.state != "live", row.lag is None, -(row.lag or 0)
+        return ()
+
+    wanted = containing.lower()
+    found = [row for row in rows if wanted in row.name.lower()]
+    return sorted(found, key=lambda row: (*key(row), row.name), reverse=reverse)
