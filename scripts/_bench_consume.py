@@ -27,7 +27,7 @@ from kazoo.exceptions import NoNodeError
 from zkconsumer import ConsumerConfig, ConsumerConnector, aio
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
-from zkconsumer.kafka.client_settings import broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition as Partition
 from zkconsumer.protocol.paths import owners_of
@@ -48,7 +48,7 @@ def stream_of(bootstrap: str, topic: str) -> Stream[bytes, bytes]:
     """
     config = ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181")
     broker = Broker(None, -1, 4, (f"PLAINTEXT://{bootstrap}",))
-    settings = {**fetch_settings(config), **broker_settings([broker])}
+    settings = {**fetch_settings(config), **broker_settings(Brokers([broker]))}
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
     return Stream(

@@ -39,6 +39,7 @@ SERVER_FIXTURES = frozenset(
         "sandbox_of",
         "secure",
         "secure_broker",
+        "secured",
         "spark",
         "trio",
         "world",
@@ -217,6 +218,13 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/docs/test_tour.py::test_the_tour", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/security/test_tls_and_sasl.py", STARTS_SERVERS),
+    Rule(
+        Lane.ALL,
+        "tests/security/test_brokers.py",
+        "The broker of this listener takes 5 s. The listener SCRAM of a newer broker runs the same "
+        "tests.",
+        ("SASL_PLAINTEXT",),
+    ),
     Rule(Lane.NORMAL, "tests/security/test_tools.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/sim/test_replicas_like_real.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_tools_connection.py", STARTS_SERVERS),

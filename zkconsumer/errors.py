@@ -187,6 +187,16 @@ class FetchError(ZkConsumerError):
     """The brokers reject the requests for a partition, and retries cannot succeed."""
 
 
+class BrokerAccessError(FetchError):
+    """The brokers refuse the login or the certificate, or their certificate is not trusted."""
+
+
+class BrokersUnreachableError(FetchError):
+    """The brokers do not answer, or they cannot answer now, for example without a leader."""
+
+    retriable = True
+
+
 class DecodeError(ZkConsumerError):
     """The user's decoder raised an exception; the message counts as delivered."""
 

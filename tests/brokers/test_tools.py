@@ -13,6 +13,7 @@ from support.scenes import hands_on
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     NO_TOPIC,
     OFFSETS_TOPIC,
@@ -42,13 +43,13 @@ def test_what_tools_ask(cluster: Sandbox, unique: Callable[[str], str]) -> None:
     with session(cluster.zookeeper_connect) as client:
         broker = decode_broker(client.get(paths.broker(0))[0], where="")
         stored = client.exists(paths.topic(OFFSETS_TOPIC))
-        found = log_ends([broker], [here, nowhere], limit_s=LIMIT_S)
+        found = log_ends(Brokers([broker]), [here, nowhere], limit_s=LIMIT_S)
         assert found == {here: LogRange(0, 5), nowhere: NO_TOPIC}
         later_ms = round(time.time() * 1000) + 3_600_000
-        at = offsets_at([broker], [here], later_ms, limit_s=LIMIT_S)[here]
+        at = offsets_at(Brokers([broker]), [here], later_ms, limit_s=LIMIT_S)[here]
         assert at == (None if are_times_exact([broker]) else 5)
         assert are_times_exact([broker]) is (not cluster.broker.release.startswith(("0.8", "0.9")))
-        none = committed_in_kafka([broker], "nobody", [here], limit_s=LIMIT_S)
+        none = committed_in_kafka(Brokers([broker]), "nobody", [here], limit_s=LIMIT_S)
         assert none == {here: None}
         assert not client.exists(paths.topic(missing))
         assert bool(client.exists(paths.topic(OFFSETS_TOPIC))) is bool(stored)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.client_settings import broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
 from zkconsumer.protocol.payloads import Broker
 
 OLD = Broker("a", 9092, 1, ())
@@ -30,7 +33,7 @@ def test_the_oldest_broker_decides_the_protocol(
     brokers: list[Broker], expected: tuple[str, bool, str | None]
 ) -> None:
     """No version request is sent if one broker of the cluster is 0.8 or 0.9."""
-    settings = broker_settings(brokers)
+    settings = broker_settings(Brokers(brokers))
     assert (
         settings["bootstrap.servers"],
         settings["api.version.request"],
@@ -48,20 +51,20 @@ def test_the_oldest_broker_decides_the_protocol(
 )
 def test_addresses(broker: Broker, servers: str) -> None:
     """IPv6 addresses get brackets; a renamed listener (KIP-103) is found by host and port."""
-    assert broker_settings([broker])["bootstrap.servers"] == servers
+    assert broker_settings(Brokers([broker]))["bootstrap.servers"] == servers
 
 
 def test_without_a_plaintext_endpoint_it_is_a_named_error() -> None:
     """A cluster without a PLAINTEXT endpoint is an error; a single such broker is ignored."""
     only_tls = Broker(None, -1, 4, ("SSL://c:9093",))
     with pytest.raises(FetchError, match=r"PLAINTEXT.*SSL://c:9093"):
-        broker_settings([only_tls])
-    assert broker_settings([only_tls, NEW])["bootstrap.servers"] == "c:9092"
+        broker_settings(Brokers([only_tls]))
+    assert broker_settings(Brokers([only_tls, NEW]))["bootstrap.servers"] == "c:9092"
 
 
 def test_no_broker_is_not_an_error() -> None:
     """Without brokers there is no error: the caller waits."""
-    assert broker_settings([])["bootstrap.servers"] == ""
+    assert broker_settings(Brokers())["bootstrap.servers"] == ""
 
 
 def test_properties_are_translated() -> None:
@@ -128,4 +131,60 @@ def test_the_old_default_buffer_is_the_systems_own(given: int, passed: int) -> N
 def test_librdkafka_takes_every_valid_configuration(extreme: dict[str, float]) -> None:
     """A valid configuration of the old consumer never exceeds librdkafka's narrower ranges."""
     config = ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **extreme)  # type: ignore[arg-type]
-    Consumer({**fetch_settings(config), **broker_settings([NEW])}).close()
+    Consumer({**fetch_settings(config), **broker_settings(Brokers([NEW]))}).close()
+
+
+NAMED = Broker(
+    None,
+    -1,
+    5,
+    ("INSIDE://d:1", "OUTSIDE://d:2", "SASL_SSL://d:3"),
+    (("INSIDE", "SSL"), ("OUTSIDE", "SASL_SSL"), ("SASL_SSL", "SASL_SSL")),
+)
+
+
+def config_of(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig(group_id="g", zookeeper_connect="z:2181", **settings)
+
+
+@pytest.mark.parametrize(
+    ("broker", "settings", "server", "protocol"),
+    [
+        (NEW, {"broker_listener": "SSL"}, "c:9093", "SSL"),
+        (NEW, {"kafka": {"security.protocol": "ssl"}}, "c:9093", "ssl"),
+        (NAMED, {"broker_listener": "inside"}, "d:1", "SSL"),
+        (NAMED, {"broker_listener": "OUTSIDE"}, "d:2", "SASL_SSL"),
+        (NAMED, {"broker_listener": "SASL_SSL"}, "d:3", "SASL_SSL"),
+        (NAMED, {"broker_listener": "SSL"}, "d:1", "SSL"),
+        (NAMED, {"kafka": {"security.protocol": "SSL"}}, "d:1", "SSL"),
+    ],
+)
+def test_the_listener_by_name_or_protocol(
+    broker: Broker, settings: dict[str, Any], server: str, protocol: str
+) -> None:
+    """A listener is found by its name, or else by its protocol, which the client then speaks."""
+    found = broker_settings(Brokers([broker], config_of(**settings)))
+    assert found["bootstrap.servers"] == server
+    assert found["security.protocol"].upper() == protocol.upper()
+
+
+def test_a_wrong_listener_is_one_sentence() -> None:
+    """An unknown listener, and one with another protocol, raise FetchError with what is offered."""
+    with pytest.raises(FetchError) as caught:
+        broker_settings(Brokers([NAMED], config_of(broker_listener="EXTERNAL")))
+    assert str(caught.value) == (
+        "no broker has a listener with the name or security protocol EXTERNAL (/brokers/ids; "
+        "offered: INSIDE://d:1 (SSL), OUTSIDE://d:2 (SASL_SSL), SASL_SSL://d:3): "
+        "set broker.listener to a listener that the brokers have"
+    )
+    both = config_of(broker_listener="INSIDE", kafka={"security.protocol": "SASL_SSL"})
+    with pytest.raises(FetchError, match="INSIDE has the security protocol SSL, and"):
+        broker_settings(Brokers([NAMED], both))
+
+
+def test_the_properties_of_librdkafka_reach_every_client() -> None:
+    """`kafka.` properties are part of the settings, and survive pickling with the brokers."""
+    config = config_of(kafka={"client.rack": "r1", "reconnect.backoff.max.ms": "77"})
+    brokers = pickle.loads(pickle.dumps(Brokers([NEW], config)))
+    found = {**fetch_settings(config), **broker_settings(brokers)}
+    assert (found["client.rack"], found["reconnect.backoff.max.ms"]) == ("r1", "77")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.kafka import logs
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     NO_BROKER,
     NO_TOPIC,
@@ -31,16 +32,16 @@ NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 
 @pytest.fixture
-def brokers(sandbox: Sandbox) -> Sequence[Broker]:
+def brokers(sandbox: Sandbox) -> Brokers:
     """The brokers as registered in ZooKeeper."""
     path = paths.broker(0)
     with session(sandbox.zookeeper_connect) as client:
-        return [decode_broker(client.get(path)[0], where=path)]
+        return Brokers([decode_broker(client.get(path)[0], where=path)])
 
 
 def test_log_ends(
     sandbox: Sandbox,
-    brokers: Sequence[Broker],
+    brokers: Brokers,
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,7 +62,7 @@ def test_log_ends(
         assert not client.exists(paths.topic(missing))
 
 
-def test_by_time(sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]) -> None:
+def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
     """The first message at or after the time; none after the last message."""
     topic = unique("times")
     sandbox.create_topic(topic)
@@ -74,9 +75,7 @@ def test_by_time(sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[
     assert not are_times_exact([*brokers, Broker("h", 1, 2, ())])
 
 
-def test_committed(
-    sandbox: Sandbox, brokers: Sequence[Broker], unique: Callable[[str], str]
-) -> None:
+def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:
     """A group's offsets in Kafka with their metadata; None if there is none."""
     topic, group = unique("stored"), unique("group")
     sandbox.create_topic(topic, partitions=2)
@@ -96,8 +95,8 @@ def test_committed(
     assert kept.committed(group, []) == {}
 
 
-@pytest.mark.parametrize("brokers", [[], [NOBODY]])
-def test_nobody_answers(brokers: Sequence[Broker]) -> None:
+@pytest.mark.parametrize("brokers", [Brokers(), Brokers([NOBODY])])
+def test_nobody_answers(brokers: Brokers) -> None:
     """Without a reachable broker, the result is the reason instead of numbers."""
     tp = TopicPartition("t", 0)
     reasons = [
@@ -115,4 +114,4 @@ def test_no_plaintext() -> None:
     """Brokers with TLS only give a reason."""
     tp = TopicPartition("t", 0)
     broker = Broker(None, -1, 4, ("SSL://h:1",))
-    assert "PLAINTEXT" in str(log_ends([broker], [tp], limit_s=1)[tp])
+    assert "PLAINTEXT" in str(log_ends(Brokers([broker]), [tp], limit_s=1)[tp])

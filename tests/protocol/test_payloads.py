@@ -161,7 +161,7 @@ BROKERS = {
     ),
     '{"version":5,"host":"h","port":1,"endpoints":["PLAINTEXT://h:1"],"features":{},'
     '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"}}': Broker(
-        "h", 1, 5, ("PLAINTEXT://h:1",)
+        "h", 1, 5, ("PLAINTEXT://h:1",), (("PLAINTEXT", "PLAINTEXT"),)
     ),
     '{"host":"h","port":1}': Broker("h", 1, 1, ()),
 }

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -209,7 +210,7 @@ def test_old_brokers_know_no_times(option: str) -> None:
     """With brokers before 0.10 each form of a time is refused with the option's name."""
     text = "5" if option == "startingTimestamp" else '{"t":{"0":5}}'
     options = SourceOptions.parse({"zookeeper": "none:1", "subscribe": "t", option: text})
-    cluster = ClusterLogs(lambda: [Broker("none", 1, 2, ())])
+    cluster = ClusterLogs(lambda: Brokers([Broker("none", 1, 2, ())]))
     logs = {TopicPartition("t", 0): LogRange(0, 9)}
     with pytest.raises(ConfigError, match=r"before 0\.10 .*startingOffsetsByTimestamp"):
         offsets_of(options.for_stream(), "starting", logs, cluster)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.offset_ranges import (
@@ -171,7 +172,9 @@ def test_tasks_know_whether_their_logs_continue() -> None:
 
     def has_backlog(options: dict[str, str], ranges: list[OffsetRange]) -> bool:
         made = planned(
-            SourceOptions.parse(options).for_stream(), ranges, [Broker("unused", 9092, 1, ())]
+            SourceOptions.parse(options).for_stream(),
+            ranges,
+            Brokers([Broker("unused", 9092, 1, ())]),
         )
         (backlog,) = {one.settings.has_backlog for one in made}
         return backlog

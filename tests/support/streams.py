@@ -22,7 +22,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, Coverage, Grant, LeaseGate
-from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.fetcher import Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.pool import Alarm, FetcherPool, SharedFetcher
@@ -118,7 +118,7 @@ def settings_for(bootstrap: str, *, version: int = 4, **properties: object) -> S
         host, _, port = address.partition(":")
         endpoints = () if version == 1 else (f"PLAINTEXT://{address}",)
         brokers.append(Broker(host, int(port), version, endpoints))
-    return {**fetch_settings(config), **broker_settings(brokers)}
+    return {**fetch_settings(config), **broker_settings(Brokers(brokers))}
 
 
 @dataclass

@@ -8,11 +8,10 @@ from queue import Empty, SimpleQueue
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import Advice, RefusedError, Step, ZkConsumerError
-from zkconsumer.kafka.client_settings import broker_settings
+from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.requests import Reply, StoreOffsets
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -23,7 +22,7 @@ class BrokerOffsets:
     `limit_s` is seconds per request. Each request opens and closes its own client.
     """
 
-    def __init__(self, config: ConnectionConfig, brokers: Sequence[Broker], limit_s: float) -> None:
+    def __init__(self, config: ConnectionConfig, brokers: Brokers, limit_s: float) -> None:
         self._config, self._brokers, self._limit_s = config, brokers, limit_s
 
     @classmethod

@@ -31,14 +31,14 @@ from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
 
 Logs = Mapping[TopicPartition, Log | str]
-AskLogs = Callable[[Sequence[Broker], Sequence[TopicPartition]], Logs]
+AskLogs = Callable[[Brokers, Sequence[TopicPartition]], Logs]
 MemberSettings = Callable[[str], ConsumerConfig]
 """Group name -> the settings of its members."""
 
@@ -124,7 +124,7 @@ def doctor(
 def kafka_logs(limit_s: float) -> AskLogs:
     """Return a function that asks the brokers for logs, with `limit_s` seconds per request."""
 
-    def ask(brokers: Sequence[Broker], partitions: Sequence[TopicPartition]) -> Logs:
+    def ask(brokers: Brokers, partitions: Sequence[TopicPartition]) -> Logs:
         from zkconsumer.kafka.logs import log_ends  # noqa: PLC0415 - loads librdkafka: 50 ms
 
         return log_ends(brokers, partitions, limit_s=limit_s)

@@ -21,6 +21,7 @@ from zkconsumer.errors import (
     Step,
     UnknownGroupError,
 )
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import GroupInput, RequestedTopics, requested_topics
@@ -310,9 +311,9 @@ def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZno
     return decode_brokers({paths.locate(path).name: node.data for path, node in nodes.items()})
 
 
-def registered_brokers(connection: ZooKeeperClient) -> list[Broker]:
+def registered_brokers(connection: ZooKeeperClient) -> Brokers:
     """Return the registered brokers whose registrations can be read."""
-    return readable_brokers(read_brokers(connection))
+    return Brokers(readable_brokers(read_brokers(connection)), connection.config)
 
 
 # ---- groups --------------------------------------------------------------------------------------

@@ -33,10 +33,10 @@ from zkconsumer.admin.groups import (
     registered_brokers,
 )
 from zkconsumer.errors import ConfigError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.zk.client import ZooKeeperClient
 
 NOTHING_COMMITTED = "no offset is committed"
@@ -131,12 +131,10 @@ class GroupLag:
 
 
 AskKafka = Callable[
-    [Sequence[Broker], str, Collection[TopicPartition]],
+    [Brokers, str, Collection[TopicPartition]],
     Mapping[TopicPartition, OffsetAndMetadata | str | None],
 ]
-AskLogs = Callable[
-    [Sequence[Broker], Collection[TopicPartition]], Mapping[TopicPartition, LogRange | str]
-]
+AskLogs = Callable[[Brokers, Collection[TopicPartition]], Mapping[TopicPartition, LogRange | str]]
 
 
 def group_lags(
@@ -208,7 +206,7 @@ def lags_of(
 
 
 def unasked_logs(
-    brokers: Sequence[Broker], partitions: Collection[TopicPartition]
+    brokers: Brokers, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogRange | str]:
     """Return NOT_ASKED for each partition; as `logs` of `group_lags` it asks no broker."""
     return dict.fromkeys(partitions, NOT_ASKED)

@@ -28,7 +28,7 @@ from zkconsumer.admin.group_changes import state_of
 from zkconsumer.admin.offset_files import Fault, check_names, decoded, java_offset, path_line
 from zkconsumer.admin.plan import Change, Content, Plan
 from zkconsumer.errors import ConfigError, FetchError, MalformedZnodeError, RefusedError
-from zkconsumer.kafka.client_settings import broker_settings, servers
+from zkconsumer.kafka.client_settings import Brokers, broker_settings, servers
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
@@ -127,6 +127,10 @@ class ZkUtils:
             where[path]: _leader(node.data, where=path)
             for path, node in self.connection.read(where).items()
         }
+
+    def cluster(self) -> Brokers:
+        """Return the registered brokers that can be read, with the way to reach them."""
+        return Brokers(self.brokers().values(), self.connection.config)
 
     def brokers(self) -> dict[int, Broker]:
         """The registered brokers that can be read, by id."""
@@ -318,8 +322,7 @@ def committed(
     `limit_s` is seconds per request to the brokers. Raises JavaError for an offset znode that is
     not a number.
     """
-    brokers = list(zk.brokers().values())
-    kept = committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
+    kept = committed_in_kafka(zk.cluster(), group, partitions, limit_s=limit_s)
     found = Committed()
     in_zookeeper = zk.offsets(group, (tp for tp in partitions if kept[tp] is None))
     for tp in partitions:
@@ -335,7 +338,7 @@ def committed(
     return found
 
 
-def partitions_of(brokers: Sequence[Broker], topic: str, *, limit_s: float) -> list[int]:
+def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
     """Return a topic's partitions as the brokers know them, ascending; empty if unknown.
 
     The request asks for the metadata of all topics, so brokers do not create this topic. Raises

@@ -30,10 +30,10 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import RefusedError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.findings import Log
 
 Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
-AskKafka = Callable[[Sequence[Broker], str, Collection[TopicPartition]], Stored]
+AskKafka = Callable[[Brokers, str, Collection[TopicPartition]], Stored]
 
 FOLLOW_S = 3.0
 """Seconds that ZooKeeper's offset may be behind Kafka's; a dual commit writes one right after the
@@ -199,9 +199,7 @@ def verify_migration(
 def kafka_offsets(limit_s: float) -> AskKafka:
     """Return a function that asks the brokers for offsets, with `limit_s` seconds per request."""
 
-    def ask(
-        brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
-    ) -> Stored:
+    def ask(brokers: Brokers, group: str, partitions: Collection[TopicPartition]) -> Stored:
         from zkconsumer.kafka.logs import committed_in_kafka  # noqa: PLC0415 - loads librdkafka
 
         return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)

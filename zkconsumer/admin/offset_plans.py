@@ -20,7 +20,7 @@ group of that name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -39,6 +39,7 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import Advice, ConfigError, RefusedError, Step, shown
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     LogRange,
     are_times_exact,
@@ -50,7 +51,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching, white_list
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- resets --------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def read_committed(
     )
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
-    brokers = [] if storage is Storage.ZOOKEEPER else registered_brokers(connection)
+    brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
     for name in names:
         if name not in images:
             raise unknown_group(name)
@@ -473,7 +473,7 @@ def _plan(
     return Plan.of(kind, plan.chroot, plan.changes, kafka=changes, notes=plan.notes)
 
 
-def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]:
+def _by_time(brokers: Brokers, reset: Reset, times: Times) -> list[str]:
     """Return a note on a reset by time, and nothing for other resets.
 
     Raises RefusedError if the brokers cannot answer exactly and `times` demands it.
@@ -494,7 +494,7 @@ def _by_time(brokers: Sequence[Broker], reset: Reset, times: Times) -> list[str]
 
 
 def _first_of(
-    brokers: Sequence[Broker],
+    brokers: Brokers,
     logs: Mapping[TopicPartition, LogRange | str],
     at_ms: int,
     limit_s: float,

@@ -37,8 +37,9 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
     displayed,
 )
+from zkconsumer.kafka.access import check_properties
+from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings, servers
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
-from zkconsumer.kafka.client_settings import broker_settings, fetch_settings, servers
 from zkconsumer.kafka.fetcher import LOOKUP_S, Fetcher, KafkaFetcher, Reset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
@@ -76,7 +77,10 @@ class GroupMember:
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
-        """Raises InvalidNameError for an impossible `consumer.id`."""
+        """Raises InvalidNameError for an impossible `consumer.id`, and ConfigError for `kafka.`
+        properties that librdkafka refuses.
+        """
+        check_properties(config)
         self.config = config
         self.consumer_id = paths.consumer_id(config.group_id, config.consumer_id or suffix())
         self.gate = LeaseGate()
@@ -167,11 +171,11 @@ class GroupMember:
                 remedy="stop the other consumer, or give each consumer its own consumer.id",
             ) from None
 
-    def brokers(self) -> Sequence[Broker]:
+    def brokers(self) -> Brokers:
         """Return the registered brokers; empty before the member has read the group."""
         if self.coordinator is None:
-            return ()
-        return brokers(self.coordinator.state.view, self.session)
+            return Brokers()
+        return Brokers(brokers(self.coordinator.state.view, self.session), self.config)
 
     def stop(self) -> None:
         """End the session of a member whose coordinator never started."""
@@ -359,7 +363,7 @@ def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broke
 
 
 def offset_store(
-    config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Sequence[Broker]]
+    config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Brokers]
 ) -> KafkaOffsetStore | None:
     """Return the client that stores offsets in Kafka; None with `offsets.storage=zookeeper`.
 
@@ -384,7 +388,7 @@ def stream(
     codec: Codec[Any, Any],
     *,
     gate: LeaseGate,
-    brokers: Callable[[], Sequence[Broker]],
+    brokers: Callable[[], Brokers],
     report: Callable[[StreamReport], None],
     pool: FetcherPool | None,
 ) -> Stream[Any, Any]:
@@ -420,7 +424,7 @@ def fetcher_pool(
     consumer: ConsumerId,
     streams: int,
     *,
-    brokers: Callable[[], Sequence[Broker]],
+    brokers: Callable[[], Brokers],
     report: Callable[[StreamReport], None],
 ) -> FetcherPool | None:
     """Return the broker clients that the member's streams share; None if each stream has its own.
@@ -444,7 +448,7 @@ def fetcher_pool(
 
 
 def clients(
-    config: ConsumerConfig, brokers: Callable[[], Sequence[Broker]]
+    config: ConsumerConfig, brokers: Callable[[], Brokers]
 ) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
     """Return two functions: one connects a broker client; one tells whether all its brokers have
     moved.

@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -397,6 +398,9 @@ class StreamFetcher:
 
     def _on_fault(self, fault: Fault) -> None:
         tp = fault.tp
+        if fault.error is not None:
+            self._send_report(ReportKind.FETCH_FAILED, None, fault.text)
+            raise copy(fault.error)  # several streams may raise it
         if fault.kind in (FaultKind.PASSING, FaultKind.LOST):
             self._send_report(ReportKind.FETCH_TROUBLE, tp, fault.text)
             if fault.kind is FaultKind.LOST:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Self
 
-from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.protocol.paths import BROKER_IDS
 from zkconsumer.protocol.payloads import Broker
 
-Settings = dict[str, str | int | bool]
+Settings = dict[str, Any]
 
 # Maximum number of prefetched messages; at the limit librdkafka stops fetching until the stream has
 # taken some. librdkafka documents it as "per partition", but a stream has one queue for all its
@@ -93,7 +93,7 @@ def _within(lowest: int, value: int, highest: int) -> int:
 # ---- brokers -------------------------------------------------------------------------------------
 
 
-PLAINTEXT: Final = "PLAINTEXT://"
+PLAINTEXT: Final = "PLAINTEXT"
 
 # Version of the registration -> the release whose protocol is used without a version request.
 # Brokers before 0.10 close the connection when a client asks for their API versions (KIP-35).
@@ -101,44 +101,120 @@ PLAINTEXT: Final = "PLAINTEXT://"
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
 
-def broker_settings(brokers: Sequence[Broker]) -> dict[str, str | bool]:
-    """Return librdkafka's `bootstrap.servers` and protocol settings for a cluster.
+class Brokers(tuple[Broker, ...]):
+    """The registered brokers of a cluster, with the configuration that says how to reach them.
+
+    Without a configuration, the PLAINTEXT listeners are used.
+    """
+
+    config: ConnectionConfig | None
+
+    def __new__(
+        cls, brokers: Iterable[Broker] = (), config: ConnectionConfig | None = None
+    ) -> Self:
+        self = super().__new__(cls, brokers)
+        self.config = config
+        return self
+
+    def __getnewargs__(self) -> tuple[tuple[Broker, ...], ConnectionConfig | None]:
+        return tuple(self), self.config
+
+    @property
+    def listener(self) -> str:
+        """The name or the security protocol of the listener to connect to."""
+        if self.config is None:
+            return PLAINTEXT
+        return self.config.broker_listener or str(
+            self.config.kafka.get("security.protocol", PLAINTEXT)
+        )
+
+
+def broker_settings(brokers: Brokers) -> dict[str, Any]:
+    """Return librdkafka's `bootstrap.servers`, its protocol settings, and the `kafka.` properties.
 
     The oldest broker decides the protocol: newer brokers still support it, and a rolling upgrade
-    has both. Brokers without a PLAINTEXT endpoint are ignored; the JVM (`kafka.cluster.Broker`, 0.9
-    to 1.1) rejects the whole cluster if it has such a broker. Raises FetchError if no broker has a
-    PLAINTEXT endpoint. An empty `brokers` gives no servers: the caller waits for brokers.
+    has both. Brokers without the chosen listener are ignored; the JVM (`kafka.cluster.Broker`, 0.9
+    to 1.1) rejects the whole cluster if a broker has no PLAINTEXT endpoint. Raises FetchError if no
+    broker has the chosen listener, or if the listener has another security protocol than
+    `kafka.security.protocol`. An empty `brokers` gives no servers: the caller waits for brokers.
     """
-    found = servers(brokers)
-    if brokers and not found:
-        offered = ", ".join(end for one in brokers for end in one.endpoints) or "none"
-        raise FetchError(
-            "no broker has a PLAINTEXT endpoint, and the old consumer supports no other protocol",
-            where=f"{BROKER_IDS}; offered: {offered}",
-            remedy="add a PLAINTEXT listener to the brokers",
-        )
-    settings: dict[str, str | bool] = {"bootstrap.servers": ",".join(found)}
+    passed_on = {} if brokers.config is None else dict(brokers.config.kafka)
+    ends = list(_endpoints(brokers))
+    if brokers and not ends:
+        raise _no_listener(brokers)
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
-    if release is None:
-        settings["api.version.request"] = True
-    else:
-        settings["api.version.request"] = False
+    settings: dict[str, Any] = {
+        **passed_on,
+        "bootstrap.servers": ",".join(servers(brokers)),
+        "api.version.request": release is None,
+    }
+    if release is not None:
         settings["broker.version.fallback"] = release
+    wanted = passed_on.get("security.protocol")
+    for protocol in dict.fromkeys(protocol for _, protocol in ends):
+        if wanted is not None and str(wanted).upper() != protocol:
+            raise FetchError(
+                f"the listener {brokers.listener} has the security protocol {protocol}, and "
+                f"kafka.security.protocol is {wanted}",
+                where=_offered(brokers),
+                remedy="remove kafka.security.protocol, or set broker.listener to another listener",
+            )
+        if protocol != PLAINTEXT:
+            settings["security.protocol"] = protocol
     return settings
 
 
-def servers(brokers: Iterable[Broker]) -> list[str]:
-    """Return the `host:port` of all PLAINTEXT endpoints, each once, in their order."""
-    return list(dict.fromkeys(server for one in brokers for server in _plaintext(one)))
+def servers(brokers: Brokers) -> list[str]:
+    """Return the `host:port` of all chosen endpoints, each once, in their order."""
+    return list(dict.fromkeys(server for server, _ in _endpoints(brokers)))
 
 
-def _plaintext(broker: Broker) -> Iterator[str]:
-    """Yield the `host:port` of each PLAINTEXT endpoint, else the registered host and port."""
-    listed = [end.removeprefix(PLAINTEXT) for end in broker.endpoints if end.startswith(PLAINTEXT)]
-    if listed:
-        yield from listed
-    elif broker.host and broker.port > 0:
-        # Version 1 has only these fields. Later versions fill them from their first PLAINTEXT
-        # endpoint, even if its listener has another name (KIP-103).
-        host = f"[{broker.host}]" if ":" in broker.host else broker.host
-        yield f"{host}:{broker.port}"
+def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
+    """Yield the `host:port` and the security protocol of each broker's chosen endpoints.
+
+    They are the endpoints of the listener with the chosen name, or else with the chosen protocol.
+    """
+    wanted = brokers.listener.upper()
+    for broker in brokers:
+        protocols = {name.upper(): protocol.upper() for name, protocol in broker.protocols}
+        listed = [
+            (name.upper(), protocols.get(name.upper(), name.upper()), server)
+            for name, _, server in (end.partition("://") for end in broker.endpoints)
+        ]
+        chosen = [one for one in listed if one[0] == wanted] or [
+            one for one in listed if one[1] == wanted
+        ]
+        if chosen:
+            yield from ((server, protocol) for _, protocol, server in chosen)
+        elif wanted == PLAINTEXT and broker.host and broker.port > 0:
+            # Version 1 has only these fields. Later versions fill them from their first PLAINTEXT
+            # endpoint, even if its listener has another name (KIP-103).
+            host = f"[{broker.host}]" if ":" in broker.host else broker.host
+            yield f"{host}:{broker.port}", PLAINTEXT
+
+
+def _no_listener(brokers: Brokers) -> FetchError:
+    if brokers.listener.upper() == PLAINTEXT:
+        what = "no broker has a PLAINTEXT listener"
+    else:
+        what = f"no broker has a listener with the name or security protocol {brokers.listener}"
+    return FetchError(
+        what,
+        where=_offered(brokers),
+        remedy="set broker.listener to a listener that the brokers have",
+    )
+
+
+def _offered(brokers: Brokers) -> str:
+    """Return the place of the registrations and the listeners that they name."""
+    names = {
+        (end, protocol)
+        for one in brokers
+        for end in one.endpoints
+        for protocol in [dict(one.protocols).get(end.partition("://")[0], "")]
+    }
+    texts = [
+        end if protocol in ("", end.partition("://")[0]) else f"{end} ({protocol})"
+        for end, protocol in sorted(names)
+    ]
+    return f"{BROKER_IDS}; offered: {', '.join(texts) or 'none'}"

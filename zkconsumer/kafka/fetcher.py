@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
@@ -31,7 +32,8 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as Raw
 
-from zkconsumer.errors import FetchError
+from zkconsumer.errors import BrokerAccessError, FetchError
+from zkconsumer.kafka.access import Refusals, refusal
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import TopicPartition
 
@@ -66,14 +68,12 @@ _PERMANENT: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.INVALID_MSG,
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
         KafkaError._BAD_MSG,
         KafkaError._BAD_COMPRESSION,
         KafkaError._NOT_IMPLEMENTED,
         KafkaError._UNSUPPORTED_FEATURE,
-        KafkaError._AUTHENTICATION,
         KafkaError._FATAL,
     }
 )
@@ -127,6 +127,7 @@ class FaultKind(Enum):
     OUT_OF_RANGE = "the position is not in the log; the partition must be assigned again"
     TRUNCATED = "the log was truncated below the position; the partition must be assigned again"
     PERMANENT = "no retry can solve it"
+    REFUSED = "the brokers refuse the connection; is retried; already rate-limited"
     PASSING = "is retried; already rate-limited"
     LOST = "all brokers have been down; this fetcher may never reconnect, a new one may"
     END = "everything up to `offset`, the log's end, was fetched; needs `enable.partition.eof`"
@@ -134,12 +135,16 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error, or END; `tp` is None if it concerns the brokers as a whole."""
+    """An error, or END; `tp` is None if it concerns the brokers as a whole.
+
+    `error` is what the streams raise, if the source of the fault knows it; `text` is its text.
+    """
 
     kind: FaultKind
     tp: TopicPartition | None
     text: str
     offset: int = -1
+    error: FetchError | None = None
 
 
 Answers = dict[TopicPartition, int | str]
@@ -180,7 +185,7 @@ class Fetcher(Protocol):
         """Look up the first or the next offset of each partition's log; returns at once.
 
         Any thread may complete the future. Its exception is a FetchError, and only if no broker
-        client can be made or no file descriptor is left.
+        client can be made, no file descriptor is left, or the brokers refuse the connection.
         """
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -196,12 +201,17 @@ class KafkaFetcher:
     def __init__(self, settings: Settings) -> None:
         self.faults: deque[Fault] = deque()
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
-        self._resolver = Resolver(lambda: new_client(dict(settings)), _log_ends)
+        refusals = Refusals(settings)
+        self._resolver = Resolver(
+            lambda: new_client({**settings, "error_cb": refusals}),
+            partial(_log_ends, refusals=refusals),
+        )
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
         self._backlog: list[Message] = []
         # kind of error -> (when it may be reported again, number of errors not reported since)
         self._reported: dict[int, tuple[float, int]] = {}
+        self._settings = settings
         self._consumer = new_client({**settings, "error_cb": self._on_error})
         # When this fetcher counts as lost; None while not all brokers have been down.
         self._lost_at: float | None = None
@@ -306,18 +316,27 @@ class KafkaFetcher:
         # librdkafka calls it within `consume`, so on the owning thread.
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
             self._lost_at = time.monotonic() + LOST_S
-        if error.code() in _PERMANENT:
+        if (found := refusal(error, self._settings)) is not None:
+            if self._may_report(error) is not None:
+                self.faults.append(Fault(FaultKind.REFUSED, None, str(found), error=found))
+        elif error.code() in _PERMANENT:
             self.faults.append(Fault(FaultKind.PERMANENT, None, error.str()))
         else:
             self._passing(error, None)
 
-    def _passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
+    def _may_report(self, error: KafkaError) -> int | None:
+        """Return the number of errors of this kind not reported since; None to report nothing."""
         now = time.monotonic()
         due, swallowed = self._reported.get(error.code(), (0.0, 0))
         if now < due:
             self._reported[error.code()] = (due, swallowed + 1)
-            return
+            return None
         self._reported[error.code()] = (now + QUIET_S, 0)
+        return swallowed
+
+    def _passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
+        if (swallowed := self._may_report(error)) is None:
+            return
         if text := descriptors_error():
             self.faults.append(Fault(FaultKind.PERMANENT, None, text))
             return
@@ -409,7 +428,9 @@ class Resolver(Generic[C]):
             return batch
 
 
-def _log_ends(client: Consumer, tps: Sequence[TopicPartition], reset: Reset) -> Answers:
+def _log_ends(
+    client: Consumer, tps: Sequence[TopicPartition], reset: Reset, *, refusals: Refusals
+) -> Answers:
     """Ask each leader for the first or the next offsets of its partitions."""
     try:
         leaders = _leaders(client, {tp.topic for tp in tps}, RESOLVE_S)
@@ -417,6 +438,8 @@ def _log_ends(client: Consumer, tps: Sequence[TopicPartition], reset: Reset) -> 
         if text := descriptors_error():
             where = ", ".join(map(str, tps[:10]))
             raise FetchError(text, where=where, remedy="then retry") from error
+        if isinstance(told := refusals.explain(client, error), BrokerAccessError):
+            raise told from error
         return dict.fromkeys(tps, str(error.args[0].str()))
     answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
     for leader in sorted(set(leaders.values())):

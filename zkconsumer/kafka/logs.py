@@ -28,7 +28,8 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.client_settings import broker_settings
+from zkconsumer.kafka.access import Refusals, invalid
+from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
@@ -73,23 +74,27 @@ class LogClient:
     """A client for many requests, used by one thread at a time.
 
     Only `topics` looks up the leaders: call it from time to time, and whenever a result is a
-    sentence. Raises FetchError without brokers, and as `broker_settings` does.
+    sentence. Raises FetchError without brokers, and as `broker_settings` does, and ConfigError for
+    properties that librdkafka refuses.
     """
 
-    def __init__(self, brokers: Sequence[Broker], *, limit_s: float) -> None:
+    def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
         self._settings = _settings(brokers, limit_s)
-        self._client = admin.AdminClient(self._settings)
+        self._client = _new(admin.AdminClient, self._settings)
         self._consumer: Consumer | None = None
         self._limit_s = limit_s
         self._metadata: Any = None
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """Return the partitions of all topics, ascending, or raise FetchError."""
+        """Return the partitions of all topics, ascending.
+
+        Raises BrokerAccessError or BrokersUnreachableError.
+        """
         try:
             asked = self._consumer or self._client
             self._metadata = asked.list_topics(timeout=self._limit_s)
         except KafkaException as error:
-            raise FetchError(f"the brokers do not answer: {error.args[0].str()}") from error
+            raise _refusals(self._settings).explain(asked, error) from error
         return {name: tuple(sorted(one.partitions)) for name, one in self._metadata.topics.items()}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
@@ -221,7 +226,7 @@ def _range(start: int | str, end: int | str) -> LogRange | str:
 
 
 def log_ends(
-    brokers: Sequence[Broker], partitions: Collection[TopicPartition], *, limit_s: float
+    brokers: Brokers, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, LogRange | str]:
     """Return the first and the next offset of each log, or the reason why they are not known.
 
@@ -236,7 +241,7 @@ def log_ends(
 
 
 def offsets_at(
-    brokers: Sequence[Broker],
+    brokers: Brokers,
     partitions: Collection[TopicPartition],
     timestamp_ms: int,
     *,
@@ -290,7 +295,7 @@ def _leaders(
 
 
 def committed_in_kafka(
-    brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition], *, limit_s: float
+    brokers: Brokers, group: str, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
     """Return a group's offsets in Kafka; None if there is none, a text if it is not known.
 
@@ -302,7 +307,12 @@ def committed_in_kafka(
         return found
     try:
         settings = _settings(brokers, limit_s)
-        if OFFSETS_TOPIC not in admin.AdminClient(settings).list_topics(timeout=limit_s).topics:
+        asked = _new(admin.AdminClient, settings)
+        try:
+            topics = asked.list_topics(timeout=limit_s).topics
+        except KafkaException as error:
+            raise _refusals(settings).explain(asked, error) from error
+        if OFFSETS_TOPIC not in topics:
             return found
         client = Consumer({**settings, "group.id": group, "enable.auto.commit": False})
         try:
@@ -331,13 +341,26 @@ def _stored(
     return found
 
 
-def _settings(brokers: Sequence[Broker], limit_s: float) -> dict[str, Any]:
+def _settings(brokers: Brokers, limit_s: float) -> dict[str, Any]:
     if not brokers:
         raise FetchError(NO_BROKER)
-    return {
-        **broker_settings(brokers),
-        "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
+    settings = {
         # librdkafka prints only critical lines to stderr; errors arrive as results.
         "log_level": 2,
-        "error_cb": lambda error: None,
+        **broker_settings(brokers),
+        "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
     }
+    return {**settings, "error_cb": Refusals(settings)}
+
+
+def _refusals(settings: dict[str, Any]) -> Refusals:
+    found: Refusals = settings["error_cb"]
+    return found
+
+
+def _new(kind: Any, settings: dict[str, Any]) -> Any:
+    """Make a client, or raise ConfigError for properties that librdkafka refuses."""
+    try:
+        return kind(settings)
+    except KafkaException as error:
+        raise invalid(error) from error

@@ -14,13 +14,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.kafka.access import Refusals
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import (
@@ -99,6 +100,7 @@ class KafkaOffsetStore(threading.Thread):
             tuple[OffsetRequest, Callable[[Sequence[Reply]], None]] | None
         ] = queue.SimpleQueue()
         self._consumer: Consumer | None = None
+        self._refusals: Refusals | None = None
         self._answers: list[tuple[KafkaError | None, list[RawPartition]]] = []
 
     # ---- any thread ------------------------------------------------------------------------------
@@ -139,15 +141,20 @@ class KafkaOffsetStore(threading.Thread):
         except ZkConsumerError as error:
             return _unavailable(request, str(error))
         except KafkaException as error:
+            why: object = error.args[0].str()
+            if self._consumer is not None and self._refusals is not None:
+                self._consumer.poll(0)
+                why = self._refusals.last or why
             # The next request makes a new client, with the brokers registered by then.
             self._drop()
-            return _unavailable(request, error.args[0].str())
+            return _unavailable(request, str(why))
 
     def _connected(self) -> Consumer | None:
         if self._consumer is None:
             settings = self._connect()
             if settings is not None:
-                callbacks = {"on_commit": self._committed, "error_cb": _log_error}
+                self._refusals = Refusals(settings)
+                callbacks = {"on_commit": self._committed, "error_cb": self._on_error}
                 self._consumer = Consumer({**settings, **callbacks})
         return self._consumer
 
@@ -213,13 +220,14 @@ class KafkaOffsetStore(threading.Thread):
         # Called by librdkafka within `poll`, so on this thread.
         self._answers.append((error, partitions))
 
+    def _on_error(self, error: KafkaError) -> None:
+        # Logged at DEBUG: a request that fails returns the error itself.
+        logger.debug("%s", error)
+        if self._refusals is not None:
+            self._refusals(error)
+
 
 def _unavailable(request: OffsetRequest, reason: str) -> Reply:
     if isinstance(request, StoreOffsets):
         return Reply(Code.OK, NotStored({}, dict.fromkeys(request.offsets, f"Kafka: {reason}")))
     return Reply(Code.OTHER, reason)
-
-
-def _log_error(error: Any) -> None:
-    """Log a connection error at DEBUG: a request that fails returns the error itself."""
-    logger.debug("%s", error)

@@ -56,7 +56,7 @@ from typing import Final, Protocol
 
 from confluent_kafka import Message
 
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.fetcher import Answers, Fault, FaultKind, Fetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
 
@@ -387,7 +387,8 @@ class _FetchThread:
             except Exception as error:  # the thread's boundary: all streams of the client raise it
                 logger.debug("%s: starts over", self.name, exc_info=error)
                 what = error if isinstance(error, ZkConsumerError) else f"fetching failed: {error}"
-                self._fail_all(Fault(FaultKind.PERMANENT, None, str(what)))
+                known = error if isinstance(error, FetchError) else None
+                self._fail_all(Fault(FaultKind.PERMANENT, None, str(what), error=known))
                 questions, self._questions = self._questions, []
                 for one in questions:
                     one.answer.set_result(dict.fromkeys(one.tps, str(what)))
@@ -516,7 +517,7 @@ class _FetchThread:
                 route = self._fetching.get(fault.tp)
                 if route is not None:
                     route.fetcher.fail(route, fault)
-            elif fault.kind is FaultKind.PERMANENT:
+            elif fault.kind in (FaultKind.PERMANENT, FaultKind.REFUSED):
                 self._fail_all(fault)
             else:
                 self._pool.trouble(fault.text)

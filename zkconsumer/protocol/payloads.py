@@ -120,13 +120,16 @@ class Broker:
     """The registration of a broker, versions 1 to 5.
 
     `host` and `port` are those of the first PLAINTEXT endpoint; without one they are None and -1.
-    `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none.
+    `endpoints` are texts such as "PLAINTEXT://host:9092"; version 1 has none. Up to version 3 they
+    begin with a security protocol, from version 4 on with the name of a listener. `protocols` are
+    pairs of such a name and its security protocol.
     """
 
     host: str | None
     port: int
     version: int
     endpoints: tuple[str, ...]
+    protocols: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,13 @@ def decode_broker(payload: bytes | None, *, where: str) -> Broker:
         plaintext = host, port
     elif not endpoints:
         raise raw.malformed("a broker has neither host and port nor endpoints")
-    return Broker(*plaintext, version if type(version) is int else 1, endpoints)
+    named = document.get("listener_security_protocol_map")
+    protocols = (
+        tuple((name, one) for name, one in named.items() if isinstance(one, str))
+        if isinstance(named, dict)
+        else ()
+    )
+    return Broker(*plaintext, version if type(version) is int else 1, endpoints, protocols)
 
 
 def decode_brokers(

@@ -60,6 +60,7 @@ class BrokerServer(JavaServer):
         port: int | None = None,
         release: str = "3.9.1",
         overrides: Mapping[str, object] | None = None,
+        properties: Mapping[str, object] | None = None,
         heap_mb: int = 384,
         progress: jars.Progress = jars.to_stderr,
     ) -> None:
@@ -71,6 +72,7 @@ class BrokerServer(JavaServer):
             port: by default a free one.
             release: one of `RELEASES`.
             overrides: settings of `server.properties`, with the names of this release.
+            properties: system properties of the JVM.
             heap_mb: the JVM's heap in MB.
             progress: receives a line of text for each step that takes long.
         """
@@ -91,11 +93,15 @@ class BrokerServer(JavaServer):
         self.broker_id = broker_id
         self.release = release
         self._overrides = dict(overrides or {})
+        self._properties = dict(properties or {})
 
     @property
     def bootstrap(self) -> str:
         """`127.0.0.1:port`."""
         return self.address
+
+    def _options(self) -> tuple[str, ...]:
+        return tuple(f"-D{name}={value}" for name, value in self._properties.items())
 
     def _settings(self) -> dict[str, object]:
         return (

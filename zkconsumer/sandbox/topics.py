@@ -79,10 +79,10 @@ def client_settings(zookeeper_connect: str) -> dict[str, str | bool]:
     Raises:
         SandboxError: no broker is registered.
     """
-    from zkconsumer.kafka.client_settings import broker_settings
+    from zkconsumer.kafka.client_settings import Brokers, broker_settings
 
     with session(zookeeper_connect) as zk:
-        return broker_settings(list(_brokers(zk).values()))
+        return broker_settings(Brokers(_brokers(zk).values()))
 
 
 def create_topic(
@@ -249,9 +249,9 @@ def _await_metadata(one: Broker, name: str, partitions: int) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from zkconsumer.kafka.client_settings import broker_settings
+    from zkconsumer.kafka.client_settings import Brokers, broker_settings
 
-    admin = AdminClient({**broker_settings([one]), "log_level": 0})
+    admin = AdminClient({**broker_settings(Brokers([one])), "log_level": 0})
 
     def known() -> bool:
         try:
@@ -310,11 +310,11 @@ def produce_keyed(
     """Do the same as `produce`, with a separate key for each message: pairs of key and value."""
     from confluent_kafka import KafkaException, Producer
 
-    from zkconsumer.kafka.client_settings import broker_settings
+    from zkconsumer.kafka.client_settings import Brokers, broker_settings
 
     with session(zookeeper_connect) as zk:
         partitions = len(_topic_record(zk, name)["partitions"])
-        cluster = broker_settings(list(_brokers(zk).values()))
+        cluster = broker_settings(Brokers(_brokers(zk).values()))
     if partition is not None and not 0 <= partition < partitions:
         raise SandboxError(
             f"topic {name} has no partition {partition}", remedy=f"it has {partitions} partitions"

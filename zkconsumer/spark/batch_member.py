@@ -28,12 +28,13 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Coverage, Grant
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose, TopicPartition
-from zkconsumer.protocol.payloads import Broker, marked
+from zkconsumer.protocol.payloads import marked
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -338,7 +339,7 @@ class Membership:
                 return ledger.failures.popleft()
         return None
 
-    def brokers(self) -> Sequence[Broker]:
+    def brokers(self) -> Brokers:
         """Return the registered brokers, or none if they were not read yet."""
         return self._member.brokers()
 

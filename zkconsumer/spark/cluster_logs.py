@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import BROKER_IDS
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.task_reader import SHORT_LOG_S
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -99,7 +99,7 @@ class ShortLogs:
         return now - self._since.setdefault(tp, now) < SHORT_LOG_S
 
 
-def brokers_of(config: ConsumerConfig) -> list[Broker]:
+def brokers_of(config: ConsumerConfig) -> Brokers:
     """Read the registered brokers in a separate session. Raises as `ZooKeeperClient` does."""
     with ZooKeeperClient(config) as connection:
         return registered_brokers(connection)
@@ -136,7 +136,7 @@ class ClusterLogs:
     problem, a warning is logged from time to time, and `brokers` looks the brokers up again.
     """
 
-    def __init__(self, brokers: Callable[[], Sequence[Broker]]) -> None:
+    def __init__(self, brokers: Callable[[], Brokers]) -> None:
         self._look_up = brokers
         self._client: LogClient | None = None
         self._topics: dict[str, tuple[int, ...]] | None = None
@@ -148,7 +148,7 @@ class ClusterLogs:
         # The beginning of each log, and when it was requested.
         self._starts: dict[TopicPartition, tuple[int, float]] = {}
         self.is_idle = False
-        self.brokers: tuple[Broker, ...] = ()
+        self.brokers = Brokers()
         self.trouble = ""
 
     @property
@@ -235,7 +235,7 @@ class ClusterLogs:
             return dict.fromkeys(partitions, self.trouble)
         return self._client.at(partitions, timestamp_ms)
 
-    def bootstrap(self) -> tuple[Broker, ...]:
+    def bootstrap(self) -> Brokers:
         """Return the brokers to which tasks connect first.
 
         Raises:
@@ -258,7 +258,7 @@ class ClusterLogs:
 
     def _find_brokers(self) -> None:
         self._brokers_at = time.monotonic()
-        self.brokers = tuple(self._look_up()) or self.brokers
+        self.brokers = self._look_up() or self.brokers
 
     def _refresh(self) -> None:
         try:

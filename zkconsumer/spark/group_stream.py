@@ -36,10 +36,10 @@ from zkconsumer.errors import (
     SparkSourceError,
     UnsupportedPeerError,
 )
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.spark import offset_resolution, process_lifecycle
 from zkconsumer.spark.batch_member import LEAVE_S, Membership, Served
@@ -531,7 +531,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         _log.info("%s: runs %d warm-up tasks before the member joins", self._name, len(made))
         return made
 
-    def _brokers(self) -> Sequence[Broker]:
+    def _brokers(self) -> Brokers:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
     def _finish(self, group: Membership, start: StreamOffset) -> None:

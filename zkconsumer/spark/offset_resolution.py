@@ -17,6 +17,7 @@ from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.group_member import storage
 from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching
@@ -262,7 +263,7 @@ def stored_offsets(
     where = storage(config)
     found: dict[TopicPartition, int] = {}
     with ZooKeeperClient(config) as connection:
-        brokers = registered_brokers(connection) if where is not Storage.ZOOKEEPER else []
+        brokers = registered_brokers(connection) if where is not Storage.ZOOKEEPER else Brokers()
         if where is not Storage.KAFKA:
             nodes = {paths.offset(config.group_id, tp): tp for tp in partitions}
             for path, node in connection.read(nodes).items():

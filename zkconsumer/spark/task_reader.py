@@ -27,10 +27,9 @@ from pyspark.sql.datasource import InputPartition
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
-from zkconsumer.kafka.client_settings import Settings, broker_settings, fetch_settings
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.fetcher import Fault, FaultKind, KafkaFetcher, Reset
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.payloads import Broker
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.process_lifecycle import one_sentence
@@ -121,7 +120,7 @@ class ReadSettings:
     has_backlog: bool = False
 
 
-def client_settings(config: ConsumerConfig, brokers: Sequence[Broker]) -> Settings:
+def client_settings(config: ConsumerConfig, brokers: Brokers) -> Settings:
     """Return librdkafka's settings for tasks. Raises FetchError as `broker_settings` does."""
     return {
         **fetch_settings(config),
@@ -295,6 +294,9 @@ class _Reader:
 
     def _handle(self, fault: Fault) -> None:
         tp = fault.tp
+        if fault.error is not None:
+            error = fault.error
+            raise SparkSourceError(error.what, where=error.where, remedy=error.remedy)
         if fault.kind is FaultKind.PERMANENT:
             raise SparkSourceError(
                 f"the brokers refuse: {fault.text}",
@@ -491,14 +493,14 @@ class WarmUpPartition(InputPartition):
 
 
 def warm_ups(
-    options: SourceOptions, partitions: Iterable[TopicPartition], brokers: Sequence[Broker]
+    options: SourceOptions, partitions: Iterable[TopicPartition], brokers: Brokers
 ) -> list[WarmUpPartition]:
     """Return a warm-up task for each partition. Raises FetchError as `client_settings` does."""
     settings = _settings(options, brokers)
     return [WarmUpPartition(tp, settings) for tp in partitions]
 
 
-def _settings(options: SourceOptions, brokers: Sequence[Broker]) -> ReadSettings:
+def _settings(options: SourceOptions, brokers: Brokers) -> ReadSettings:
     return ReadSettings(
         client=client_settings(options.config, brokers),
         patience_s=options.poll_timeout_s,
@@ -507,7 +509,7 @@ def _settings(options: SourceOptions, brokers: Sequence[Broker]) -> ReadSettings
 
 
 def planned(
-    options: SourceOptions, ranges: Iterable[OffsetRange], brokers: Sequence[Broker]
+    options: SourceOptions, ranges: Iterable[OffsetRange], brokers: Brokers
 ) -> list[RangesPartition]:
     """Return a Spark partition for each task that `offset_ranges.tasks` plans. Raises FetchError as
     `client_settings` does.

@@ -595,5 +595,5 @@ def _ends(tool: Tool, zk: ZkUtils, partitions: Sequence[TopicPartition]) -> _End
             )
     led = [tp for tp in partitions if leaders.get(tp) in brokers]
     limit_s = tool.broker_limit_s
-    logs = log_ends(list(brokers.values()), led, limit_s=limit_s) if led else {}
+    logs = log_ends(zk.cluster(), led, limit_s=limit_s) if led else {}
     return _Ends(logs, frozenset(ignored))

@@ -69,7 +69,7 @@ def _show(
     offsets = _offsets(tool, zk, group, asked_for, limit_s)
     owners, leaders, brokers = zk.owners(group, partitions), zk.leaders(partitions), zk.brokers()
     led = [tp for tp in partitions if leaders.get(tp) in brokers]
-    logs = log_ends(list(brokers.values()), led, limit_s=limit_s) if led else {}
+    logs = log_ends(zk.cluster(), led, limit_s=limit_s) if led else {}
     tool.out(ROW.format(*HEAD))
     asked: set[int] = set()
     for tp in partitions:

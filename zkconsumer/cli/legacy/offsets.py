@@ -120,7 +120,7 @@ def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPart
             words = f"Broker information for broker id {leader} does not exist in ZK"
             raise JavaError(Thrown.KAFKA, words)
     found = {}
-    for tp, log in log_ends(list(brokers.values()), partitions, limit_s=limit_s).items():
+    for tp, log in log_ends(zk.cluster(), partitions, limit_s=limit_s).items():
         if isinstance(log, str):
             raise JavaError("java.io.IOException", f"{tp.topic}-{tp.partition}: {log}")
         found[tp] = log.start if which == "earliest" else log.end

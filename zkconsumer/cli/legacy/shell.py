@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import Release
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
@@ -67,7 +68,7 @@ def run(tool: Tool) -> None:
                 tool.out(f"{topic}:{number}:{'' if offset < 0 else offset}")
 
 
-def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
+def _brokers(tool: Tool, parser: Parser, listed: str) -> Brokers:
     """Return the brokers of --broker-list, as registrations of 0.8.
 
     So they are asked with the protocol of 0.8, as the tool does. Brokers before 0.10 know no other
@@ -79,10 +80,10 @@ def _brokers(tool: Tool, parser: Parser, listed: str) -> list[Broker]:
     if len(found) != len(ends):
         words = "Please provide valid host:port like host1:9091,host2:9092\n "
         tool.usage(parser, words)
-    return [Broker(host, port, _VERSION, ()) for host, port in found]
+    return Brokers(Broker(host, port, _VERSION, ()) for host, port in found)
 
 
-def _found(tool: Tool, brokers: Sequence[Broker], topic: str, time: int) -> dict[int, int | str]:
+def _found(tool: Tool, brokers: Brokers, topic: str, time: int) -> dict[int, int | str]:
     """Return partition -> offset, -1 if there is none at that time, or why it is unknown."""
     from zkconsumer.admin.legacy import partitions_of
     from zkconsumer.kafka.logs import log_ends, offsets_at

@@ -35,12 +35,13 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.lag import PartitionLag, lags_of, unasked_logs
 from zkconsumer.errors import AccessDeniedError, FetchError
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
-from zkconsumer.protocol.payloads import Broker, marked
+from zkconsumer.protocol.payloads import marked
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.client import ZooKeeperClient
@@ -275,7 +276,7 @@ class Reader:
         )
 
     def _in_brokers(
-        self, brokers: Sequence[Broker], group: str, partitions: Collection[TopicPartition]
+        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
         """Return the group's offsets in Kafka; one client serves all groups if brokers allow it."""
         if not brokers or not are_times_exact(brokers):

@@ -1,0 +1,196 @@
+"""Members on brokers that want TLS and SASL, and one sentence for each mistake of a user."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.secure_brokers import PASSWORD, SecureBroker
+from support.wait import LIMIT_S, eventually
+from typer.testing import CliRunner
+
+from zkconsumer import (
+    BrokerAccessError,
+    ConfigError,
+    ConsumerConfig,
+    ConsumerConnector,
+    FetchError,
+    Message,
+)
+from zkconsumer.cli import app
+
+Secured = Callable[[str], SecureBroker]
+
+RELEASES = {
+    "SSL": "0.9.0.1",
+    "SASL_PLAINTEXT": "0.10.2.2",
+    "SCRAM": "3.9.1",
+    "MTLS": "3.9.1",
+    "OAUTH": "3.9.1",
+}
+PARTITIONS, MESSAGES = 2, 10
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Returns the broker with a listener; each broker starts when a test first asks for it."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(release: str) -> SecureBroker:
+            made = SecureBroker(tmp_path_factory.mktemp(f"secured-{release}"), release=release)
+            return stack.enter_context(made)
+
+        yield lambda listener: started(RELEASES[listener])
+
+
+def read(
+    server: SecureBroker, listener: str, topic: str, kafka: dict[str, Any], **settings: Any
+) -> list[Message[bytes, bytes]]:
+    """All messages of a topic, read by a group of its name and committed."""
+    given = server.settings(listener)
+    given["kafka"] = {**given["kafka"], **kafka}
+    config = ConsumerConfig(
+        **{**given, "group_id": topic, "auto_offset_reset": "smallest", **settings}
+    )
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        found = []
+        while len(found) < MESSAGES:
+            more = stream.poll(timeout_s=LIMIT_S)
+            assert more
+            found += more
+        connector.commit_offsets()
+    return found
+
+
+@pytest.fixture
+def topic(unique: Callable[[str], str]) -> str:
+    return unique("secured")
+
+
+def filled(server: SecureBroker, topic: str) -> SecureBroker:
+    server.sandbox.create_topic(topic, partitions=PARTITIONS)
+    server.sandbox.produce(topic, MESSAGES)
+    return server
+
+
+@pytest.mark.parametrize("listener", RELEASES)
+def test_a_member_reads_and_commits(
+    secured: Secured, listener: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On every listener all messages are read, and offsets are committed to Kafka too."""
+    server = filled(secured(listener), topic)
+    with caplog.at_level(logging.DEBUG):
+        found = read(server, listener, topic, {}, offsets_storage="kafka")
+    assert len(found) == MESSAGES
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("listener", "kafka", "told"),
+    [
+        ("SASL_PLAINTEXT", {"sasl.password": "wrong"}, "refuses the login: .*check kafka.sasl.us"),
+        ("SCRAM", {"sasl.password": "wrong"}, r"refuses the login: .*username=alice\): check"),
+        ("SSL", {"ssl.ca.location": "stranger"}, "is not trusted.*stranger.pem"),
+        ("MTLS", {"ssl.ca.location": "stranger"}, "is not trusted.*stranger.pem"),
+        ("MTLS", {"ssl.certificate.location": "unknown"}, "refuses the certificate of this client"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    secured: Secured, listener: str, kafka: dict[str, str], told: str, topic: str
+) -> None:
+    """A wrong password, authority or certificate raises BrokerAccessError from the stream."""
+    server = filled(secured(listener), topic)
+    wrong = {}
+    for name, value in kafka.items():
+        file = {"stranger": server.stranger.file, "unknown": server.unknown_client}.get(value)
+        wrong[name] = str(file or value)
+        if value == "unknown":
+            wrong["ssl.key.location"] = str(server.unknown_client.with_suffix(".key"))
+    with pytest.raises(BrokerAccessError, match=told) as caught:
+        read(server, listener, topic, wrong)
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_streams_that_share_clients_are_told_too(secured: Secured, topic: str) -> None:
+    """With shared broker clients, a wrong password is the same sentence."""
+    server = filled(secured("SCRAM"), topic)
+    given = server.settings("SCRAM")
+    given["kafka"]["sasl.password"] = "wrong"
+    config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
+    with (
+        ConsumerConnector(config) as connector,
+        pytest.raises(BrokerAccessError, match="refuses the login") as caught,
+    ):
+        stream = connector.create_message_streams({topic: 6})[topic][0]
+        eventually(lambda: stream.poll(timeout_s=1.0))
+    assert caught.value.remedy == "check kafka.sasl.username and kafka.sasl.password"
+
+
+def test_a_wrong_listener_is_one_sentence(secured: Secured, topic: str) -> None:
+    """The error names the listeners that the brokers have."""
+    server = filled(secured("SCRAM"), topic)
+    with pytest.raises(FetchError, match=r"listener .* EXTERNAL .*MTLS://.* \(SSL\)"):
+        read(server, "SCRAM", topic, {}, broker_listener="EXTERNAL")
+
+
+@pytest.mark.parametrize(
+    ("password", "told"),
+    [(PASSWORD, "no offset is committed (2 rows)"), ("wrong", "refuses the login")],
+    ids=["right", "wrong"],
+)
+def test_the_command_line(
+    secured: Secured, tmp_path: Path, topic: str, password: str, told: str
+) -> None:
+    """A `--config` file with `kafka.` properties serves the tools; they name a wrong password."""
+    server = filled(secured("SCRAM"), topic)
+    kafka = {**server.settings("SCRAM")["kafka"], "sasl.password": password}
+    file = tmp_path / "consumer.properties"
+    lines = [f"kafka.{name}={value}\n" for name, value in kafka.items()]
+    file.write_text("".join([*lines, "broker.listener=SCRAM\n", f"group.id={topic}\n"]))
+    connect = server.sandbox.zookeeper_connect
+    with ConsumerConnector(ConsumerConfig(zookeeper_connect=connect, group_id=topic)) as connector:
+        connector.create_message_streams({topic: 1})
+        arguments = ["lag", "-g", topic, "-z", connect, "--config", str(file), "--timeout", "2"]
+        result = CliRunner().invoke(app, arguments)
+    assert told in result.output
+    assert ("refuses the login" in result.output) is (password == "wrong")
+    assert PASSWORD not in result.output
+
+
+@pytest.mark.parametrize(
+    ("kafka", "told"),
+    [
+        ({"ssl.ca.lokation": "x"}, 'No such configuration property: "ssl.ca.lokation"'),
+        ({"ssl.ca.location": "/none.pem"}, "ssl.ca.location failed"),
+        ({"sasl.mechanism": "GSSAPI"}, "choose another mechanism, or build confluent-kafka"),
+        ({"security.protocol": "TLS"}, 'Invalid value "TLS"'),
+    ],
+)
+def test_a_wrong_property_is_found_at_once(kafka: dict[str, str], told: str) -> None:
+    """The connector raises ConfigError before it connects."""
+    config = ConsumerConfig(group_id="g", zookeeper_connect="127.0.0.1:1", kafka=kafka)
+    with pytest.raises(ConfigError, match=told):
+        ConsumerConnector(config)
+
+
+def test_insecure_properties_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Each start with unchecked certificates logs a warning."""
+    kafka = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
+    with pytest.raises(Exception, match="ZooKeeper"):
+        ConsumerConnector(
+            ConsumerConfig(
+                group_id="g",
+                zookeeper_connect="127.0.0.1:1",
+                zookeeper_connection_timeout_s=0.1,
+                kafka=kafka,
+            )
+        )
+    assert "TLS to the brokers: no certificate is checked (insecure)" in caplog.text

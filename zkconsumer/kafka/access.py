@@ -1,0 +1,149 @@
+"""Access to secured brokers: checks of the properties, and one sentence for each refusal.
+
+librdkafka retries a connection that a broker refuses without a limit, and reports each attempt. A
+user must hear of the first: nothing works until a password or a certificate is corrected.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
+
+logger = logging.getLogger(__name__)
+
+# ---- properties ----------------------------------------------------------------------------------
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_NO_PROVIDER: Final = "No provider for SASL mechanism"
+
+
+def check_properties(config: ConnectionConfig) -> None:
+    """Let librdkafka check the `kafka.` properties, and warn of insecure ones.
+
+    librdkafka also reads the files that the properties name. Raises ConfigError.
+    """
+    if not config.kafka:
+        return
+    settings = {**config.kafka, "security.protocol": _expected_protocol(config)}
+    quiet = {"group.id": "zkconsumer", "log_level": 2, "error_cb": lambda error: None}
+    try:
+        Consumer({**settings, **quiet}).close()
+    except (KafkaException, TypeError, ValueError) as error:
+        raise invalid(error) from error
+    if str(config.kafka.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        logger.warning("TLS to the brokers: no certificate is checked (insecure)")
+    elif config.kafka.get("ssl.endpoint.identification.algorithm") == "none":
+        logger.warning("TLS to the brokers: the host name is not checked (insecure)")
+
+
+def _expected_protocol(config: ConnectionConfig) -> str:
+    """Return the security protocol with which librdkafka checks the properties.
+
+    The listener decides the real one, and ZooKeeper knows it only later.
+    """
+    listener = (config.broker_listener or "").upper()
+    if "security.protocol" in config.kafka or listener in _PROTOCOLS:
+        return str(config.kafka.get("security.protocol", listener))
+    if any(name.startswith("sasl.") for name in config.kafka):
+        return "SASL_SSL"
+    return "SSL" if any(name.startswith("ssl.") for name in config.kafka) else "PLAINTEXT"
+
+
+def invalid(error: Exception) -> ConfigError:
+    """Return the error for properties with which librdkafka makes no client."""
+    cause = error.args[0] if error.args else error
+    text = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    remedy = "correct the property; docs/configuration.md links to librdkafka's list"
+    if _NO_PROVIDER in text:
+        remedy = (
+            "choose another mechanism, or build confluent-kafka with libsasl2: "
+            "pip install --no-binary confluent-kafka confluent-kafka"
+        )
+    return ConfigError(
+        f"librdkafka refuses the properties: {text.removeprefix('Failed to create consumer: ')}",
+        where="kafka.*",
+        remedy=remedy,
+    )
+
+
+# ---- refused connections -------------------------------------------------------------------------
+
+# The text of an error: the protocol, the server, the cause, and the state of the connection.
+_TEXT: Final = re.compile(r"(?:\w+://)?(?P<server>[^/ ]+)/\S+: (?P<cause>.*?)(?: \(after [^)]*\))?")
+
+_LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+_LOGIN_REMEDIES: Final = {
+    "OAUTHBEARER": "check kafka.sasl.oauthbearer.*, or the token that oauth_cb returns",
+    "GSSAPI": "check kafka.sasl.kerberos.* and the ticket",
+}
+
+
+def refusal(error: KafkaError, settings: Mapping[str, Any]) -> BrokerAccessError | None:
+    """Return why a broker refuses the connection; None if the error has another cause.
+
+    `settings` are the client's.
+    """
+    match = _TEXT.fullmatch(error.str())
+    server, cause = (match["server"], match["cause"]) if match else ("", error.str())
+    broker = f"the broker {server}" if server else "a broker"
+    if error.code() in _LOGIN:
+        mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms", "GSSAPI"))
+        user = settings.get("sasl.username")
+        return BrokerAccessError(
+            f"{broker} refuses the login: {cause}",
+            where=f"kafka.sasl.mechanism={mechanism}"
+            + (f", kafka.sasl.username={user}" if user else ""),
+            remedy=_LOGIN_REMEDIES.get(
+                mechanism, "check kafka.sasl.username and kafka.sasl.password"
+            ),
+        )
+    if "SSL alert" in cause:
+        return BrokerAccessError(
+            f"{broker} refuses the certificate of this client: {cause}",
+            where=f"kafka.ssl.certificate.location={settings.get('ssl.certificate.location', '')}",
+            remedy="set it and kafka.ssl.key.location to a certificate that the broker trusts",
+        )
+    if error.code() != KafkaError._SSL:
+        return None
+    if "certificate verify failed" in cause:
+        return BrokerAccessError(
+            f"the certificate of {broker} is not trusted, or is valid for another host",
+            where=f"kafka.ssl.ca.location={settings.get('ssl.ca.location', '')}",
+            remedy="set it to the file of the authority that issued the certificate",
+        )
+    return BrokerAccessError(
+        f"no TLS connection to {broker}: {cause}",
+        where=f"security protocol {settings.get('security.protocol', 'PLAINTEXT')}",
+        remedy="set broker.listener to a listener that uses TLS",
+    )
+
+
+class Refusals:
+    """An `error_cb` that keeps why the brokers refuse a client's connections.
+
+    librdkafka calls it within `poll` and `consume`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self.last: BrokerAccessError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        self.last = refusal(error, self._settings) or self.last
+
+    def explain(self, client: Any, error: KafkaException) -> FetchError:
+        """Return the error for a failed request of `client`: the refusal, if there is one."""
+        client.poll(0)
+        known, self.last = self.last, None
+        return known or BrokersUnreachableError(
+            f"the brokers do not answer: {error.args[0].str()}",
+            remedy="check that they are running and reachable",
+        )
