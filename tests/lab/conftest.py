@@ -86,7 +86,7 @@ class Opened:
 
     def _said(self, message: ConsoleMessage) -> None:
         # The page itself handles a server that is away, or that has another token.
-        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE")
+        handled = ("ERR_CONNECTION", "403 (Forbidden)", "ERR_EMPTY_RESPONSE", "CHUNKED")
         if message.type == "error" and not any(one in message.text for one in handled):
             self.errors.append(message.text)
 

@@ -28,7 +28,10 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
     },
     "sandbox": {"errors", "protocol", "kafka"},
-    "lab": {"errors", "java", "protocol", "member", "consumer", "trace", "sim"},
+    "lab": {
+        *("errors", "java", "protocol", "member", "consumer", "trace", "sim"),
+        *("config", "zk", "admin"),
+    },
     "history": {"errors"},
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
     "cli": {

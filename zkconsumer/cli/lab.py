@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,24 @@ def lab(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Others than this machine may then connect.")
     ] = "127.0.0.1",
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            "--zookeeper",
+            "-z",
+            metavar="H:P[,H:P...][/CHROOT]",
+            help="Show a live group of this cluster; the lab only reads it.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="The live group.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="consumer.properties file of the live group: connection, TLS."
+        ),
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
@@ -31,7 +50,10 @@ def lab(
     The members run the production code; ZooKeeper, the network and time are simulated. Go back to
     any moment, do something else there, and compare. The address of the page holds the whole run.
 
-    Example: zkconsumer lab --port 9000
+    With --group, the page shows a live group: its members, owners, offsets and lag, and what
+    `doctor` finds. The lab writes nothing.
+
+    Example: zkconsumer lab --zookeeper zk1:2181/kafka --group billing
     """
     if context.invoked_subcommand is not None:
         return
@@ -43,7 +65,16 @@ def lab(
         if browser:
             webbrowser.open(url)
 
-    serve(listen(host, port), on_start=started)
+    if zookeeper is None and group is None and config is None:
+        serve(listen(host, port), on_start=started)
+        return
+    from zkconsumer.cli.options import Connection
+    from zkconsumer.lab.live import LiveGroup
+
+    given = Connection(zookeeper=zookeeper, config=config)
+    name = given.group(group)
+    with LiveGroup(given.connection_settings(name), name) as live:
+        serve(listen(host, port), live=live, on_start=started)
 
 
 def need(*packages: str) -> None:

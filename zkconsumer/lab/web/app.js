@@ -93,6 +93,7 @@ class App extends Component {
         const parent = this.runs.get(event.parent);
         if (parent && event.kind !== "live") run.put(0, parent.frames.slice(0, event.forked_at));
         this.runs.set(event.run, run);
+        this.place = event.kind === "live" ? run.length : event.parent ? event.forked_at : 0;
         this.setState((old) => ({ current: event.run, at: event.kind === "live" ? run.length : event.parent ? event.forked_at : 0, choices: null, menu: null, playing: event.kind === "live" ? true : old.playing, table: null }));
       } else if (event.event === "frames") {
         const run = this.runs.get(event.run);
@@ -102,6 +103,13 @@ class App extends Component {
         run.rests = event.rests;
         run.omitted = event.omitted || 0;
         this.setState({ changed: {} });
+      } else if (event.event === "more") {
+        const run = this.runs.get(event.run);
+        const wasLast = this.place >= run.length;
+        run.put(run.length, event.frames);
+        const dropped = run.trim(LIMIT);
+        const place = wasLast && this.state.playing ? run.length : Math.max(0, this.place - dropped);
+        this.setState({ at: (this.place = place), changed: {} });
       } else if (event.event === "choices") this.setState({ choices: event });
       else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, playing: false });
       else if (event.event === "table") this.setState({ table: event });
@@ -433,7 +441,7 @@ class App extends Component {
   counters(picture) {
     const names = this.state.catalogue?.counters || COUNTERS;
     return html`<dl class="counters">${names.map((name, n) => html`<div class=${picture.counters[n] ? "" : "zero"}><dt>${COUNTER_WORDS[name] || name}</dt>
-      <dd>${name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
+      <dd title=${picture.counters[n] === null ? "ZooKeeper does not show this" : ""}>${picture.counters[n] === null ? "–" : name === "unowned_s" ? (picture.counters[n] ?? 0).toFixed(1) : picture.counters[n] ?? 0}</dd></div>`)}</dl>`;
   }
 
   side(run, picture, sessions) {

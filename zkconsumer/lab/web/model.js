@@ -66,14 +66,14 @@ export class Run {
   }
 
   clear() {
-    this.keys = [firstPicture(this.scene)];
+    this.keys = [this.base0 || firstPicture(this.scene)];
     this.last = this.keys[0];
-    this.spans = this.scene.partitions.map((row) => [[0, row[1]]]);
+    this.spans = this.last.partitions.map((row) => [[0, row[1]]]);
     this.changes = [];
     this.captions = [];
     this.marks = [];
-    this.states = this.scene.members.map((member) => [[0, lane(member)]]);
-    this.times = [this.scene.t];
+    this.states = this.last.members.map((member) => [[0, lane(member)]]);
+    this.times = [this.last.t];
     if (this.scene.say) this.captions.push([0, this.scene.say]);
   }
 
@@ -116,6 +116,19 @@ export class Run {
     if (frame.say) this.captions.push([at, frame.say]);
     if (at % KEY_EVERY === 0) this.keys.push(picture);
     this.last = picture;
+  }
+
+  // Forget the oldest frames, so that a page that is open for days does not grow.
+  trim(most) {
+    if (this.length <= most) return 0;
+    const dropped = this.length - Math.floor(most / 2);
+    const kept = this.frames.slice(dropped);
+    this.base0 = { ...this.picture(dropped), at: 0, frame: null, gone: [] };
+    this.frames = [];
+    this.omitted += dropped;
+    this.clear();
+    this.put(0, kept);
+    return dropped;
   }
 
   // The picture after `at` moves.

@@ -1,0 +1,139 @@
+"""A live group in the lab: it follows, it writes nothing, and hostile names stay text."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from lab.conftest import LIMIT_MS, Opened, running_lab
+from playwright.sync_api import expect
+
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.sandbox import ZooKeeperServer
+
+Open = Callable[..., Opened]
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "\u202egnp.exe",
+    "{{constructor.constructor('alert(1)')()}}",
+    "javascript:alert(1)//",
+    "a" * 5000,
+]
+
+
+class LiveMembers:
+    """The znodes of a group, written as its members write them."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self.client = client
+        self.group = f"g{uuid.uuid4().hex[:8]}"
+        client.ensure_path(paths.ids(self.group))
+        self.topic = f"t{self.group}"
+        client.ensure_path(paths.owners_of(self.group, self.topic))
+        topic = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
+        client.create(paths.topic(self.topic), topic, makepath=True)
+
+    def join(self, name: str) -> None:
+        payload = encode_registration(Registration({self.topic: 1}, timestamp_ms=1))
+        self.client.create(paths.member(self.group, name), payload, ephemeral=True)
+
+    def claim(self, partition: int, thread: str) -> None:
+        path = paths.owner(self.group, TopicPartition(self.topic, partition))
+        self.client.create(path, thread.encode(), ephemeral=True, makepath=True)
+
+    def release(self, partition: int) -> None:
+        self.client.delete(paths.owner(self.group, TopicPartition(self.topic, partition)))
+
+    def writes(self) -> int:
+        """Return the highest zxid in the group's tree."""
+        found = 0
+        waiting = [paths.group(self.group)]
+        for path in waiting:
+            children, stat = self.client.get_children(path, include_data=True)
+            found = max(found, stat.mzxid, stat.pzxid)
+            waiting += [f"{path}/{one}" for one in children]
+        return found
+
+
+@pytest.fixture
+def members(zookeeper: ZooKeeperServer) -> Iterator[LiveMembers]:
+    """A group of two members with two partitions."""
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    group = LiveMembers(client)
+    for number, name in enumerate(("a", "b")):
+        group.join(f"{group.group}_{name}")
+        group.claim(number, f"{group.group}_{name}-0")
+    yield group
+    client.stop()
+    client.close()
+
+
+def test_it_follows_and_writes_nothing(
+    members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
+) -> None:
+    """Owners, new members and holes appear at once; the lab's reading changes no znode."""
+    before = members.writes()
+    with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
+        one, two = (open_page().go(lab.url) for _ in range(2))
+        expect(one.page.locator(".band")).to_contain_text("LIVE")
+        for page in (one, two):
+            page.has(".column", 2)
+            page.has(".partitions .cell.read", 2)
+        assert members.writes() == before
+        members.release(1)
+        for page in (one, two):
+            page.has(".partitions .cell.free", 1)
+        members.join(f"{members.group}_c")
+        members.claim(1, f"{members.group}_c-0")
+        for page in (one, two):
+            page.has(".column", 3)
+            page.has(".partitions .cell.read", 2)
+        one.shows(f"owns {members.topic}-1")
+        expect(one.page.get_by_role("tab", name="doctor")).to_be_visible(timeout=LIMIT_MS)
+        one.page.locator("[data-member='0'] .head").click(force=True)
+        expect(one.page.get_by_role("menu")).to_have_count(0)
+        one.page.locator(".partitions .cell").first.click()
+        one.page.get_by_role("menuitem", name="why").click()
+        expect(one.page.get_by_role("status")).to_contain_text("thread 1 of 3", timeout=LIMIT_MS)
+
+
+def test_hostile_names_are_text(
+    members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
+) -> None:
+    """Names and payloads of other clients never become markup or scripts."""
+    for number, text in enumerate(HOSTILE):
+        name = text[:200].replace("/", "|")
+        members.client.create(f"{paths.ids(members.group)}/{name}", text.encode(), ephemeral=True)
+        members.claim(10 + number, f"{text}-0")
+    with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
+        one = open_page().go(lab.url)
+        dialogs: list[str] = []
+        one.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+        one.has(".partitions .cell", 2 + len(HOSTILE))
+        one.page.get_by_role("tab", name="log").click()
+        assert one.page.locator("img[src=x]").count() == 0
+        assert one.page.locator("body script").count() == 0
+        assert "\u202e" not in one.page.inner_text("body")
+        assert not dialogs
+
+
+def test_it_goes_on_after_a_restart(
+    members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
+) -> None:
+    """After a restart of the lab's server, the page shows the present group again."""
+    with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
+        one = open_page().go(lab.url)
+        one.has(".partitions .cell.read", 2)
+        port = str(lab.port)
+    expect(one.page.locator(".lost")).to_be_visible(timeout=LIMIT_MS)
+    members.release(0)
+    with running_lab("-z", zookeeper.connect, "-g", members.group, "--port", port):
+        one.has(".partitions .cell", 1)
+        expect(one.page.locator(".lost")).to_have_count(0)

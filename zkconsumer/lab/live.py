@@ -1,0 +1,417 @@
+"""A live group as a picture and frames: the lab follows it with an observer and only reads.
+
+One thread follows the group's znodes. Another reads the logs' ends, `doctor` and the topics every
+few seconds. Both turn what they see into messages for the pages, which are numbered, so that a page
+that was disconnected gets what it has missed.
+
+ZooKeeper shows who owns a partition, not who delivers it. Counters that ZooKeeper does not show are
+None.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from zkconsumer.admin.api import Admin
+from zkconsumer.admin.findings import Finding
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import RefusedError, ZkConsumerError, displayed
+from zkconsumer.lab.camera import NOBODY, STRANGER
+from zkconsumer.lab.engine import Engine
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.payloads import OwnerZnode
+from zkconsumer.protocol.registrations import Registration
+from zkconsumer.zk.observer import Change, ChangeKind, Observer
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 2.0
+"""Seconds between two readings of logs and findings."""
+
+MAX_MESSAGES = 10_000
+"""Messages that are kept for pages that reconnect; a page that needs an older one starts anew."""
+
+MAX_MEMBERS = 64
+"""Columns of members; from then on a new member gets the column of one that has left."""
+
+MAX_PARTITIONS = 2_000
+"""Cells of partitions; the page says how many it leaves out."""
+
+SHOWN = 200
+"""Characters of a text from another client that a frame contains."""
+
+
+class GroupPicture:
+    """The group as the pages know it; each change of it is a frame."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.members: list[Json] = []
+        self.partitions: list[list[Any]] = []
+        self.tree: dict[str, list[Any]] = {}
+        self.omitted = 0
+        self.unowned_s = 0.0
+        self.moved = self.writes = 0
+        self._of: dict[str, int] = {}
+        self._index: dict[TopicPartition, int] = {}
+        self._last_owner: dict[int, int] = {}
+        self._now = 0.0
+
+    def scene(self) -> Json:
+        return {
+            "t": self._now,
+            "members": list(self.members),
+            "partitions": [list(row) for row in self.partitions],
+            "tree": dict(self.tree),
+            "zookeeper": {"text": "connected", "brokers": True, "topic": True},
+            "counters": self._counters(),
+        }
+
+    def _counters(self) -> list[float | None]:
+        return [None, None, self.writes, round(self.unowned_s, 1), None, self.moved, None]
+
+    # ---- changes ---------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Let time pass: partitions without an owner are counted."""
+        holes = sum(row[1] == NOBODY for row in self.partitions)
+        self.unowned_s += max(0.0, now - self._now) * holes
+        self._now = max(self._now, round(now, 3))
+
+    def change(self, change: Change) -> Json | None:
+        """Take in a change of the observer; return its frame."""
+        self.writes += 1
+        frame: Json | None
+        match change.what, change.key:
+            case ChangeKind.MEMBER, str(name):
+                frame = self._member(name, change.after)
+            case ChangeKind.OWNER, (topic, number):
+                frame = self._owner(TopicPartition(topic, number), change.after)
+            case ChangeKind.OFFSET, (topic, number):
+                frame = self._offset(TopicPartition(topic, number), change.after)
+            case _:
+                self.writes -= 1
+                return None
+        if frame is None:
+            return None
+        return {"t": self._now, "d": "", "c": self._counters(), **frame}
+
+    def connection(self, state: str) -> Json:
+        text = "connected" if state == "connected" else f"the lab's connection: {state}"
+        zookeeper = {"text": text, "brokers": True, "topic": True}
+        return {"t": self._now, "d": "", "l": f"the lab is {state}", "k": zookeeper}
+
+    def _member(self, name: str, after: Any) -> Json:
+        path = paths.member(self.group, name)
+        shown = displayed(name, SHOWN)
+        if after is None:
+            who = self._of.get(name, -1)
+            if who >= 0:
+                self.members[who] = {**self.members[who], "s": "left", "note": ""}
+            self.tree.pop(path, None)
+            return {
+                "l": f"{shown} is no longer registered",
+                "m": {who: self.members[who]} if who >= 0 else {},
+                "z": {path: None},
+            }
+        who = self._column(name)
+        is_readable = isinstance(after, Registration)
+        words = _subscription(after) if is_readable else f"unreadable: {displayed(after, SHOWN)}"
+        self.members[who] = {**self.members[who], "s": "up", "sub": words}
+        self.tree[path] = [words, 1 + who]
+        return {
+            "l": f"{shown} is registered: {words}",
+            "m": {who: self.members[who]},
+            "z": {path: self.tree[path]},
+        }
+
+    def _column(self, name: str) -> int:
+        """Return the column of a member; a new one may get the column of one that has left."""
+        if name in self._of:
+            return self._of[name]
+        free = [
+            who
+            for who, one in enumerate(self.members)
+            if one["s"] == "left" and not one["f"] and len(self.members) >= MAX_MEMBERS
+        ]
+        who = free[0] if free else len(self.members)
+        view = {
+            "n": displayed(name, SHOWN),
+            "k": "member",
+            "s": "left",
+            "ph": "registered",
+            "c": "on",
+            "ses": 1 + who,
+            "open": True,
+            "f": [],
+        }
+        if free:
+            self._of = {one: at for one, at in self._of.items() if at != who}
+            self.members[who] = view
+        else:
+            self.members.append(view)
+        self._of[name] = who
+        return who
+
+    def _row(self, tp: TopicPartition) -> tuple[int, list[str]]:
+        """Return the number of a partition, and its name if it is new; -1 beyond the limit."""
+        if tp in self._index:
+            return self._index[tp], []
+        if len(self.partitions) >= MAX_PARTITIONS:
+            self.omitted += 1
+            return -1, []
+        number = self._index[tp] = len(self.partitions)
+        self.partitions.append([displayed(str(tp), SHOWN), NOBODY, None, None, None])
+        return number, [self.partitions[number][0]]
+
+    def _owner(self, tp: TopicPartition, after: Any) -> Json | None:
+        number, new = self._row(tp)
+        if number < 0:
+            return None
+        row = self.partitions[number]
+        changed = {row[1]}
+        path = paths.owner(self.group, tp)
+        if after is None:
+            row[1] = NOBODY
+            self.tree.pop(path, None)
+            text, node = f"{row[0]} has no owner", None
+        else:
+            assert isinstance(after, OwnerZnode)
+            name = consumer_of(after.thread) if after.thread else ""
+            row[1] = self._column(name) if name else STRANGER
+            self.moved += self._last_owner.get(number, row[1]) != row[1]
+            self._last_owner[number] = row[1]
+            thread = displayed(after.thread or after.fault or "?", SHOWN)
+            node = self.tree[path] = [thread, 1 + row[1] if row[1] >= 0 else 0]
+            text = f"{thread} owns {row[0]}"
+        views = {}
+        for who in (changed | {row[1]}) - {NOBODY, STRANGER}:
+            owned = [at for at, one in enumerate(self.partitions) if one[1] == who]
+            views[who] = self.members[who] = {**self.members[who], "f": owned}
+        frame: Json = {"l": text, "m": views, "p": {number: row[1:]}, "z": {path: node}, "o": 1}
+        return {**frame, "new": new} if new else frame
+
+    def _offset(self, tp: TopicPartition, after: Any) -> Json | None:
+        number, new = self._row(tp)
+        if number < 0:
+            return None
+        row, path = self.partitions[number], paths.offset(self.group, tp)
+        row[2] = None if after is None else displayed(str(after), SHOWN)
+        if after is None:
+            self.tree.pop(path, None)
+        else:
+            self.tree[path] = [row[2], 0]
+        frame: Json = {
+            "l": f"the offset of {row[0]} is {row[2]}" if row[2] else f"{row[0]} has no offset",
+            "p": {number: row[1:]},
+            "z": {path: self.tree.get(path)},
+        }
+        return {**frame, "new": new} if new else frame
+
+    # ---- logs ------------------------------------------------------------------------------------
+
+    def ends(self, ends: dict[TopicPartition, int], seconds: float) -> Json | None:
+        """Take in the ends of the logs; return a frame if one has changed."""
+        touched: dict[int, list[Any]] = {}
+        added: list[str] = []
+        for tp, end in ends.items():
+            number, new = self._row(tp)
+            if number < 0:
+                continue
+            added += new
+            row = self.partitions[number]
+            if row[4] != end:
+                row[4] = end
+                touched[number] = row[1:]
+        views = self._notes()
+        if not (touched or added or views):
+            return None
+        frame: Json = {"t": self._now, "d": "", "l": "the ends of the logs are read"}
+        frame |= {"p": touched, "m": views, "c": self._counters()}
+        return {**frame, "new": added} if added else frame
+
+    def _notes(self) -> dict[int, Json]:
+        """Return the views of the members whose lag has changed."""
+        views = {}
+        for who, view in enumerate(self.members):
+            rows = [self.partitions[number] for number in view["f"]]
+            known = [
+                row[4] - int(row[2])
+                for row in rows
+                if row[4] is not None and row[2] is not None and row[2].isdigit()
+            ]
+            note = f"lag {sum(known)}" if known else ""
+            if view["s"] == "up" and view.get("note", "") != note:
+                views[who] = self.members[who] = {**view, "note": note}
+        return views
+
+
+def _subscription(one: Registration) -> str:
+    topics = ", ".join(f"{topic}={streams}" for topic, streams in one.subscription.items())
+    return displayed(f"{one.pattern.value} {topics}", SHOWN)
+
+
+class LiveGroup:
+    """Follows a group while it is entered; the server's pages read its messages."""
+
+    def __init__(self, config: ConnectionConfig, group: str) -> None:
+        limit_s = config.zookeeper_connection_timeout_s
+        self._config, self.group = config, group
+        self._observer = Observer(config.zookeeper_connect, group, timeout_s=limit_s, config=config)
+        self._picture = GroupPicture(group)
+        self._started = time.monotonic()
+        self._news = threading.Condition()
+        self._messages: deque[tuple[int, list[Json]]] = deque(maxlen=MAX_MESSAGES)
+        self._number = int(time.time() * 1000)  # greater than any number of an earlier server
+        self._findings: list[Json] | None = None
+        self._closed = threading.Event()
+        self._is_read = False
+
+    def __enter__(self) -> LiveGroup:
+        self._observer.__enter__()
+        for work in (self._follow, self._poll):
+            threading.Thread(target=work, name=f"lab {work.__name__}", daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closed.set()
+        with self._news:
+            self._news.notify_all()
+        self._observer.close()
+
+    # ---- what the server asks --------------------------------------------------------------------
+
+    def about(self) -> Json:
+        return {"kind": "live", "group": self.group}
+
+    def after(self, number: int, timeout_s: float) -> list[tuple[int, list[Json]]]:
+        """Return the messages after `number`; the whole picture if they are not known any more."""
+        with self._news:
+            first = self._messages[0][0] if self._messages else self._number + 1
+            if not first - 1 <= number <= self._number or not number:
+                if not self._is_read:
+                    self._news.wait_for(lambda: self._is_read or self._closed.is_set(), timeout_s)
+                return [(self._number, self._whole())] if self._is_read else []
+            self._news.wait_for(lambda: self._number > number or self._closed.is_set(), timeout_s)
+            return [one for one in self._messages if one[0] > number]
+
+    def command(self, command: Json) -> list[Json]:
+        """Explain a partition, or refuse: the lab only reads a live group."""
+        if command.get("do") == "catalogue":
+            return Engine().command(command)
+        try:
+            if command.get("do") == "explain":
+                return self._explain(command.get("partition"))
+            raise RefusedError("a live group is only read", where=self.group)
+        except ZkConsumerError as error:
+            return [{"event": "error", "text": str(error)}]
+
+    def _explain(self, number: Any) -> list[Json]:
+        rows = self._picture.partitions
+        if type(number) is not int or not 0 <= number < len(rows):
+            raise RefusedError("there is no such partition", where=self.group)
+        topic, _, partition = rows[number][0].rpartition("-")
+        with Admin(self._config) as admin:
+            found = admin.explain(self.group)
+        words = [
+            f"{displayed(one.thread, SHOWN)}: {one.why}."
+            for one in found.shares
+            if one.topic == topic and int(partition) in (*one.partitions, *one.owned)
+        ]
+        text = " ".join([found.rules + ":", *words]) if words else "No member subscribes to it."
+        return [{"event": "explained", "partition": number, "text": text}]
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _whole(self) -> list[Json]:
+        events: list[Json] = [
+            {
+                "event": "run",
+                "run": 1,
+                "kind": "live",
+                "scene": self._picture.scene(),
+                "title": f"group {displayed(self.group)}",
+                "base": {},
+                "about": {
+                    "words": f"The real group {displayed(self.group)}. The lab only reads."
+                    + self._left_out()
+                },
+            }
+        ]
+        if self._findings is not None:
+            events.append({"event": "findings", "findings": self._findings})
+        return events
+
+    def _left_out(self) -> str:
+        many = self._picture.omitted
+        return f" {many} changes of further partitions are not shown." if many else ""
+
+    def _send(self, events: list[Json]) -> None:
+        with self._news:
+            self._number += 1
+            self._messages.append((self._number, events))
+            self._news.notify_all()
+
+    def _frames(self, frames: Iterable[Json | None]) -> None:
+        found = [one for one in frames if one is not None]
+        if found and self._is_read:
+            self._send([{"event": "more", "run": 1, "frames": found}])
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Turn the observer's changes into frames, until it is closed."""
+        try:
+            for _, change in self._observer.changes():
+                self._take(change)
+        except ZkConsumerError as error:
+            self._send([{"event": "error", "text": str(error)}])
+
+    def _take(self, change: Change) -> None:
+        with self._news:
+            self._picture.advance(time.monotonic() - self._started)
+            if change.what is ChangeKind.READ:
+                self._is_read = True
+                self._news.notify_all()
+            elif change.what is ChangeKind.CONNECTION:
+                self._frames([self._picture.connection(str(change.after))])
+            else:
+                self._frames([self._picture.change(change)])
+
+    def _poll(self) -> None:
+        """Read the logs and the findings every POLL_S, until the lab is closed."""
+        while not self._closed.wait(POLL_S):
+            try:
+                with Admin(self._config) as admin:
+                    self._read(admin)
+            except ZkConsumerError as error:
+                logger.debug("the group could not be read: %s", error)
+
+    def _read(self, admin: Admin) -> None:
+        lags = admin.lag([self.group]).get(self.group)
+        findings = [_finding(one) for one in admin.doctor([self.group])]
+        ends = {
+            TopicPartition(one.topic, one.partition): one.log.end
+            for one in (lags.partitions if lags else ())
+            if not isinstance(one.log, str)
+        }
+        with self._news:
+            self._picture.advance(time.monotonic() - self._started)
+            self._frames([self._picture.ends(ends, POLL_S)])
+            if findings != self._findings:
+                self._findings = findings
+                self._send([{"event": "findings", "findings": findings}])
+
+
+def _finding(one: Finding) -> Json:
+    text = f"{one.subject}: {one.what} {one.why} {one.remedy}"
+    return {"severity": one.severity.value, "code": one.code, "text": displayed(text, 600)}
