@@ -144,9 +144,28 @@ def to_batch(rows: list[tx.Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
+def to_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Return a record batch as tuples with the fields of `transactions.Row`.
+
+    Equal paths become one object, which costs a third of decoding each of them.
+    """
+    paths = batch.column("path").dictionary_encode()
+    names = [*paths.dictionary.to_pylist(), None]
+    numbers = paths.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False).tolist()
+    columns = {
+        field.name: batch.column(field.name).to_numpy().tolist()
+        if field.name in _NUMBERS
+        else batch.column(field.name).to_pylist()
+        for field in SCHEMA
+        if field.name != "path"
+    }
+    columns["path"] = map(names.__getitem__, numbers)
+    return list(zip(*(columns[field.name] for field in SCHEMA), strict=True))
+
+
 def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
     """Return a record batch as rows of the plain decoder."""
-    return list(map(tx.Row._make, zip(*(one.to_pylist() for one in batch.columns), strict=True)))
+    return list(map(tx.Row._make, to_tuples(batch)))
 
 
 # ---- compiled -----------------------------------------------------------------------------------

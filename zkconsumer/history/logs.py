@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -102,6 +102,15 @@ class Batch:
         from zkconsumer.history.columns import to_rows
 
         return to_rows(self._columns)
+
+    @property
+    def tuples(self) -> Sequence[tuple[Any, ...]]:
+        """The rows as tuples without names, which take a third of the time."""
+        if self._rows is not None:
+            return self._rows
+        from zkconsumer.history.columns import to_tuples
+
+        return to_tuples(self._columns)
 
     @property
     def zxids(self) -> list[int]:

@@ -241,6 +241,32 @@ def locate(path: str) -> Located:
     return Located(kind, group, name, int(number))
 
 
+_BELOW_CHROOT = re.compile(
+    r"(.*?)(/(?:consumers/[^/]+/(?:ids|owners|offsets|edits)|brokers/topics)/.+)"
+)
+
+
+def locate_below_chroot(path: str) -> tuple[str, Located]:
+    """Return the chroot of an absolute path of ZooKeeper, and what the path below it means.
+
+    The chroot is "" if there is none. An edit mark, which has no kind of its own, is `EDITS` with
+    the mark's name. Every other path is `OTHER`.
+    """
+    match = _BELOW_CHROOT.fullmatch(path)
+    if match is None:
+        return "", _OTHER
+    chroot, rest = match.groups()
+    found = locate(rest)
+    if found.kind is Kind.OTHER and (above := locate(parent(rest))).kind is Kind.EDITS:
+        found = Located(Kind.EDITS, above.group, rest.rpartition("/")[2])
+    return chroot, found
+
+
+def parent(path: str) -> str:
+    """Return the path of a znode's parent; "/" for a znode below the root."""
+    return path.rpartition("/")[0] or "/"
+
+
 # ---- consumer ids and thread ids ----------------------------------------------------------------
 
 

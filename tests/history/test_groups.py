@@ -1,0 +1,271 @@
+"""What rows mean: each table and each kind of incident, on small logs written for the purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.history_logs import LogWriter, changed, created, multi, number, sized
+
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.describe import Described, Description
+from zkconsumer.history.incidents import KINDS
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+
+ROOT = "/kafka"
+TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
+
+
+class Story(LogWriter):
+    """A group `g` of a topic `t` with two partitions below the chroot /kafka."""
+
+    def begin(self) -> None:
+        self.add(tx.CREATE, created(ROOT + paths.topic("t"), TOPIC))
+
+    def session(self, session: int, ms: int = 0) -> None:
+        self.add(tx.CREATE_SESSION, number(6000), session=session, ms=ms)
+
+    def join(self, session: int, name: str, ms: int = 0) -> None:
+        self.session(session, ms)
+        data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+        path = ROOT + paths.member("g", name)
+        self.add(tx.CREATE, created(path, data, ephemeral=True), session=session)
+
+    def claim(self, session: int, name: str, partition: int, ms: int = 0) -> None:
+        path = ROOT + paths.owner("g", TopicPartition("t", partition))
+        thread = f"{name}-0".encode()
+        self.add(tx.CREATE, created(path, thread, ephemeral=True), session=session, ms=ms)
+
+    def release(self, session: int, partition: int, ms: int = 0) -> None:
+        path = ROOT + paths.owner("g", TopicPartition("t", partition))
+        self.add(tx.DELETE, sized(path), session=session, ms=ms)
+
+    def commit(self, session: int, partition: int, offset: int, ms: int = 0) -> None:
+        path = ROOT + paths.offset("g", TopicPartition("t", partition))
+        body = changed(path, b"%d" % offset)
+        self.add(tx.SET_DATA, body, session=session, ms=ms)
+
+    def end(self, session: int, ms: int = 0, *, cxid: int = 0) -> None:
+        self.add(tx.CLOSE_SESSION, b"", session=session, cxid=cxid, ms=ms)
+
+    def two(self) -> None:
+        """Two members, one partition each."""
+        self.begin()
+        self.join(1, "g_a")
+        self.join(2, "g_b")
+        self.claim(1, "g_a", 0, 100)
+        self.claim(2, "g_b", 1, 100)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def told(story: Story, tmp_path: Path):  # type: ignore[no-untyped-def]
+    def described() -> Described:
+        story.write(tmp_path)
+        description = Description(find_servers([tmp_path]))
+        description.read()
+        return description.result()
+
+    return described
+
+
+def kinds(found: Described) -> list[str]:
+    return [one.kind for one in found.tables.incidents]
+
+
+def test_a_rebalance_settles(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A rebalance ends when the owners are what the assignor assigns, and names the assignor."""
+    story.two()
+    (rebalance,) = told().tables.rebalances
+    assert rebalance.triggers == ["g_a joined", "g_b joined"]
+    assert rebalance.settled_ms == rebalance.time_ms + 200
+    assert "range" in rebalance.why
+    assert (rebalance.claimed, rebalance.released, rebalance.members) == (2, 0, 2)
+
+
+def test_an_expiry_and_its_gap(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """An expiry deregisters the member, frees its partition, and the gap is counted."""
+    story.two()
+    story.end(2, 1000)
+    story.claim(1, "g_a", 1, 2500)
+    found = told().tables
+    assert [(m.consumer, m.event) for m in found.members][-1] == ("g_b", "expired")
+    assert [(s.session, s.ended, s.silent_ms) for s in found.sessions][-1] == (2, "expired", 1000)
+    last = found.ownership[-1]
+    assert (last.partition, last.consumer, last.gap_ms) == (1, "g_a", 2500)
+    rebalance = found.rebalances[-1]
+    assert rebalance.triggers == ["g_b expired"]
+    assert (rebalance.unowned_s, rebalance.moved, rebalance.moved_without_need) == (2.5, 1, 0)
+
+
+def test_a_close_is_no_expiry(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A session that its client closes has the client's number of the request, and is `closed`."""
+    story.two()
+    story.end(2, 1000, cxid=9)
+    found = told().tables
+    assert found.members[-1].event == "left"
+    assert found.ownership[-1].ended == "closed"
+
+
+def test_refused_writes_are_counted_by_session(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A refused write during a rebalance is counted for its session; the log names no path."""
+    story.two()
+    story.end(2, 1000)
+    story.add(tx.ERROR, number(-110), session=1)
+    refused = (tx.CREATE, created("/x")), (tx.ERROR, number(-101))
+    story.add(tx.MULTI, multi(*refused), session=1)
+    assert told().tables.rebalances[-1].refused == {"0x1": 2}
+
+
+def test_a_move_without_need(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A partition that moves between two members that stay is moved without need."""
+    story.two()
+    for partition, session in ((0, 1), (1, 2)):
+        story.release(session, partition, 60_000)
+    story.claim(1, "g_a", 1)
+    story.claim(2, "g_b", 0)
+    rebalance = told().tables.rebalances[-1]
+    assert rebalance.triggers == ["owner znodes were deleted"]
+    assert (rebalance.moved, rebalance.moved_without_need) == (2, 2)
+
+
+def test_commits_are_runs(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """Commits of one session are one row, with their number, positions and longest pause."""
+    story.two()
+    for n in range(10):
+        story.commit(1, 0, 100 * n, 1000 if n != 5 else 9000)
+    (run,) = told().tables.commits
+    assert (run.by, run.count, run.first, run.last) == ("g_a", 10, 0, 900)
+    assert run.longest_pause_ms == 9000
+
+
+def test_an_offset_moves_back(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A lower commit begins a new run and is an incident that names the session's member."""
+    story.two()
+    story.commit(1, 0, 100)
+    story.commit(1, 0, 40)
+    found = told()
+    assert [run.begins for run in found.tables.commits] == ["first", "moved back"]
+    (incident,) = found.tables.incidents
+    assert incident.kind == "offset moved back"
+    assert incident.what == "g_a moved t-0 back from 100 to 40"
+
+
+def test_a_marked_edit(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """An offset that a tool writes together with an edit mark is an edit, and no incident."""
+    story.two()
+    story.commit(1, 0, 100)
+    story.session(9)
+    path = ROOT + paths.offset("g", TopicPartition("t", 0))
+    mark = (tx.CREATE, created(ROOT + paths.edit("g", 1)))
+    story.add(tx.MULTI, multi((tx.SET_DATA, changed(path, b"5")), mark), session=9)
+    found = told()
+    assert [run.begins for run in found.tables.commits] == ["first", "edit"]
+    assert found.tables.incidents == []
+
+
+def test_a_zombie(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A former owner that commits after another session has claimed is an incident."""
+    story.two()
+    story.commit(1, 0, 100)
+    story.release(1, 0)
+    story.claim(2, "g_b", 0)
+    story.commit(2, 0, 200)
+    story.commit(1, 0, 150)
+    found = told()
+    assert set(kinds(found)) >= {"late commit", "offset moved back"}
+    late = next(one for one in found.tables.incidents if one.kind == "late commit")
+    assert late.what == "g_a committed 150 for t-0, which another session owned"
+
+
+def test_flapping(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A consumer id whose session expires again and again is flapping."""
+    story.two()
+    for session in (2, 3, 4):
+        story.end(session, 20_000)
+        story.join(session + 1, "g_b", 5000)
+        story.claim(session + 1, "g_b", 1)
+    found = told()
+    assert "flapping session" in kinds(found)
+    assert "expired 3 times" in next(
+        one.what for one in found.tables.incidents if one.kind == "flapping session"
+    )
+
+
+def test_a_storm(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """Many changes of members within minutes are one storm; a group that starts is none."""
+    story.two()
+    for session in range(2, 9):
+        story.end(session, 8000)
+        story.join(session + 1, "g_b", 1000)
+    assert kinds(told()).count("rebalance storm") == 1
+
+
+def test_a_member_gives_up(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A registered member that does not claim its free partitions has given up."""
+    story.two()
+    story.end(2, 1000)
+    for _ in range(4):
+        story.add(tx.ERROR, number(-110), session=1, ms=2000)
+    story.commit(1, 0, 100, 60_000)
+    found = told()
+    assert kinds(found) == ["member gave up"]
+    (incident,) = found.tables.incidents
+    assert incident.what.startswith("g_a did not claim 1 partitions for 68 s, after 4 refused")
+    assert found.tables.rebalances[-1].settled_ms is None
+
+
+def test_a_blocked_partition(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A partition whose owner is not registered blocks the group, and its holder is named."""
+    story.two()
+    path = ROOT + paths.member("g", "g_b")
+    story.add(tx.DELETE, sized(path), session=2, ms=1000)
+    story.commit(1, 0, 100, 60_000)
+    found = told()
+    assert set(kinds(found)) == {"blocked partition", "owner without a registration"}
+    assert any("t-1 is held by g_b-0 (session 0x2)" in one.what for one in found.tables.incidents)
+
+
+def test_commits_stop(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """An owner that commits no more while another member does is an incident."""
+    story.two()
+    for n in range(10):
+        story.commit(1, 0, n, 500)
+        story.commit(2, 1, n, 500)
+    for n in range(10, 100):
+        story.commit(1, 0, n, 2000)
+    assert kinds(told()) == ["commits stopped"]
+
+
+def test_a_new_leader(story: Story, told) -> None:  # type: ignore[no-untyped-def]
+    """A new epoch is an incident with the time in which nothing was written."""
+    story.two()
+    story.zxid = 1 << 32
+    story.commit(1, 0, 5, 12_000)
+    (incident,) = told().tables.incidents
+    assert (incident.kind, incident.what) == (
+        "new leader",
+        "a new leader was elected; no write for 12.0 s",
+    )
+
+
+def test_only_the_groups_that_are_asked_for(story: Story, tmp_path: Path) -> None:
+    """Groups that are not asked for have no rows."""
+    story.two()
+    story.write(tmp_path)
+    description = Description(find_servers([tmp_path]), ["other"])
+    description.read()
+    found = description.result()
+    assert (found.groups, found.tables.members, found.tables.sessions) == ([], [], [])
+
+
+def test_every_kind_is_documented() -> None:
+    """Each kind of incident that the code makes is in `KINDS`."""
+    assert {"late commit", "member gave up", "new leader", "offset deleted"} <= KINDS.keys()

@@ -1,0 +1,88 @@
+"""From the files of servers to the tables of their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from zkconsumer.errors import HistoryError
+from zkconsumer.history.groups import GroupHistory
+from zkconsumer.history.incidents import incidents
+from zkconsumer.history.inputs import History, Problem, Server, zxid_of
+from zkconsumer.history.logs import Batch
+from zkconsumer.history.snapshots import read_snapshot
+from zkconsumer.history.tables import Tables
+
+Progress = Callable[[int], None]
+"""Receives the number of rows read so far."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """The tables of a history, what its files lack, and its first and last time."""
+
+    tables: Tables
+    problems: list[Problem]
+    groups: list[tuple[str, str]]
+    rows: int
+    from_ms: int
+    until_ms: int
+
+
+class Description:
+    """Reads servers into tables; call `read` again to continue with what they have appended."""
+
+    def __init__(self, servers: Sequence[Server], groups: Collection[str] = ()) -> None:
+        """Take the servers, and the groups to describe; all groups if there are none."""
+        self._fold = GroupHistory(groups)
+        self._problems: list[Problem] = []
+        self._rows = self._from_ms = 0
+        self._history = History(servers, after=self._begin(servers))
+
+    def _begin(self, servers: Sequence[Server]) -> int:
+        """Take the state before the first log from a snapshot; return the zxid of the state.
+
+        It is the newest readable snapshot before the first log, or else the oldest one after it.
+        Without a snapshot, and with logs that do not begin with the first transaction, the state
+        at the beginning is unknown.
+        """
+        first = min((zxid_of(log) for one in servers for log in one.logs), default=2**63)
+        snapshots = sorted((s for one in servers for s in one.snapshots), key=zxid_of)
+        before = [one for one in snapshots if zxid_of(one) < first]
+        after = [] if first <= 1 else [one for one in snapshots if zxid_of(one) >= first]
+        for source in (*reversed(before), *after):
+            try:
+                tree = read_snapshot(source)
+            except HistoryError as error:
+                self._problems.append(Problem("damaged", error.where, zxid_of(source), error.what))
+                continue
+            self._fold.begin(tree, source.name)
+            return tree.zxid
+        if first > 1:
+            what = "there is no snapshot before the first log: the state at its begin is unknown"
+            self._problems.append(Problem("missing", servers[0].name, first, what))
+        return 0
+
+    def read(self, progress: Progress | None = None) -> None:
+        """Read the logs to their present end."""
+        for _ in self.batches():
+            if progress is not None:
+                progress(self._rows)
+
+    def batches(self) -> Iterator[Batch]:
+        """Read the logs to their present end, and yield each batch after it has been applied."""
+        for batch in self._history.batches():
+            rows = batch.tuples
+            self._fold.apply(rows, batch.file)
+            self._rows += len(rows)
+            self._from_ms = self._from_ms or rows[0][1]
+            yield batch
+
+    def result(self) -> Described:
+        """Return the tables; after this, the description is complete and reads no more."""
+        tables = self._fold.finish()
+        problems = [*self._problems, *self._history.problems]
+        until_ms = self._fold.until_ms
+        tables.incidents = incidents(tables, until_ms=until_ms, problems=problems)
+        groups = sorted(self._fold.groups())
+        return Described(tables, problems, groups, self._rows, self._from_ms, until_ms)

@@ -1,0 +1,679 @@
+"""What transactions mean for groups: sessions, members, owners, rebalances and commits.
+
+`GroupHistory` takes rows in the order of their zxids and fills `Tables`. It keeps the present state
+of each group, and no transaction, so its memory depends on the number of events other than commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from zkconsumer.errors import ZkConsumerError, printable
+from zkconsumer.history import transactions as tx
+from zkconsumer.history.snapshots import Tree
+from zkconsumer.history.tables import (
+    Commits,
+    Incident,
+    Member,
+    Ownership,
+    Rebalance,
+    Session,
+    Tables,
+)
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import Kind, Located, consumer_of, locate_below_chroot
+from zkconsumer.protocol.payloads import decode_offset, owner_znode
+from zkconsumer.protocol.release_detection import Rules, nearest
+from zkconsumer.protocol.releases import DEFAULT
+
+QUIET_MS: Final = 5_000
+"""An owner znode that changes within this time after a group settled belongs to that rebalance. A
+JVM member waits 2 s (`rebalance.backoff.ms`) before it tries again."""
+
+STUCK_MS: Final = 10_000
+"""A group whose owners do not fit the assignment is reported as blocked after this time without a
+change: JVM members give up after four attempts, 2 s apart."""
+
+MAX_PATHS: Final = 200_000
+"""Paths whose meaning is remembered, 40 MB; after that they are parsed again."""
+
+_CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
+_NOTHING: Final = Located(Kind.OTHER)
+
+At = tuple[str, Located]
+"""A chroot, and what a path below it means."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The commits of a partition: the current run, and what the znode holds."""
+
+    group: _Group
+    tp: TopicPartition
+    run: Commits | None = None
+    session: int = -1
+    """The session whose next commit continues the run; -1 if the run must be examined."""
+
+
+@dataclass(slots=True)
+class _Registered:
+    session: int
+    payload: bytes | None
+
+
+@dataclass(slots=True)
+class _Group:
+    """The present state of one group."""
+
+    chroot: str
+    name: str
+    topics: dict[str, bytes | None]
+    members: dict[str, _Registered] = field(default_factory=dict)
+    owners: dict[TopicPartition, Ownership] = field(default_factory=dict)
+    lost_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    owned_before: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    partitions: dict[TopicPartition, _Partition] = field(default_factory=dict)
+    rebalance: Rebalance | None = None
+    before: dict[TopicPartition, str] = field(default_factory=dict)
+    members_before: frozenset[str] = frozenset()
+    changed_ms: int = 0
+    edit_zxid: int = -1
+    touched: list[Commits] = field(default_factory=list)
+    rules: Rules | None = None
+    wanted: dict[TopicPartition, str] | None = None
+    wanted_known: bool = False
+
+    def input(self) -> GroupInput:
+        """Return what the members compute the assignment from."""
+        registrations = {one: found.payload for one, found in sorted(self.members.items())}
+        return GroupInput(Strategy.RANGE, registrations, self.topics)
+
+    def threads(self) -> dict[TopicPartition, str]:
+        """Return the thread in each owner znode."""
+        return {tp: owner.thread for tp, owner in self.owners.items()}
+
+
+class GroupHistory:
+    """Fills tables from rows; `finish` closes what still lasts."""
+
+    def __init__(self, groups: Collection[str] = ()) -> None:
+        """Take the names of the groups to describe; all groups if there are none."""
+        self.tables = Tables()
+        self._wanted = frozenset(groups)
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._topics: dict[str, dict[str, bytes | None]] = {}
+        self._places: dict[str, At | _Partition] = {}
+        self._sessions: dict[int, Session] = {}
+        self._last_write: dict[int, int] = {}
+        self._ephemerals: dict[int, dict[str, None]] = {}
+        self._groups_of: dict[int, set[tuple[str, str]]] = {}
+        self._file = ""
+        self._zxid, self._time_ms = 0, 0
+
+    # ---- input ---------------------------------------------------------------------------------
+
+    def begin(self, tree: Tree, file: str) -> None:
+        """Take the state in a snapshot, from which the first transaction continues."""
+        self._file, self._zxid = file, tree.zxid
+        self._sessions = {
+            session: Session(zxid=tree.zxid, time_ms=0, file=file, session=session, timeout_ms=ms)
+            for session, ms in tree.sessions.items()
+        }
+        rooms = sorted(tree.znodes.items(), key=lambda item: (item[1].owner > 0, item[0]))
+        for path, znode in rooms:
+            chroot, place = self._place(path)
+            self._time_ms = znode.mtime
+            if place.kind is Kind.TOPIC:
+                self._topics_of(chroot)[place.name] = znode.data
+            elif place.kind is Kind.MEMBER:
+                self._joined((chroot, place), path, znode.owner, znode.data, event="present")
+            elif place.kind is Kind.OWNER:
+                self._zxid = znode.czxid
+                self._claimed((chroot, place), path, znode.owner, znode.data)
+        for group in self._groups.values():
+            group.rebalance = None
+        self.tables.rebalances.clear()
+        self._zxid, self._time_ms = tree.zxid, 0
+
+    def apply(self, rows: Iterable[tuple[Any, ...]], file: str) -> None:
+        """Take the next rows (`transactions.Row`, or bare tuples), in the order of their zxids."""
+        self._file = file
+        places, last_write = self._places, self._last_write
+        for row in rows:
+            zxid, time_ms, session, _, kind, _, path, data, _, _, _ = row
+            if zxid >> 32 != self._zxid >> 32 and self._time_ms:
+                self._leader_changed(zxid, time_ms)
+            self._zxid, self._time_ms = zxid, time_ms
+            if kind != tx.CLOSE_SESSION:
+                last_write[session] = time_ms
+            if kind == tx.SET_DATA:
+                place = places.get(path or "")
+                if type(place) is _Partition:
+                    run = place.run
+                    if session == place.session and data is not None and data.isdigit():
+                        offset = int(data)
+                        if run is not None and offset >= run.last:
+                            pause = time_ms - run.last_ms
+                            if pause > run.longest_pause_ms:  # noqa: PLR1730 - `max` takes longer
+                                run.longest_pause_ms = pause
+                            run.last, run.last_ms, run.last_zxid = offset, time_ms, zxid
+                            run.count += 1
+                            continue
+                    self._commit(place, session, data)
+                    continue
+            self._other(row)
+
+    def _other(self, row: tuple[Any, ...]) -> None:
+        """Take a row that is no commit of a known partition."""
+        _, _, session, cxid, kind, _, path, data, _, number, _ = row
+        if kind == tx.CREATE_SESSION:
+            self._sessions[session] = Session(**self._event(), session=session, timeout_ms=number)
+        elif kind == tx.CLOSE_SESSION:
+            self._closed(session, is_expiry=cxid == 0)
+        elif kind in (tx.ERROR, tx.MULTI):
+            self._refused(session, number)
+        elif path is not None:
+            if path not in self._places:
+                self._place(path)
+            place = self._places[path]
+            if isinstance(place, _Partition):
+                if kind in _CREATES or kind == tx.SET_DATA:
+                    self._commit(place, session, data)
+                elif kind == tx.DELETE:
+                    self._offset_deleted(place, session)
+            elif place[1].kind is not Kind.OTHER:
+                self._znode(kind, place, path, session, data, ephemeral=number == 1)
+
+    def _znode(
+        self,
+        kind: int,
+        at: At,
+        path: str,
+        session: int,
+        data: bytes | None,
+        *,
+        ephemeral: bool,
+    ) -> None:
+        chroot, what = at
+        created, deleted = kind in _CREATES, kind in (tx.DELETE, tx.DELETE_CONTAINER)
+        match what.kind:
+            case Kind.MEMBER if created or kind == tx.SET_DATA:
+                self._joined(at, path, session, data, event="joined")
+            case Kind.MEMBER if deleted:
+                self._left(at, path, session, event="left")
+            case Kind.OWNER if created:
+                self._claimed(at, path, session if ephemeral else 0, data)
+            case Kind.OWNER if deleted:
+                self._released(at, path, session, how="released")
+            case Kind.TOPIC if deleted:
+                self._topic(chroot, what.name, None)
+            case Kind.TOPIC if created or kind == tx.SET_DATA:
+                self._topic(chroot, what.name, data or b"")
+            case Kind.EDITS if created and what.name:
+                self._edited(chroot, what)
+
+    # ---- places --------------------------------------------------------------------------------
+
+    def _place(self, path: str) -> At:
+        """Return the chroot and the meaning of a path, and remember it; offsets become objects."""
+        chroot, place = locate_below_chroot(path)
+        if place.group and self._wanted and place.group not in self._wanted:
+            chroot, place = "", _NOTHING
+        if len(self._places) >= MAX_PATHS:
+            self._places.clear()
+        if place.kind is Kind.OFFSET:
+            group = self._group(chroot, place.group)
+            tp = TopicPartition(place.name, place.partition)
+            self._places[path] = group.partitions.setdefault(tp, _Partition(group, tp))
+        else:
+            self._places[path] = (chroot, place)
+        return chroot, place
+
+    def _topics_of(self, chroot: str) -> dict[str, bytes | None]:
+        return self._topics.setdefault(chroot, {})
+
+    def _group(self, chroot: str, name: str) -> _Group:
+        key = (chroot, name)
+        if key not in self._groups:
+            self._groups[key] = _Group(chroot, name, self._topics_of(chroot))
+        return self._groups[key]
+
+    def _event(self) -> dict[str, Any]:
+        return {"zxid": self._zxid, "time_ms": self._time_ms, "file": self._file}
+
+    def _of(self, group: _Group) -> dict[str, Any]:
+        return {**self._event(), "chroot": group.chroot, "group": group.name}
+
+    # ---- sessions ------------------------------------------------------------------------------
+
+    def _touch(self, session: int, group: _Group) -> Session:
+        """Return a session that a group uses; from now on it has a row."""
+        live = self._sessions.get(session)
+        if live is None:
+            live = Session(**self._event(), session=session, timeout_ms=None)
+            self._sessions[session] = live
+        used = self._groups_of.setdefault(session, set())
+        if not used:
+            self.tables.sessions.append(live)
+        used.add((group.chroot, group.name))
+        return live
+
+    def _closed(self, session: int, *, is_expiry: bool) -> None:
+        """End a session: with cxid 0 by a server, which is an expiry, else by its client."""
+        live = self._sessions.pop(session, None)
+        last_ms = self._last_write.pop(session, self._time_ms)
+        if live is not None:
+            live.ended = "expired" if is_expiry else "closed"
+            live.ended_ms, live.ended_zxid = self._time_ms, self._zxid
+            live.silent_ms = self._time_ms - max(live.time_ms, last_ms) if live.time_ms else None
+        self._groups_of.pop(session, None)
+        paths = list(self._ephemerals.pop(session, ()))
+        places = [(path, *self._place(path)) for path in paths]
+        for path, chroot, place in places:
+            if place.kind is Kind.MEMBER:
+                self._left((chroot, place), path, session, event="expired" if is_expiry else "left")
+        for path, chroot, place in places:
+            if place.kind is Kind.OWNER:
+                how = "expired" if is_expiry else "closed"
+                self._released((chroot, place), path, session, how=how)
+
+    def _refused(self, session: int, code: int) -> None:
+        for key in self._groups_of.get(session, ()):
+            rebalance = self._groups[key].rebalance
+            if rebalance is not None and code:
+                name = f"0x{session:x}"
+                rebalance.refused[name] = rebalance.refused.get(name, 0) + 1
+
+    def _leader_changed(self, zxid: int, time_ms: int) -> None:
+        """Note how long no transaction was written when a new leader began."""
+        silence = time_ms - self._time_ms
+        self.tables.incidents.append(
+            Incident(
+                zxid=zxid,
+                time_ms=self._time_ms,
+                file=self._file,
+                chroot="",
+                group="",
+                kind="new leader",
+                what=f"a new leader was elected; no write for {silence / 1000:.1f} s",
+                ended_ms=time_ms,
+            )
+        )
+
+    # ---- members -------------------------------------------------------------------------------
+
+    def _joined(
+        self,
+        at: At,
+        path: str,
+        session: int,
+        data: bytes | None,
+        *,
+        event: str,
+    ) -> None:
+        place = at[1]
+        group = self._group(at[0], place.group)
+        old = group.members.get(place.name)
+        if old is not None and event == "joined":
+            event = "changed"
+            session = old.session
+        consumers = self._touch(session, group).consumers
+        if place.name not in consumers:
+            consumers.append(place.name)
+        self._trigger(group, f"{place.name} {event}{' its registration' if old else ''}")
+        group.members[place.name] = _Registered(session, data)
+        self._ephemerals.setdefault(session, {})[path] = None
+        self._member(group, place.name, session, event, data)
+        self._forget_wanted(group)
+        self._check(group)
+
+    def _left(self, at: At, path: str, session: int, *, event: str) -> None:
+        place = at[1]
+        group = self._group(at[0], place.group)
+        old = group.members.get(place.name)
+        if old is None:
+            return
+        if old.session != session:
+            event = "removed"
+        self._trigger(group, f"{place.name} {event}")
+        del group.members[place.name]
+        self._ephemerals.get(old.session, {}).pop(path, None)
+        self._member(group, place.name, old.session, event, old.payload)
+        self._forget_wanted(group)
+        self._check(group)
+
+    def _member(
+        self, group: _Group, consumer: str, session: int, event: str, data: bytes | None
+    ) -> None:
+        text = printable((data or b"").decode(errors="replace"))
+        self.tables.members.append(
+            Member(
+                **self._of(group),
+                consumer=consumer,
+                session=session,
+                event=event,
+                registration=text,
+            )
+        )
+
+    def _topic(self, chroot: str, name: str, data: bytes | None) -> None:
+        topics = self._topics_of(chroot)
+        if data is None:
+            topics.pop(name, None)
+        elif topics.get(name) == data:
+            return
+        else:
+            topics[name] = data
+        for group in self._groups.values():
+            if group.chroot == chroot and group.members:
+                before = self._assignment(group)
+                self._forget_wanted(group)
+                if self._assignment(group) != before:
+                    self._trigger(group, f"topic {name} changed")
+                    self._check(group)
+
+    # ---- owners --------------------------------------------------------------------------------
+
+    def _claimed(self, at: At, path: str, session: int, data: bytes | None) -> None:
+        place = at[1]
+        group, tp = self._group(at[0], place.group), TopicPartition(place.name, place.partition)
+        znode = owner_znode(data, session=session, czxid=self._zxid, where=path)
+        self._reopen(group, "owner znodes were created")
+        lost = group.lost_ms.pop(tp, None)
+        owner = Ownership(
+            **self._of(group),
+            topic=tp.topic,
+            partition=tp.partition,
+            thread=printable(znode.thread),
+            consumer=printable(consumer_of(znode.thread)),
+            session=session,
+            czxid=self._zxid,
+            gap_ms=None if lost is None else self._time_ms - lost,
+        )
+        self._touch(session, group)
+        self._ephemerals.setdefault(session, {})[path] = None
+        self.tables.ownership.append(owner)
+        group.owners[tp] = owner
+        group.owned_before.setdefault(tp, set()).add(session)
+        partition = group.partitions.get(tp)
+        if partition is not None:
+            partition.session = -1
+        rebalance = group.rebalance
+        if rebalance is not None:
+            rebalance.claimed += 1
+            rebalance.last_claim_ms = group.changed_ms = self._time_ms
+            if lost is not None:
+                rebalance.unowned_s += (self._time_ms - max(lost, rebalance.time_ms)) / 1000
+        self._check(group)
+
+    def _released(self, at: At, path: str, session: int, *, how: str) -> None:
+        place = at[1]
+        group, tp = self._group(at[0], place.group), TopicPartition(place.name, place.partition)
+        owner = group.owners.get(tp)
+        if owner is None:
+            return
+        self._reopen(group, "owner znodes were deleted")
+        del group.owners[tp]
+        self._ephemerals.get(owner.session, {}).pop(path, None)
+        owner.ended = how if owner.session == session else "removed"
+        owner.ended_ms, owner.ended_zxid = self._time_ms, self._zxid
+        group.lost_ms[tp] = self._time_ms
+        partition = group.partitions.get(tp)
+        if partition is not None:
+            partition.session = -1
+        rebalance = group.rebalance
+        if rebalance is not None:
+            rebalance.released += 1
+            group.changed_ms = self._time_ms
+            if rebalance.first_release_ms is None:
+                rebalance.first_release_ms = self._time_ms
+        self._check(group)
+
+    # ---- rebalances ----------------------------------------------------------------------------
+
+    def _trigger(self, group: _Group, why: str) -> None:
+        """Begin a rebalance, or note another trigger of the one that has not settled."""
+        rebalance = group.rebalance
+        if rebalance is not None and rebalance.settled_ms is None:
+            rebalance.triggers.append(why)
+            return
+        self._end(group)
+        group.rebalance = Rebalance(**self._of(group), triggers=[why])
+        group.before = {tp: owner.consumer for tp, owner in group.owners.items()}
+        group.members_before = frozenset(group.members)
+        group.changed_ms = self._time_ms
+        self.tables.rebalances.append(group.rebalance)
+
+    def _reopen(self, group: _Group, why: str) -> None:
+        """Continue the rebalance in which an owner znode changes; begin one if there is none."""
+        rebalance = group.rebalance
+        if rebalance is None or (
+            rebalance.settled_ms is not None and self._time_ms - rebalance.settled_ms > QUIET_MS
+        ):
+            self._trigger(group, why)
+        elif rebalance.settled_ms is not None:
+            rebalance.settled_ms = None
+
+    def _check(self, group: _Group) -> None:
+        """Note the time if the owners are now what the assignor assigns."""
+        rebalance = group.rebalance
+        if rebalance is None:
+            return
+        if not group.members and not group.owners:
+            rebalance.settled_ms, rebalance.why = self._time_ms, "no member is left"
+            return
+        wanted = self._assignment(group)
+        if wanted is None:
+            if not group.lost_ms and group.owners:
+                rebalance.settled_ms = self._time_ms
+                rebalance.why = "every partition has an owner; the topics' znodes are unknown"
+            return
+        if len(group.owners) != len(wanted) or group.owners.keys() != wanted.keys():
+            return
+        rules = self._explaining(group)
+        if rules is not None:
+            rebalance.settled_ms = self._time_ms
+            rebalance.why = f"the owners follow {rules}"
+
+    def _assignment(self, group: _Group) -> dict[TopicPartition, str] | None:
+        """Return the thread of each partition by the last known rules; None if it is unknown."""
+        if not group.wanted_known:
+            group.wanted_known = True
+            group.wanted = None
+            profile = group.rules.profile if group.rules else DEFAULT
+            given = group.input()
+            if group.rules is not None:
+                given = replace(given, strategy=group.rules.strategy)
+            parts = assign_each_member(given, profile)
+            if self._topics_of(group.chroot) and not any(
+                isinstance(part, Failure) for part in parts.values()
+            ):
+                group.wanted = {
+                    tp: thread
+                    for part in parts.values()
+                    if not isinstance(part, Failure)
+                    for tp, thread in part.items()
+                }
+        return group.wanted
+
+    def _forget_wanted(self, group: _Group) -> None:
+        group.wanted_known = False
+
+    def _explaining(self, group: _Group) -> Rules | None:
+        """Return the rules by which every member owns its share, or None."""
+        threads = group.threads()
+        if group.rules is not None and group.wanted == threads:
+            return group.rules
+        rules = nearest(group.input(), threads)
+        whole = {
+            tp: thread
+            for part in rules.parts.values()
+            if not isinstance(part, Failure)
+            for tp, thread in part.items()
+        }
+        if whole != threads:
+            return None
+        group.rules, group.wanted = rules, whole
+        return rules
+
+    def _end(self, group: _Group) -> None:
+        """Complete the row of a rebalance."""
+        rebalance = group.rebalance
+        if rebalance is None:
+            return
+        group.rebalance = None
+        for tp, lost in group.lost_ms.items():
+            if self._assignment(group) is None or tp in (group.wanted or {}):
+                until = rebalance.settled_ms or self._time_ms
+                rebalance.unowned_s += max(0, until - max(lost, rebalance.time_ms)) / 1000
+        rebalance.ended_ms = self._time_ms
+        rebalance.members, rebalance.partitions = len(group.members), len(group.owners)
+        staying = group.members_before & group.members.keys()
+        for tp, owner in group.owners.items():
+            old = group.before.get(tp)
+            if old is not None and old != owner.consumer:
+                rebalance.moved += 1
+                rebalance.moved_without_need += {old, owner.consumer} <= staying
+        if rebalance.settled_ms is None:
+            self._diagnose(group, rebalance)
+
+    def _diagnose(self, group: _Group, rebalance: Rebalance) -> None:
+        """Say why a group did not settle; report members that gave up, and what blocks them."""
+        wanted = self._assignment(group)
+        if wanted is None:
+            rebalance.why = "the assignment is unknown: a registration or a topic cannot be read"
+            return
+        free = [tp for tp in wanted if tp not in group.owners]
+        strangers = {
+            tp: owner for tp, owner in group.owners.items() if owner.consumer not in group.members
+        }
+        wrong = [
+            tp for tp, owner in group.owners.items() if wanted.get(tp, owner.thread) != owner.thread
+        ]
+        rebalance.why = (
+            f"{len(free)} partitions had no owner, {len(strangers)} an owner that is not "
+            f"registered, {len(wrong)} another owner than {group.rules or 'range'} assigns"
+        )
+        waited_s = (self._time_ms - group.changed_ms) / 1000
+        if waited_s * 1000 < STUCK_MS:
+            return
+        for tp, owner in strangers.items():
+            self._incident(
+                group,
+                "blocked partition",
+                f"{tp.topic}-{tp.partition} is held by {owner.thread} (session "
+                f"0x{owner.session:x}), which is not registered",
+            )
+        idle = {consumer_of(wanted[tp]) for tp in free}
+        for consumer in sorted(idle & group.members.keys()):
+            mine = sum(consumer_of(wanted[tp]) == consumer for tp in free)
+            session = group.members[consumer].session
+            refused = rebalance.refused.get(f"0x{session:x}", 0)
+            self._incident(
+                group,
+                "member gave up",
+                f"{consumer} did not claim {mine} partitions for {waited_s:.0f} s, after {refused} "
+                "refused writes",
+            )
+
+    def _incident(self, group: _Group, kind: str, what: str) -> None:
+        event = {**self._of(group), "time_ms": group.changed_ms}
+        self.tables.incidents.append(
+            Incident(**event, kind=kind, what=what, ended_ms=self._time_ms)
+        )
+
+    # ---- commits -------------------------------------------------------------------------------
+
+    def _commit(self, partition: _Partition, session: int, data: bytes | None) -> None:
+        """Begin a run of commits, or continue one after the partition's owner has changed."""
+        group, run = partition.group, partition.run
+        try:
+            offset = decode_offset(data, where="")
+        except ZkConsumerError:
+            return
+        self._touch(session, group)
+        is_edit = group.edit_zxid == self._zxid
+        owner = group.owners.get(partition.tp)
+        had = group.owned_before.get(partition.tp, set())
+        late = owner is not None and owner.session != session and session in had
+        begins = (
+            "first"
+            if run is None
+            else "edit"
+            if is_edit
+            else "session"
+            if run.session != session
+            else "moved back"
+            if offset < run.last
+            else ""
+        )
+        partition.session = session
+        if not begins and run is not None and run.late == late:
+            run.longest_pause_ms = max(run.longest_pause_ms, self._time_ms - run.last_ms)
+            run.last, run.last_ms, run.last_zxid = offset, self._time_ms, self._zxid
+            run.count += 1
+            return
+        consumers = self._sessions[session].consumers if session in self._sessions else []
+        mine = [one for one in consumers if one in group.members]
+        partition.run = Commits(
+            **self._of(group),
+            topic=partition.tp.topic,
+            partition=partition.tp.partition,
+            session=session,
+            by=printable((mine or consumers or [""])[-1]),
+            begins=begins or "session",
+            late=late,
+            before=None if run is None else run.last,
+            first=offset,
+            last=offset,
+            last_ms=self._time_ms,
+            last_zxid=self._zxid,
+        )
+        self.tables.commits.append(partition.run)
+        group.touched = [one for one in group.touched if one.zxid == self._zxid]
+        group.touched.append(partition.run)
+
+    def _offset_deleted(self, partition: _Partition, session: int) -> None:
+        """End the run of commits of a partition whose offset znode was deleted."""
+        run, partition.run, partition.session = partition.run, None, -1
+        at = f"{partition.tp.topic}-{partition.tp.partition}"
+        was = "" if run is None else f", which was {run.last}"
+        self.tables.incidents.append(
+            Incident(
+                **self._of(partition.group),
+                kind="offset deleted",
+                what=f"session 0x{session:x} deleted the offset of {at}{was}",
+            )
+        )
+
+    def _edited(self, chroot: str, place: Located) -> None:
+        """Note that an operator's tool changes offsets in this transaction."""
+        group = self._group(chroot, place.group)
+        group.edit_zxid = self._zxid
+        for run in group.touched:
+            if run.zxid == self._zxid:
+                run.begins = "edit"
+
+    # ---- output --------------------------------------------------------------------------------
+
+    def finish(self) -> Tables:
+        """Complete the rows that still last, and return the tables."""
+        for group in self._groups.values():
+            rebalance = group.rebalance
+            self._end(group)
+            if rebalance is not None:
+                rebalance.ended_ms = rebalance.settled_ms
+        return self.tables
+
+    @property
+    def until_ms(self) -> int:
+        """The time of the last transaction."""
+        return self._time_ms
+
+    def groups(self) -> Iterator[tuple[str, str]]:
+        """Yield the chroot and the name of each group that has appeared."""
+        yield from self._groups

@@ -1,0 +1,209 @@
+"""Incidents that the tables show: each kind with the rule that recognises it.
+
+`GroupHistory` itself reports the kinds for which it needs the state of a moment: `new leader`,
+`member gave up`, `blocked partition` and `offset deleted`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from zkconsumer.history.inputs import Problem
+from zkconsumer.history.tables import Event, Incident, Member, Ownership, Tables
+
+STORM: Final = (5, 300_000)
+"""This many triggers of rebalances of a group within this time (milliseconds) are a storm."""
+
+FLAPS: Final = (2, 600_000)
+"""This many expiries of a consumer id within this time are flapping: long pauses of its process."""
+
+SILENCE_MS: Final = 60_000
+"""A member that committed and then does not for this time, and for ten times its longest usual
+pause, while other members commit, has stopped. The log does not tell whether it had messages."""
+
+ORPHAN_MS: Final = 5_000
+"""An owner without a registration is reported after this time. A JVM member deletes the one right
+after the other."""
+
+KINDS: Final = {
+    "new leader": "the ensemble elected a leader, and wrote nothing for a time",
+    "rebalance storm": f"{STORM[0]} triggers within {STORM[1] // 1000} s",
+    "flapping session": f"{FLAPS[0]} expiries of one consumer id within {FLAPS[1] // 1000} s",
+    "member gave up": "a registered member does not claim partitions that are free",
+    "blocked partition": "the owner of a partition is not registered, and the group waits",
+    "late commit": "a former owner commits after another session has claimed the partition",
+    "offset moved back": "a commit is lower than the one before it",
+    "offset deleted": "a session deleted an offset znode",
+    "commits stopped": f"an owner commits nothing for {SILENCE_MS // 1000} s while others do",
+    "owner without a registration": f"for more than {ORPHAN_MS // 1000} s",
+    "damaged": "a file is damaged",
+    "unreadable": "a file cannot be read",
+    "missing": "transactions are in no file",
+    "disagreement": "servers of one ensemble wrote different transactions",
+}
+"""Kind of an incident -> what it means."""
+
+
+def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list[Incident]:
+    """Return all incidents of the tables and of the files, in the order of their times."""
+    found = [
+        *tables.incidents,
+        *_storms(tables),
+        *_flapping(tables),
+        *_commits(tables),
+        *_stopped(tables, until_ms),
+        *_orphans(tables, until_ms),
+        *(_of_problem(one, tables) for one in problems),
+    ]
+    return sorted(found, key=lambda one: (one.zxid, one.time_ms, one.kind))
+
+
+def _incident(row: Any, kind: str, what: str, **more: Any) -> Incident:
+    event = {"zxid": row.zxid, "time_ms": row.time_ms, "file": row.file} | more
+    return Incident(chroot=row.chroot, group=row.group, kind=kind, what=what, **event)
+
+
+def _of_problem(problem: Problem, tables: Tables) -> Incident:
+    rows: list[Event] = [*tables.members, *tables.ownership, *tables.commits]
+    before = [row.time_ms for row in rows if row.zxid <= problem.zxid]
+    return Incident(
+        zxid=problem.zxid,
+        time_ms=max(before, default=0),
+        file=problem.where,
+        chroot="",
+        group="",
+        kind=problem.kind,
+        what=problem.what,
+    )
+
+
+def _storms(tables: Tables) -> Iterator[Incident]:
+    triggers: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    known: set[tuple[str, str, str]] = set()
+    for row in tables.members:
+        key = (row.chroot, row.group, row.consumer)
+        if row.event != "present" and key in known:  # a group that starts is no storm
+            triggers[key[:2]].append(row)
+        known.add(key)
+    count, span = STORM
+    for rows in triggers.values():
+        at = 0
+        while at + count <= len(rows):
+            end = at + count
+            if rows[end - 1].time_ms - rows[at].time_ms > span:
+                at += 1
+                continue
+            while end < len(rows) and rows[end].time_ms - rows[end - 1].time_ms < span // count:
+                end += 1
+            took = (rows[end - 1].time_ms - rows[at].time_ms) / 1000
+            yield _incident(
+                rows[at],
+                "rebalance storm",
+                f"{end - at} changes of members within {took:.0f} s",
+                ended_ms=rows[end - 1].time_ms,
+                evidence=[f"{row.consumer} {row.event}" for row in rows[at:end][:20]],
+            )
+            at = end
+
+
+def _flapping(tables: Tables) -> Iterator[Incident]:
+    expiries: dict[tuple[str, str, str], list[Member]] = defaultdict(list)
+    for row in tables.members:
+        if row.event == "expired":
+            expiries[row.chroot, row.group, row.consumer].append(row)
+    count, span = FLAPS
+    for rows in expiries.values():
+        near = [
+            (first, last)
+            for first, last in zip(rows, rows[count - 1 :], strict=False)
+            if last.time_ms - first.time_ms <= span
+        ]
+        if near:
+            first, last = near[0][0], near[-1][1]
+            number = sum(first.time_ms <= row.time_ms <= last.time_ms for row in rows)
+            yield _incident(
+                first,
+                "flapping session",
+                f"the session of {first.consumer} expired {number} times within "
+                f"{(last.time_ms - first.time_ms) / 1000:.0f} s: its process pauses for longer "
+                "than its session timeout",
+                ended_ms=last.time_ms,
+            )
+
+
+def _commits(tables: Tables) -> Iterator[Incident]:
+    for run in tables.commits:
+        where = f"{run.topic}-{run.partition}"
+        who = run.by or f"session 0x{run.session:x}"
+        if run.late:
+            yield _incident(
+                run,
+                "late commit",
+                f"{who} committed {run.last} for {where}, which another session owned",
+                ended_ms=run.last_ms,
+            )
+        if run.before is not None and run.first < run.before and run.begins != "edit":
+            yield _incident(
+                run,
+                "offset moved back",
+                f"{who} moved {where} back from {run.before} to {run.first}",
+            )
+
+
+def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
+    """Find owners that committed regularly and then no more, while others of the group did."""
+    last: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+    for run in tables.commits:
+        key = (run.chroot, run.group, run.session)
+        count, time_ms, pause = last.get(key, (0, 0, 0))
+        last[key] = (
+            count + run.count,
+            max(time_ms, run.last_ms),
+            max(pause, run.longest_pause_ms),
+        )
+    held: dict[tuple[str, str, int], list[Ownership]] = defaultdict(list)
+    for owner in tables.ownership:
+        held[owner.chroot, owner.group, owner.session].append(owner)
+    for key, owned in held.items():
+        count, silent_from, pause = last.get(key, (0, 0, 0))
+        end = max(one.ended_ms or until_ms for one in owned)
+        others = max(
+            (t for k, (_, t, _) in last.items() if k[:2] == key[:2] and k != key), default=0
+        )
+        limit = max(SILENCE_MS, 10 * pause)
+        if count >= 5 and min(end, others) - silent_from > limit:
+            yield _incident(
+                owned[-1],
+                "commits stopped",
+                f"{owned[-1].consumer} owned {len(owned)} partitions and committed nothing for "
+                f"{(end - silent_from) / 1000:.0f} s, while other members committed",
+                time_ms=silent_from,
+                ended_ms=end,
+            )
+
+
+def _orphans(tables: Tables, until_ms: int) -> Iterator[Incident]:
+    """Find owner znodes whose consumer was not registered for a part of their time."""
+    registered: dict[tuple[str, str, str], list[list[int]]] = defaultdict(list)
+    for row in tables.members:
+        spans = registered[row.chroot, row.group, row.consumer]
+        if row.event in ("present", "joined", "changed"):
+            if not spans or spans[-1][1] != until_ms:
+                spans.append([row.time_ms, until_ms])
+        elif spans:
+            spans[-1][1] = row.time_ms
+    for owner in tables.ownership:
+        begin, end = owner.time_ms, owner.ended_ms or until_ms
+        spans = registered[owner.chroot, owner.group, owner.consumer]
+        covered = sum(max(0, min(end, b) - max(begin, a)) for a, b in spans)
+        if end - begin - covered > ORPHAN_MS:
+            yield _incident(
+                owner,
+                "owner without a registration",
+                f"{owner.thread or '?'} (session 0x{owner.session:x}) owned {owner.topic}-"
+                f"{owner.partition} for {(end - begin - covered) / 1000:.0f} s without being "
+                "registered",
+                ended_ms=end,
+            )

@@ -1,0 +1,245 @@
+"""The tables that describe what happened to groups, as rows with typed columns.
+
+Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
+time at which it begins, and the file that says so. `ended_ms` is None while something lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+from zkconsumer.history.transactions import ERRORS, KINDS, Row
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """What every row says: when it begins, in which transaction, and which file says so."""
+
+    zxid: int
+    time_ms: int
+    file: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Transaction(Event):
+    """One operation, as ZooKeeper's log has it."""
+
+    session: int
+    cxid: int
+    kind: str
+    part: int | None
+    path: str | None
+    data: bytes | None
+    version: int | None
+    ephemeral: bool | None
+    timeout_ms: int | None
+    ttl_ms: int | None
+    error: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Session(Event):
+    """A session that a group's member, tool or other client used.
+
+    Attributes:
+        ended: `closed` by its client, `expired`, or empty while it lasts.
+        silent_ms: how long the session had written nothing when it ended. Reads and heartbeats are
+            not logged, so it was in contact for longer.
+        consumers: the consumer ids that registered with it.
+    """
+
+    session: int
+    timeout_ms: int | None
+    ended: str = ""
+    ended_ms: int | None = None
+    ended_zxid: int | None = None
+    silent_ms: int | None = None
+    consumers: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member(Event):
+    """A change of a registration.
+
+    Attributes:
+        event: `present` in the snapshot, `joined`, `changed` its registration, `left`, `expired`,
+            or `removed` by another session.
+        registration: the payload as text.
+    """
+
+    chroot: str
+    group: str
+    consumer: str
+    session: int
+    event: str
+    registration: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Ownership(Event):
+    """An interval in which a thread owned a partition.
+
+    Attributes:
+        czxid: the owner znode's creation; as a fencing token, a greater one is later.
+        gap_ms: how long the partition had no owner before; None if it never had one.
+        ended: `released` by its owner, `closed` or `expired` with its session, `removed` by another
+            session, or empty while it lasts.
+    """
+
+    chroot: str
+    group: str
+    topic: str
+    partition: int
+    thread: str
+    consumer: str
+    session: int
+    czxid: int
+    gap_ms: int | None
+    ended: str = ""
+    ended_ms: int | None = None
+    ended_zxid: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Rebalance(Event):
+    """From the first trigger until the owners fit the assignment, or until the next rebalance.
+
+    Attributes:
+        triggers: what began it, and what happened before it ended, one text each.
+        released, claimed: owner znodes deleted and created; `first_release_ms` and the like are
+            times.
+        refused: session (hexadecimal) -> refused writes. The log names neither path nor operation.
+        settled_ms: when the owners were what the assignor of the release assigns; None if never.
+        why: the rules that the owners follow, or why the group did not settle.
+        unowned_s: partition-seconds without an owner.
+        moved: partitions with another member than before.
+        moved_without_need: those of `moved` whose old and new owner were members all the time.
+    """
+
+    chroot: str
+    group: str
+    triggers: list[str]
+    members: int = 0
+    partitions: int = 0
+    released: int = 0
+    claimed: int = 0
+    first_release_ms: int | None = None
+    last_claim_ms: int | None = None
+    refused: dict[str, int] = field(default_factory=dict)
+    settled_ms: int | None = None
+    ended_ms: int | None = None
+    why: str = ""
+    unowned_s: float = 0.0
+    moved: int = 0
+    moved_without_need: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Commits(Event):
+    """Commits of one partition by one session, until another session writes or the offset moves
+    back.
+
+    Attributes:
+        begins: `first` seen, `session` changed, `moved back`, or `edit` by an operator's tool.
+        by: the consumer id of the session; empty for a tool.
+        late: the session no longer owned the partition, which another session owned.
+        longest_pause_ms: the longest time between two commits of the run.
+    """
+
+    chroot: str
+    group: str
+    topic: str
+    partition: int
+    session: int
+    by: str
+    begins: str
+    late: bool
+    before: int | None
+    first: int
+    last: int
+    count: int = 1
+    last_ms: int = 0
+    last_zxid: int = 0
+    longest_pause_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Incident(Event):
+    """Something that an operator should know.
+
+    Attributes:
+        kind: a word for programs; `incidents` documents them.
+        what: one sentence.
+        evidence: further facts, one text each.
+    """
+
+    chroot: str
+    group: str
+    kind: str
+    what: str
+    ended_ms: int | None = None
+    evidence: list[str] = field(default_factory=list)
+
+
+TABLES: dict[str, type[Event]] = {
+    "transactions": Transaction,
+    "sessions": Session,
+    "members": Member,
+    "ownership": Ownership,
+    "rebalances": Rebalance,
+    "commits": Commits,
+    "incidents": Incident,
+}
+"""Name of a table -> the class of its rows."""
+
+
+@dataclass
+class Tables:
+    """The rows of all tables but `transactions`, which `transaction` makes one by one."""
+
+    sessions: list[Session] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    ownership: list[Ownership] = field(default_factory=list)
+    rebalances: list[Rebalance] = field(default_factory=list)
+    commits: list[Commits] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+
+
+def columns_of(table: type[Event]) -> dict[str, Any]:
+    """Return the columns of a table with their Python types."""
+    hints = get_type_hints(table)
+    return {one.name: hints[one.name] for one in fields(table)}
+
+
+def as_dict(row: Event) -> dict[str, Any]:
+    """Return a row as a dictionary."""
+    return {one.name: getattr(row, one.name) for one in fields(row)}
+
+
+def transaction(row: Row, file: str) -> Transaction:
+    """Return a decoded row as a row of the table `transactions`."""
+    kind = KINDS[row.kind]
+    creates = kind.startswith("create") and kind != "createSession"
+    changes = creates or kind in ("setData", "setACL", "reconfig", "check")
+    return Transaction(
+        zxid=row.zxid,
+        time_ms=row.time_ms,
+        file=file,
+        session=row.session,
+        cxid=row.cxid,
+        kind=kind,
+        part=None if row.part < 0 else row.part,
+        path=row.path,
+        data=row.data if kind != "closeSession" else None,
+        version=row.version if changes else None,
+        ephemeral=bool(row.number) if kind in ("create", "create2") else None,
+        timeout_ms=row.number if kind == "createSession" else None,
+        ttl_ms=row.number if kind == "createTTL" else None,
+        error=row.number if kind in ("error", "multi") else None,
+    )
+
+
+def error_text(code: int) -> str:
+    """Return the name of an error code."""
+    return ERRORS.get(code, f"error {code}")
