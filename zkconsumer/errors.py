@@ -263,7 +263,10 @@ class RefusedError(ZkConsumerError):
 
 
 class BadFileError(ConfigError):
-    """A plan, a backup or a file of offsets cannot be used; `where` names the file and the line."""
+    """A file that the user named cannot be used; `where` names the file and the line.
+
+    It is a plan, a backup, a file of offsets, or a path of ZooKeeper's files.
+    """
 
 
 class AppliedInPartError(ZkConsumerError):

@@ -82,7 +82,7 @@ def test_what_a_terminal_might_act_upon(capsys: pytest.CaptureFixture[str]) -> N
     assert safe("a\x1b[2Jb\n\x7f\x9b\u202e") == r"a\x1b[2Jb\n\x7f\x9b\u202e"
     assert safe("Bestellungen-ä-注文") == "Bestellungen-ä-注文"
     rows = [{"topic": "a\x1b]0;x\x07\n"}]
-    for output in set(Output) - {Output.PROMETHEUS, Output.LEGACY}:
+    for output in set(Output) - {Output.PROMETHEUS, Output.LEGACY, Output.HTML}:
         write(rows, COLUMNS[:1], output)
         written = capsys.readouterr().out
         assert not {"\x1b", "\x07"} & set(written)

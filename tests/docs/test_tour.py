@@ -58,6 +58,7 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = {"2181": str(free_port()), "9092": str(free_port())}
 
     def real(line: str) -> str:
+        line = line.replace("~/.local/share", str(tmp_path / "data"))
         return re.sub("2181|9092", lambda port: ports[port.group()], line)
 
     def run(line: str) -> str:
@@ -87,3 +88,4 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said["owners"].splitlines()) == 1 + 12
     assert len(said["assign"].splitlines()) == 1 + 12
     assert "reproduced" in said["trace"]
+    assert "billing" in said["history"]

@@ -32,11 +32,11 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "java", "protocol", "member", "consumer", "trace", "sim"),
         *("config", "zk", "admin"),
     },
-    "history": {"errors"},
+    "history": {"errors", "protocol"},
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
-        *("sim", "sandbox", "demo", "lab", "zkconsumer"),
+        *("sim", "sandbox", "demo", "lab", "history", "zkconsumer"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

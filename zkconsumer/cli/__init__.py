@@ -62,6 +62,10 @@ COMMANDS = {
     "doctor": ("zkconsumer.cli.doctor:app", "Find what is wrong with groups, and fix it."),
     "migrate": ("zkconsumer.cli.migrate:app", "Copy offsets from ZooKeeper to Kafka, or back."),
     "explain": ("zkconsumer.cli.explain:app", "Explain why each thread owns its partitions."),
+    "history": (
+        "zkconsumer.cli.history:app",
+        "Tell what happened to groups, from ZooKeeper's own logs.",
+    ),
     "legacy": (
         "zkconsumer.cli.legacy:app",
         "Run Kafka's old tools, with their arguments and output.",

@@ -47,6 +47,7 @@ class Output(Enum):
     YAML = "yaml"
     CSV = "csv"
     PROMETHEUS = "prometheus"  # the text format of Prometheus
+    HTML = "html"  # a page for a browser
     LEGACY = "legacy"  # the format of Kafka's own tool, where it had one
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zkconsumer.errors import HistoryError
 from zkconsumer.history.groups import GroupHistory
@@ -78,11 +78,22 @@ class Description:
             self._from_ms = self._from_ms or rows[0][1]
             yield batch
 
+    def look_again(self, servers: Sequence[Server]) -> None:
+        """Take the servers' present files, such as a log that a server has begun meanwhile."""
+        self._history.servers = list(servers)
+
+    def so_far(self) -> Described:
+        """Return the tables up to now; rebalances that last are not complete."""
+        return self._described(self._fold.tables)
+
     def result(self) -> Described:
         """Return the tables; after this, the description is complete and reads no more."""
-        tables = self._fold.finish()
+        return self._described(self._fold.finish())
+
+    def _described(self, tables: Tables) -> Described:
         problems = [*self._problems, *self._history.problems]
         until_ms = self._fold.until_ms
-        tables.incidents = incidents(tables, until_ms=until_ms, problems=problems)
+        found = incidents(tables, until_ms=until_ms, problems=problems)
         groups = sorted(self._fold.groups())
+        tables = replace(tables, incidents=found)
         return Described(tables, problems, groups, self._rows, self._from_ms, until_ms)

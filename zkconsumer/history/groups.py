@@ -527,8 +527,10 @@ class GroupHistory:
             return
         group.rebalance = None
         for tp, lost in group.lost_ms.items():
-            if self._assignment(group) is None or tp in (group.wanted or {}):
-                until = rebalance.settled_ms or self._time_ms
+            wanted = self._assignment(group)
+            if not group.members or wanted is None or tp in wanted:
+                until = rebalance.settled_ms if group.owners else None
+                until = self._time_ms if until is None else until
                 rebalance.unowned_s += max(0, until - max(lost, rebalance.time_ms)) / 1000
         rebalance.ended_ms = self._time_ms
         rebalance.members, rebalance.partitions = len(group.members), len(group.owners)

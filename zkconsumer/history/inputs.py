@@ -21,7 +21,7 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from zkconsumer.errors import DamagedFileError, HistoryError
+from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
 from zkconsumer.history.logs import Batch, LogReader, Source, unreadable
 from zkconsumer.history.transactions import Row
 
@@ -82,7 +82,8 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     snapshots belongs to the server that has only logs, if both are one each.
 
     Raises:
-        HistoryError: a path does not exist, or there is no log and no snapshot at any path.
+        BadFileError: a path does not exist, or there is no log and no snapshot at any path.
+        HistoryError: the operating system does not let us read a path.
     """
     found: dict[str, Server] = {}
     given = [Path(path) for path in paths]
@@ -91,7 +92,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
             _add(found, source)
     servers = [found[name] for name in sorted(found)]
     if not servers:
-        raise HistoryError(
+        raise BadFileError(
             "there is no transaction log and no snapshot of ZooKeeper",
             where=", ".join(map(str, given)),
             remedy="give the server's dataDir and dataLogDir, or files named log.ZXID",
@@ -127,13 +128,13 @@ def _sources(path: Path) -> Iterator[Source]:
                 if _LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name):
                     yield Source.of_path(Path(folder, name))
     elif not path.exists():
-        raise HistoryError("the path does not exist", where=str(path), remedy="check its spelling")
+        raise BadFileError("the path does not exist", where=str(path), remedy="check its spelling")
     elif ".tar" in path.suffixes or path.suffix == ".tgz":
         yield from _in_archive(path)
     elif _LOG.fullmatch(path.name) or _SNAPSHOT.fullmatch(path.name):
         yield Source.of_path(path)
     else:
-        raise HistoryError(
+        raise BadFileError(
             "the name of the file is neither that of a log nor that of a snapshot",
             where=str(path),
             remedy="keep the server's names, such as log.100000001 and snapshot.100000000",

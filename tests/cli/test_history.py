@@ -1,0 +1,179 @@
+"""`zkconsumer history` as a command: report, timeline, tables, damage, following."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.history_logs import LogWriter, changed, created, number
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.history import transactions as tx
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+
+LIMIT_S = 60.0
+
+
+class Billing(LogWriter):
+    """A group `billing` whose only member expires at 22:13:30 and whose successor is late."""
+
+    def member(self, session: int, name: str, ms: int = 0) -> None:
+        data = encode_registration(Registration({"orders": 1}, timestamp_ms=1))
+        self.add(tx.CREATE_SESSION, number(6000), session=session, ms=ms)
+        path = paths.member("billing", name)
+        self.add(tx.CREATE, created(path, data, ephemeral=True), session=session)
+        path = paths.owner("billing", TopicPartition("orders", 0))
+        thread = f"{name}-0".encode()
+        self.add(tx.CREATE, created(path, thread, ephemeral=True), session=session)
+
+    def commit(self, session: int, offset: int, ms: int = 0) -> None:
+        path = paths.offset("billing", TopicPartition("orders", 0))
+        self.add(tx.SET_DATA, changed(path, b"%d" % offset), session=session, ms=ms)
+
+
+@pytest.fixture
+def billing(tmp_path: Path) -> Billing:
+    log = Billing()
+    topic = b'{"version":1,"partitions":{"0":[1]}}'
+    log.add(tx.CREATE, created(paths.topic("orders"), topic))
+    log.member(1, "billing_a")
+    log.commit(1, 100, 2000)
+    log.add(tx.CLOSE_SESSION, b"", session=1, cxid=0, ms=8000)
+    log.member(2, "billing_b", 5000)
+    log.commit(2, 90, 1000)
+    log.write(tmp_path)
+    return log
+
+
+@pytest.fixture
+def run(tmp_path: Path, billing: Billing) -> Callable[..., str]:
+    def command(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["history", *words, "--data-dir", str(tmp_path)])
+        assert done.exit_code == code, done.output
+        return done.stdout
+
+    return command
+
+
+def test_the_report(run: Callable[..., str]) -> None:
+    """The report has the group's figures, the incident and the rebalances with their reasons."""
+    found = json.loads(run("report", "--output", "json"))
+    (group,) = found["groups"]
+    assert (group["expired"], group["unowned_s"], group["moved_back"]) == (1, 5.0, 1)
+    (incident,) = found["incidents"]
+    assert incident["what"] == "billing_b moved orders-0 back from 100 to 90"
+    assert incident["time"] == "2023-11-14T22:13:36.000Z"
+    assert [one["trigger"] for one in found["rebalances"]] == [
+        "billing_a joined",
+        "billing_a expired",
+        "billing_b joined",
+    ]
+
+
+def test_the_report_for_people(run: Callable[..., str]) -> None:
+    """The table has one section each for groups, incidents and rebalances."""
+    text = run("report")
+    assert [line for line in text.splitlines() if " " not in line and line] == [
+        "groups",
+        "incidents",
+        "rebalances",
+    ]
+
+
+def test_the_page(run: Callable[..., str]) -> None:
+    """The page has a lane per partition, a bar per ownership and the incident."""
+    page = run("report", "--output", "html")
+    assert page.count("<rect ") == 2
+    assert "billing orders-0" in page
+    assert "moved orders-0 back from 100 to 90" in page
+
+
+def test_the_timeline(run: Callable[..., str]) -> None:
+    """The timeline has one line per event, ordered, within the span that was asked for."""
+    rows = list(csv.DictReader(io.StringIO(run("timeline", "--output", "csv"))))
+    assert [row["what"] for row in rows][:4] == [
+        "billing_a joined (session 0x1)",
+        "a rebalance began: billing_a joined",
+        "billing_a-0 claimed orders-0",
+        "billing_a began to commit orders-0 at 100",
+    ]
+    late = run("timeline", "--output", "jsonl", "--from", "2023-11-14T22:13:36")
+    assert "moved orders-0 back" in late
+    assert "billing_a joined (session" not in late
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [("transactions", 10), ("sessions", 2), ("members", 3), ("ownership", 2), ("commits", 2)],
+)
+def test_tables(run: Callable[..., str], table: str, rows: int) -> None:
+    """`show` prints the rows of each table in the formats of the other commands."""
+    found = json.loads(run("show", table, "--output", "json"))
+    assert len(found) == rows
+    assert all({"zxid", "time_ms", "file"} <= row.keys() for row in found)
+    assert len(run("show", table, "--output", "jsonl").splitlines()) == rows
+
+
+def test_other_groups_are_left_out(run: Callable[..., str]) -> None:
+    """With --group of another group there is nothing to report."""
+    assert json.loads(run("report", "--group", "other", "--output", "json"))["groups"] == []
+
+
+def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> None:
+    """A damaged log is reported up to the damage; the exit code is 1, and the byte is named."""
+    content = bytearray(billing.content())
+    content[-70] ^= 1
+    (tmp_path / "log.1").write_bytes(content)
+    found = json.loads(run("report", "--output", "json", code=1))
+    assert [one["kind"] for one in found["incidents"]] == ["damaged"]
+    start = len(billing.content()) - len(billing.entries[-1])
+    assert found["incidents"][0]["file"] == f"{tmp_path / 'log.1'}, byte {start}"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["show", "owners", "-d", "."], "there is no table 'owners'"),
+        (["report", "-d", "/nonexistent"], "the path does not exist (/nonexistent)"),
+        (["report", "-d", __file__], "the name of the file is neither"),
+        (["report", "-d", str(Path(__file__).parent)], "there is no transaction log"),
+        (["report", "-d", ".", "--from", "noon"], "'noon' is not a date and time"),
+    ],
+)
+def test_wrong_use(words: list[str], text: str) -> None:
+    """Wrong arguments give one sentence that says what is wrong, and exit code 2."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zkconsumer", "history", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_following(billing: Billing, tmp_path: Path) -> None:
+    """With --follow, what a server writes later is printed while the command runs."""
+    command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", *command], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "billing_a joined" in process.stdout.readline()
+            billing.add(tx.CLOSE_SESSION, b"", session=2, cxid=0, ms=3000)
+            billing.write(tmp_path, zeros=100)
+            assert any("billing_b expired" in line for line in process.stdout)
+        finally:
+            process.kill()

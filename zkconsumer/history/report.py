@@ -1,0 +1,293 @@
+"""The report of a history: what happened to each group in a window of time, and why.
+
+`report` returns rows for tables, `timeline` one line per event, and `page` a page of HTML.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from zkconsumer.errors import displayed
+from zkconsumer.history.describe import Described
+from zkconsumer.history.tables import Event, Incident, Tables
+
+MAX_LINES: Final = 40
+"""Incidents and rebalances that a report lists for all groups; it counts the others."""
+
+MAX_BARS: Final = 20_000
+"""Intervals of ownership that a page draws; a browser is slow with more."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of time in milliseconds since the epoch; None is open."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def has(self, row: Event) -> bool:
+        """Return whether the row's time, or its span, touches the window."""
+        end = getattr(row, "ended_ms", None) or getattr(row, "last_ms", None)
+        lasts = end is None and hasattr(row, "ended_ms")
+        before = self.to_ms is not None and row.time_ms > self.to_ms
+        after = self.from_ms is not None and not lasts and (end or row.time_ms) < self.from_ms
+        return not before and not after
+
+
+def within(found: Described, window: Window) -> Described:
+    """Return the rows that touch a window of time."""
+    tables = Tables(
+        *(
+            [row for row in getattr(found.tables, name) if window.has(row)]
+            for name in ("sessions", "members", "ownership", "rebalances", "commits", "incidents")
+        )
+    )
+    return replace(found, tables=tables)
+
+
+def time_text(time_ms: int | None) -> str:
+    """Return a time as ISO 8601 in UTC; "-" for None."""
+    if time_ms is None:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_text(milliseconds: float) -> str:
+    """Return a duration for people."""
+    if milliseconds < 120_000:
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds / 60_000:.1f} min"
+
+
+# ---- report -------------------------------------------------------------------------------------
+
+
+def report(found: Described) -> dict[str, list[dict[str, Any]]]:
+    """Return the sections of the report: groups, incidents and rebalances, as rows."""
+    incidents = found.tables.incidents
+    rebalances = sorted(found.tables.rebalances, key=_weight, reverse=True)[:MAX_LINES]
+    return {
+        "groups": [_group_row(found, *group) for group in found.groups],
+        "incidents": [
+            {
+                "time": time_text(one.time_ms),
+                "group": one.chroot + ("/" if one.chroot else "") + one.group,
+                "kind": one.kind,
+                "lasted": None
+                if one.ended_ms is None
+                else seconds_text(one.ended_ms - one.time_ms),
+                "what": one.what,
+                "zxid": f"0x{one.zxid:x}",
+                "file": one.file,
+            }
+            for one in incidents[:MAX_LINES]
+        ],
+        "rebalances": [
+            {
+                "time": time_text(one.time_ms),
+                "group": one.group,
+                "trigger": _triggers(one.triggers),
+                "settled": _span(one.time_ms, one.settled_ms),
+                "unowned_s": round(one.unowned_s, 1),
+                "moved": one.moved,
+                "refused": sum(one.refused.values()),
+                "why": one.why,
+                "zxid": f"0x{one.zxid:x}",
+            }
+            for one in sorted(rebalances, key=lambda row: row.zxid)
+        ],
+    }
+
+
+def _span(begin_ms: int, end_ms: int | None) -> str | None:
+    return None if end_ms is None else seconds_text(end_ms - begin_ms)
+
+
+def _weight(row: Any) -> tuple[bool, float]:
+    return row.settled_ms is None, row.unowned_s
+
+
+def _triggers(triggers: list[str]) -> str:
+    more = f" and {len(triggers) - 2} more" if len(triggers) > 2 else ""
+    return "; ".join(triggers[:2]) + more
+
+
+def _group_row(found: Described, chroot: str, group: str) -> dict[str, Any]:
+    def of(rows: list[Any]) -> list[Any]:
+        return [row for row in rows if (row.chroot, row.group) == (chroot, group)]
+
+    tables = found.tables
+    rebalances, runs = of(tables.rebalances), of(tables.commits)
+    events = Counter(row.event for row in of(tables.members))
+    return {
+        "group": f"{chroot}/{group}" if chroot else group,
+        "members": len({row.consumer for row in of(tables.members)}),
+        "joined": events["joined"],
+        "left": events["left"] + events["removed"],
+        "expired": events["expired"],
+        "rebalances": len(rebalances),
+        "unsettled": sum(one.settled_ms is None for one in rebalances),
+        "unowned_s": round(sum(one.unowned_s for one in rebalances), 1),
+        "refused": sum(sum(one.refused.values()) for one in rebalances),
+        "commits": sum(run.count for run in runs),
+        "moved_back": sum(run.before is not None and run.first < run.before for run in runs),
+        "incidents": len(of(tables.incidents)),
+    }
+
+
+# ---- timeline -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """One line of a timeline."""
+
+    zxid: int
+    time_ms: int
+    group: str
+    kind: str
+    what: str
+
+
+def timeline(tables: Tables) -> list[Line]:
+    """Return what happened, in the order of the zxids; commits are summarised as runs."""
+    return sorted([*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)])
+
+
+def _member_lines(tables: Tables) -> Iterator[Line]:
+    for row in tables.members:
+        what = f"{row.consumer} {row.event} (session 0x{row.session:x})"
+        yield Line(row.zxid, row.time_ms, row.group, "member", what)
+
+
+def _owner_lines(tables: Tables) -> Iterator[Line]:
+    for row in tables.ownership:
+        at = f"{row.topic}-{row.partition}"
+        gap = "" if row.gap_ms is None else f" after {seconds_text(row.gap_ms)} without an owner"
+        yield Line(row.zxid, row.time_ms, row.group, "owner", f"{row.thread} claimed {at}{gap}")
+        if row.ended_ms is not None and row.ended_zxid is not None:
+            what = f"{row.thread} no longer owns {at}: {row.ended}"
+            yield Line(row.ended_zxid, row.ended_ms, row.group, "owner", what)
+
+
+def _other_lines(tables: Tables) -> Iterator[Line]:
+    for row in tables.rebalances:
+        what = f"a rebalance began: {_triggers(row.triggers)}"
+        yield Line(row.zxid, row.time_ms, row.group, "rebalance", what)
+    for run in tables.commits:
+        who = run.by or f"session 0x{run.session:x}"
+        at = f"{run.topic}-{run.partition}"
+        if run.begins in ("moved back", "edit"):
+            what = f"{who} set {at} from {run.before} to {run.first} ({run.begins})"
+        else:
+            what = f"{who} began to commit {at} at {run.first}"
+        yield Line(run.zxid, run.time_ms, run.group, "commit", what)
+    for one in tables.incidents:
+        yield Line(one.zxid, one.time_ms, one.group, "incident", f"{one.kind}: {one.what}")
+
+
+# ---- HTML ---------------------------------------------------------------------------------------
+
+_WIDTH, _LEFT, _ROW = 1100, 190, 18  # pixels: the time axis, the names, the height of a lane
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222255")
+_STYLE = """
+body { font: 14px/1.4 sans-serif; margin: 2em; color: #222; }
+table { border-collapse: collapse; } td, th { padding: 2px 8px; text-align: left;
+  border-bottom: 1px solid #ddd; vertical-align: top; }
+svg text { font: 11px sans-serif; } #at { font-weight: bold; }
+"""
+_SCRIPT = """
+const slider = document.getElementById("time"), line = document.getElementById("line");
+function move() {
+  const ms = FROM + (TO - FROM) * slider.value / 10000;
+  const x = LEFT + WIDTH * slider.value / 10000;
+  line.setAttribute("x1", x); line.setAttribute("x2", x);
+  const owned = [...document.querySelectorAll("rect[data-from]")].filter(
+    one => +one.dataset.from <= ms && ms < +one.dataset.to).length;
+  document.getElementById("at").textContent =
+    new Date(ms).toISOString() + ": " + owned + " partitions have an owner";
+}
+slider.addEventListener("input", move); move();
+"""
+
+
+def page(found: Described, window: Window) -> str:
+    """Return a page with the report and a lane per partition, to scrub through the time.
+
+    The page is self-contained: it loads no script, style sheet or picture.
+    """
+    begin = window.from_ms or found.from_ms
+    end = max(window.to_ms or found.until_ms, begin + 1)
+    sections = "\n".join(_table(name, rows) for name, rows in report(found).items())
+    script = _SCRIPT
+    for name, value in (("FROM", begin), ("TO", end), ("LEFT", _LEFT), ("WIDTH", _WIDTH)):
+        script = script.replace(name, str(value))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>History</title>'
+        f"<style>{_STYLE}</style></head>\n<body><h1>History, {time_text(begin)} to "
+        f'{time_text(end)}</h1>\n<p><input id="time" type="range" min="0" max="10000" value="0" '
+        f'style="width:{_LEFT + _WIDTH}px"> <span id="at"></span></p>\n'
+        f"{_lanes(found, begin, end)}\n{sections}\n<script>{script}</script></body></html>\n"
+    )
+
+
+def _escape(value: object) -> str:
+    return html.escape(displayed("-" if value is None else str(value), 2000))
+
+
+def _table(name: str, rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return f"<h2>{name.capitalize()}</h2><p>none</p>"
+    head = "".join(f"<th>{_escape(title)}</th>" for title in rows[0])
+    body = "\n".join(
+        "<tr>" + "".join(f"<td>{_escape(value)}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f"<h2>{name.capitalize()}</h2><table><tr>{head}</tr>\n{body}</table>"
+
+
+def _lanes(found: Described, begin: int, end: int) -> str:
+    """Return the lanes as SVG: a bar per interval of ownership, a red line per incident."""
+    owned = found.tables.ownership[:MAX_BARS]
+    lanes = sorted({(one.chroot, one.group, one.topic, one.partition) for one in owned})
+    place = {lane: number for number, lane in enumerate(lanes)}
+    colour: dict[str, str] = {}
+    height = (len(lanes) + 1) * _ROW
+
+    def x(time_ms: int) -> float:
+        return _LEFT + _WIDTH * (min(max(time_ms, begin), end) - begin) / (end - begin)
+
+    parts = [f'<svg width="{_LEFT + _WIDTH + 10}" height="{height}">']
+    for lane, number in place.items():
+        name = _escape(f"{lane[1]} {lane[2]}-{lane[3]}")
+        parts.append(f'<text x="0" y="{number * _ROW + 13}">{name}</text>')
+    for one in owned:
+        fill = colour.setdefault(one.consumer, _COLOURS[len(colour) % len(_COLOURS)])
+        left, right = x(one.time_ms), x(one.ended_ms or end)
+        y = place[one.chroot, one.group, one.topic, one.partition] * _ROW + 2
+        title = _escape(f"{one.thread}, {time_text(one.time_ms)} to {time_text(one.ended_ms)}")
+        parts.append(
+            f'<rect x="{left:.1f}" y="{y}" width="{max(right - left, 1):.1f}" height="{_ROW - 4}" '
+            f'fill="{fill}" data-from="{one.time_ms}" data-to="{one.ended_ms or end + 1}">'
+            f"<title>{title}</title></rect>"
+        )
+    parts += [_mark(one, x(one.time_ms), height) for one in found.tables.incidents[:1000]]
+    parts.append(f'<line id="line" y1="0" y2="{height}" stroke="black"/></svg>')
+    return "\n".join(parts)
+
+
+def _mark(one: Incident, at: float, height: int) -> str:
+    title = _escape(f"{time_text(one.time_ms)} {one.kind}: {one.what}")
+    return (
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="red" stroke-width="2">'
+        f"<title>{title}</title></line>"
+    )
