@@ -264,6 +264,23 @@ def test_members_that_cannot_be(ask: Run, what: tuple[str, str]) -> None:
     assert ask(*what)[0] == 2
 
 
+@pytest.mark.parametrize("assignor", ["range", "sticky", "uniform"])
+def test_later_consumers(ask: Run, group: str, topic: str, assignor: str) -> None:
+    """Each thread becomes one consumer of Kafka's own protocol; shares and moves are shown."""
+    code, out, err = ask("--assignor", assignor, "--output", "json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    owned = [number for one in found["assignment"].values() for number in one[topic]]
+    assert sorted(owned) == list(range(11))
+    threads = {one: share["then"] for one, share in found["shares"].items()}
+    assert all(thread.startswith(group) for thread in threads)
+    assert max(threads.values()) - min(threads.values()) <= 1
+    code, out, err = ask("--assignor", assignor)
+    assert code == 0
+    assert f"{len(found['moves'])} of 11 partitions move" in err
+    assert err.count(f" with {assignor}\n") == len(threads)
+
+
 def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
     """A group that does not exist is a named error and exit code 1."""
     code, out, err = run("assign", "--zookeeper", zookeeper.connect, "--group", "nobody")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -54,6 +55,23 @@ def ask(group: Group, tmp_path: Path) -> Ask:
         return result.exit_code, result.stdout, result.stderr
 
     return run
+
+
+def test_preview(ask: Ask, group: Group) -> None:
+    """A preview needs members, excludes --execute, and writes nothing."""
+    code, out, err = ask("zookeeper-to-kafka", "--preview")
+    assert (code, out) == (2, "")
+    assert "the group has no threads" in err
+    code, out, err = ask("zookeeper-to-kafka", "--preview", "--execute")
+    assert (code, out) == (2, "")
+    assert "--preview and --execute exclude each other" in err
+    registration = encode_registration(Registration({group.topic: 2}, timestamp_ms=1))
+    path = paths.member(group.name, f"{group.name}_x")
+    group.admin.create(path, registration, ephemeral=True, makepath=True)
+    code, out, err = ask("zookeeper-to-kafka", "--preview", "-o", "json")
+    assert code == 0, err
+    (first, second) = json.loads(out)["assignment"].values()
+    assert [first, second] == [{group.topic: [0]}, {group.topic: [1]}]
 
 
 def test_there_and_back(ask: Ask, group: Group) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zkconsumer.admin.groups import (
@@ -22,7 +22,16 @@ from zkconsumer.admin.groups import (
 from zkconsumer.errors import ConfigError, MalformedZnodeError, shown
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
+from zkconsumer.protocol.group_assignment import (
+    Failure,
+    GroupInput,
+    MemberAssignment,
+    requested_topics,
+)
+from zkconsumer.protocol.java.text import utf16_key
+from zkconsumer.protocol.later import assignors as later
+from zkconsumer.protocol.later.assignors import Assignor
+from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import validate_streams, validate_topic_counts
 from zkconsumer.protocol.payloads import decode_topic
@@ -199,3 +208,67 @@ def places(parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owner
         for tp, thread in part.items()
     }
     return [Place(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]
+
+
+# ---- Kafka's later consumer ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LaterGroup:
+    """A group whose threads have become consumers of Kafka's later protocols.
+
+    Attributes:
+        places: each partition with its present owner and the thread that would own it.
+        faults: member -> why its registration cannot be read; its threads are left out.
+    """
+
+    places: Sequence[Place]
+    faults: Mapping[ConsumerId, str]
+
+    def shares(self) -> dict[ThreadId, tuple[int, int]]:
+        """Return the number of partitions of each thread, now and then."""
+        now = Counter(one.now for one in self.places)
+        then = Counter(one.then for one in self.places)
+        threads = sorted({*now, *then} - {None}, key=lambda one: utf16_key(one or ""))
+        return {one: (now[one], then[one]) for one in threads if one is not None}
+
+
+def with_later_consumers(group: GroupInput, owners: Owners, assignor: Assignor) -> LaterGroup:
+    """Return what each thread would own if it were one consumer of Kafka's later protocols.
+
+    A KafkaConsumer belongs to one thread, so each thread of the group becomes one member. It
+    subscribes to the topics of the thread, and has no previous assignment.
+
+    Raises:
+        ConfigError: no thread of the group can be read.
+        JavaError: Kafka's assignor throws this exception.
+    """
+    requested = requested_topics(
+        {name: _decoded(name, data) for name, data in group.registrations.items()},
+        group.topics,
+        exclude_internal=group.exclude_internal,
+    )
+    wanted: dict[ThreadId, list[str]] = {}
+    for topic, threads in requested.threads.items():
+        for thread in threads:
+            wanted.setdefault(thread, []).append(topic)
+    if not wanted:
+        raise ConfigError(
+            "the group has no threads, so there is nothing to assign",
+            remedy="start its members, or add one with --join",
+        )
+    found = later.assign(
+        assignor,
+        {topic: Topic(len(numbers)) for topic, numbers in requested.partitions.items()},
+        {thread: Subscription(tuple(topics)) for thread, topics in wanted.items()},
+    )
+    then = {one: thread for thread, partitions in found.items() for one in partitions}
+    places = [Place(one, owners.get(one), then.get(one)) for one in sorted({*then, *owners})]
+    return LaterGroup(places, {one: str(why) for one, why in requested.faults.items()})
+
+
+def _decoded(consumer: ConsumerId, payload: bytes | None) -> Registration | MalformedZnodeError:
+    try:
+        return decode_registration(payload, where=consumer)
+    except MalformedZnodeError as error:
+        return error

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -13,26 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zkconsumer.cli import completion
+from zkconsumer.cli import completion, later_assign
+from zkconsumer.cli.assign_cases import (
+    CASE,
+    COLUMNS,
+    MOVE,
+    PROGRAMS,
+    bad_case,
+    move_documents,
+    moves,
+    read_cases,
+    row,
+)
 from zkconsumer.cli.options import Common, OneGroup, operator
-from zkconsumer.cli.output import Align, Column, Output, say, say_all
+from zkconsumer.cli.output import Output, say, say_all
 from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.what_if import Owners, Place
+    from zkconsumer.admin.what_if import Owners
     from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
 
 AUTO = "auto"
-CASE = Column("case")
-COLUMNS = (
-    Column("topic"),
-    Column("partition", align=Align.RIGHT),
-    Column("thread"),
-    Column("owner"),
-)
-MOVE = Column("move")
-_PROGRAMS = (Output.JSON, Output.JSONL, Output.YAML)
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -43,6 +41,28 @@ class StrategyName(Enum):
     ROUND_ROBIN = "roundrobin"
 
 
+class AssignorName(Enum):
+    """`partition.assignment.strategy` of Kafka 3.9; the last two run on the coordinator."""
+
+    RANGE = "range"
+    ROUND_ROBIN = "roundrobin"
+    STICKY = "sticky"
+    COOPERATIVE_STICKY = "cooperative-sticky"
+    UNIFORM = "uniform"
+    SERVER_RANGE = "server-range"
+
+
+Chosen = Annotated[
+    StrategyName | None,
+    typer.Option(help="partition.assignment.strategy; default: the --config file, else range."),
+]
+Later = Annotated[
+    AssignorName | None,
+    typer.Option(
+        help="Compute with an assignor of Kafka 3.9 instead: what each thread would own as one"
+        " consumer of Kafka's own protocol, or the cases of --cases (docs/later.md)."
+    ),
+]
 Wishes = Annotated[
     list[str] | None,
     typer.Option(
@@ -75,10 +95,8 @@ def assign(
             help="Kafka release whose rules are used; auto detects it from the owner znodes."
         ),
     ] = AUTO,
-    strategy: Annotated[
-        StrategyName | None,
-        typer.Option(help="partition.assignment.strategy; default: the --config file, else range."),
-    ] = None,
+    strategy: Chosen = None,
+    assignor: Later = None,
     internal: Annotated[
         bool,
         typer.Option(
@@ -117,7 +135,7 @@ def assign(
                 "--cases excludes the options of a live group",
                 remedy="see `zkconsumer assign --help`",
             )
-        _show_cases(common, cases, release)
+        _show_cases(common, cases, release, assignor)
         return
     from zkconsumer.admin.what_if import live_group
     from zkconsumer.protocol.assignors import Strategy
@@ -133,25 +151,23 @@ def assign(
         )
     split = [one for text in wishes or () for one in text.split()]
     then = _changed(now, join or (), leave or (), split)
-    _show_group(common, owners, now, then, release)
-
-
-MAX_CASE_BYTES = 64 * 1024 * 1024
-"""Bytes of one uncompressed line of --cases. A group of 1,000 members with long registrations fits.
-A longer line is an error, raised before the rest of the line is read."""
-
-MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""Bytes of an uncompressed --cases file: a million groups of 1 kB. A longer file is an error."""
+    if assignor is None:
+        _show_group(common, owners, now, then, release)
+    else:
+        later_assign.show_group(common, then, owners, assignor.value)
 
 
 # ---- groups in a file ---------------------------------------------------------------------------
 
 
-def _show_cases(common: Common, path: Path, release: str) -> None:
+def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName | None) -> None:
     from zkconsumer.admin.what_if import places
     from zkconsumer.protocol.group_assignment import assign_each_member
     from zkconsumer.protocol.releases import profile
 
+    if assignor is not None:
+        later_assign.show_cases(common, path, assignor.value)
+        return
     if release == AUTO:
         raise ConfigError(
             "the release cannot be detected, since the groups of --cases have no owner znodes",
@@ -159,67 +175,24 @@ def _show_cases(common: Common, path: Path, release: str) -> None:
         )
     as_release = profile(release)
     documents, rows = [], []
-    for where, case in _read_cases(path):
+    for where, case in read_cases(path):
         parts = assign_each_member(_group_of(case, where), as_release)
         head = {"case": case.get("case"), "name": case.get("name"), "release": as_release.release}
         if common.output is Output.JSONL:
             print(json.dumps(head | _document(parts)))
-        elif common.output in _PROGRAMS:
+        elif common.output in PROGRAMS:
             documents.append(head | _document(parts))
         elif common.output is Output.CSV:
-            rows += [{"case": head["case"], **_row(one)} for one in places(parts, {})]
+            rows += [{"case": head["case"], **row(one)} for one in places(parts, {})]
         else:
             print(f"case {head['case']} {head['name'] or ''}".rstrip())
-            common.write([_row(one) for one in places(parts, {})], COLUMNS)
+            common.write([row(one) for one in places(parts, {})], COLUMNS)
             for line in _errors(parts):
                 print(line)
     if common.output is Output.CSV:
         common.write(rows, (CASE, *COLUMNS))
     elif common.output in (Output.JSON, Output.YAML):
         common.write_document(documents)
-
-
-def _read_cases(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (file and line number, group) for each line; only a line feed ends a line.
-
-    One line at a time is in memory, since a gzip file of 13 MB may expand to gigabytes.
-
-    Raises ConfigError if the file cannot be read, or if a line is not a JSON object, is longer than
-    `MAX_CASE_BYTES`, or is nested deeper than the JSON of a znode may be.
-    """
-    try:
-        with path.open("rb") as file:
-            zipped = file.peek(2)[:2] == b"\x1f\x8b"
-            lines = gzip.GzipFile(fileobj=file) if zipped else file
-            number = size = 0
-            while line := lines.readline(MAX_CASE_BYTES + 1):
-                number, size = number + 1, size + len(line)
-                where = f"{path}:{number}"
-                if size > MAX_FILE_BYTES:
-                    raise _bad_case(where, f"the file is longer than {MAX_FILE_BYTES} bytes")
-                if line.strip() or len(line) > MAX_CASE_BYTES:
-                    yield where, _read_case(line, where)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(
-            f"the file cannot be read: {error}",
-            where=str(path),
-            remedy="see `zkconsumer assign --help` for its format",
-        ) from error
-
-
-def _read_case(line: bytes, where: str) -> dict[str, Any]:
-    from zkconsumer.protocol.java.json import require_shallow
-
-    if len(line) > MAX_CASE_BYTES:
-        raise _bad_case(where, f"the line is longer than {MAX_CASE_BYTES} bytes")
-    try:
-        require_shallow(line.decode())
-        case = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _bad_case(where, f"the line is not JSON: {error}") from error
-    if not isinstance(case, dict):
-        raise _bad_case(where, "the line is not a JSON object")
-    return case
 
 
 def _group_of(case: dict[str, Any], where: str) -> GroupInput:
@@ -229,12 +202,12 @@ def _group_of(case: dict[str, Any], where: str) -> GroupInput:
     registrations = _payloads(case, "registrations", where)
     order = case.get("ids_child_order", [])
     if not isinstance(order, list) or not all(isinstance(one, str) for one in order):
-        raise _bad_case(where, "ids_child_order is not a list of consumer ids")
+        raise bad_case(where, "ids_child_order is not a list of consumer ids")
     ordered = dict.fromkeys([*(one for one in order if one in registrations), *registrations])
     try:
         strategy = Strategy(case.get("strategy"))
     except ValueError as error:
-        raise _bad_case(where, "strategy is neither range nor roundrobin") from error
+        raise bad_case(where, "strategy is neither range nor roundrobin") from error
     return GroupInput(
         strategy,
         {consumer: registrations[consumer] for consumer in ordered},
@@ -248,16 +221,12 @@ def _payloads(case: dict[str, Any], field: str, where: str) -> dict[str, bytes |
     if not isinstance(found, dict) or not all(
         text is None or isinstance(text, str) for text in found.values()
     ):
-        raise _bad_case(where, f"{field} is not an object of payloads")
+        raise bad_case(where, f"{field} is not an object of payloads")
     # Java's String.getBytes replaces a lone surrogate by a question mark, too.
     return {
         name: None if text is None else text.encode(errors="replace")
         for name, text in found.items()
     }
-
-
-def _bad_case(where: str, what: str) -> ConfigError:
-    return ConfigError(what, where=where, remedy="see `zkconsumer assign --help`")
 
 
 # ---- a live group -------------------------------------------------------------------------------
@@ -294,43 +263,22 @@ def _show_group(
         as_release, reason = profile(release), "set with --release"
     parts = assign_each_member(then, as_release)
     found = places(parts, owners)
-    if common.output in _PROGRAMS:
+    if common.output in PROGRAMS:
         head = {
             "release": as_release.release,
             "reason": reason,
             "disagreements": finding.disagreements,
         }
-        moves = [
-            {
-                **dict(zip(("topic", "partition"), one.partition, strict=True)),
-                "from": one.now,
-                "to": one.then,
-            }
-            for one in found
-            if one.moves
-        ]
-        common.write_document(head | _document(parts) | {"moves": moves})
+        common.write_document(head | _document(parts) | {"moves": move_documents(found)})
     else:
         columns = COLUMNS if then is now else (*COLUMNS, MOVE)
-        common.write([_row(one) for one in found], columns)
+        common.write([row(one) for one in found], columns)
         say(f"as {as_release.release}: {reason}")
         say_all(f"member {consumer}: {why}" for consumer, why in finding.disagreements.items())
         say_all(_errors(parts))
-        say(_moves(found))
+        say(moves(found))
     if not all(isinstance(part, dict) for part in parts.values()):
         raise typer.Exit(Exit.FOUND)
-
-
-def _moves(found: Sequence[Place]) -> str:
-    """Return how many partitions change their owner, and how many gain or lose one."""
-    moving = Counter(one.partition.topic for one in found if one.moves)
-    text = f"{moving.total()} of {len(found)} partitions move"
-    if moving:
-        text += f" ({', '.join(f'{topic}: {count}' for topic, count in moving.items())})"
-    new = sum(one.now is None for one in found)
-    lost = sum(one.then is None for one in found)
-    text += f"; {new} without an owner get one" if new else ""
-    return text + (f"; {lost} lose their owner" if lost else "")
 
 
 # ---- output -------------------------------------------------------------------------------------
@@ -353,15 +301,3 @@ def _errors(parts: Mapping[str, MemberAssignment | Failure]) -> Iterator[str]:
     for consumer, part in parts.items():
         if not isinstance(part, dict):
             yield f"member {consumer} would fail: {part.error}: {part.message}"
-
-
-def _row(one: Place) -> dict[str, Any]:
-    topic, partition = one.partition
-    move = f"{one.now} -> {one.then}" if one.moves else None
-    return {
-        "topic": topic,
-        "partition": partition,
-        "thread": one.then,
-        "owner": one.now,
-        "move": move,
-    }

@@ -6,7 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
+from zkconsumer.cli import explain_placement
 from zkconsumer.cli.options import Common, OneGroup, Topics, operator, topics_of
 from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
 
@@ -17,7 +19,24 @@ if TYPE_CHECKING:
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+class _GroupByDefault(TyperGroup):
+    """Runs the command `group` if the first argument names no other command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["group", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_GroupByDefault,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Explain why each thread of a group owns its partitions: `zkconsumer explain GROUP`.\n\n"
+    "The other commands show where Kafka puts coordinators, keys and replicas.",
+)
+explain_placement.add_to(app)
 
 
 def _columns() -> tuple[Column, ...]:
@@ -35,7 +54,7 @@ def _columns() -> tuple[Column, ...]:
     )
 
 
-@app.command()
+@app.command("group")
 @operator()
 def explain(
     common: Common,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed
+from zkconsumer.cli.assign import AssignorName
 from zkconsumer.cli.options import Common, OneGroup, Topics, whole_topics
 from zkconsumer.cli.output import Align, Color, Column, say, say_all
+from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.migrate import Direction, Transfer
@@ -48,6 +50,21 @@ def to_kafka(
     group: OneGroup = None,
     topic: Topics = None,
     force_lower: ForceBack = False,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview",
+            help="Show instead which partitions each thread would own as one consumer of Kafka's"
+            " own protocol, and which would move. Reads ZooKeeper only, and writes nothing.",
+        ),
+    ] = False,
+    assignor: Annotated[
+        AssignorName,
+        typer.Option(
+            help="With --preview: the assignor of the new consumers. Kafka's default"
+            " since 3.0 has the effect of range."
+        ),
+    ] = AssignorName.RANGE,
 ) -> None:
     """Copy ZooKeeper's offsets to Kafka. A dry run without --execute.
 
@@ -63,6 +80,9 @@ def to_kafka(
     """
     from zkconsumer.admin.migrate import Direction
 
+    if preview:
+        _preview(common, how, group, topic, assignor)
+        return
     _migrate(common, how, Direction.TO_KAFKA, group, topic, force_lower=force_lower)
 
 
@@ -90,6 +110,25 @@ def to_zookeeper(
     from zkconsumer.admin.migrate import Direction
 
     _migrate(common, how, Direction.TO_ZOOKEEPER, group, topic, force_lower=force_lower)
+
+
+def _preview(
+    common: Common,
+    how: Changing,
+    group: str | None,
+    topics: list[str] | None,
+    assignor: AssignorName,
+) -> None:
+    from zkconsumer.admin.what_if import live_group
+    from zkconsumer.cli.later_assign import show_group
+
+    if how.execute:
+        raise ConfigError("--preview and --execute exclude each other", remedy="give one of them")
+    name = common.group(group)
+    with common.connect(name) as connection:
+        exclude_internal = common.settings(name).exclude_internal_topics
+        now, owners = live_group(connection, name, exclude_internal=exclude_internal)
+    show_group(common, now, owners, assignor.value, topics=whole_topics(topics))
 
 
 def _migrate(

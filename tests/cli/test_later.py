@@ -1,0 +1,152 @@
+"""`zkconsumer assign --assignor`, and `zkconsumer explain coordinator|partitioner|placement`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "later" / "assignors.jsonl.gz"
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """Runs a command in this process."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def case(**fields: object) -> str:
+    """A line of a file of cases."""
+    member = {"topics": ["t"], "instance": None, "rack": None, "owned": {}, "generation": -1}
+    topics = {"t": {"partitions": 3, "racks": None}}
+    defaults = {"case": 7, "assignor": "range", "topics": topics, "members": {"m": member}}
+    return json.dumps(defaults | fields) + "\n"
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """One object a line."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_captured_cases(ask: Ask) -> None:
+    """The captures' own format, gzipped, gives the captured results, in order."""
+    lines = documents(gzip.decompress(GOLDEN.read_bytes()).decode())
+    code, out, err = ask("assign", "--assignor", "sticky", "--cases", str(GOLDEN), "-o", "jsonl")
+    assert (code, err) == (0, "")
+    assert documents(out) == [line["answer"] for line in lines]
+
+
+def test_other_formats(ask: Ask, tmp_path: Path) -> None:
+    """A table has a row for each member and topic, and JSON is one list."""
+    path = tmp_path / "cases"
+    path.write_text(case())
+    arguments = ("assign", "--assignor", "range", "--cases", str(path))
+    code, out, _ = ask(*arguments)
+    assert code == 0
+    assert out.splitlines()[1].split() == ["7", "m", "t", "0,1,2", "-"]
+    code, out, _ = ask(*arguments, "-o", "json")
+    assert json.loads(out) == [{"case": 7, "assignment": {"m": {"t": [0, 1, 2]}}}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        case(assignor="strict"),
+        case(members={}),
+        case(topics={"t": {"partitions": 10**6, "racks": None}}),
+        case(topics={"t": {"partitions": 2, "racks": [["a"]]}}),
+        "{",
+    ],
+)
+def test_a_bad_case(ask: Ask, tmp_path: Path, line: str) -> None:
+    """A bad case after a good one is one sentence with its place, exit code 2, and no output."""
+    path = tmp_path / "cases"
+    path.write_text(case() + line)
+    code, out, err = ask("assign", "--assignor", "range", "--cases", str(path), "-o", "jsonl")
+    assert (code, out) == (2, "")
+    assert f"{path}:2" in err
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_assignor(ask: Ask, tmp_path: Path) -> None:
+    """An unknown --assignor is an error of use that lists the known ones."""
+    code, out, err = ask("assign", "--assignor", "strict", "--cases", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "cooperative-sticky" in err
+
+
+# ---- explain -------------------------------------------------------------------------------------
+
+
+def test_the_coordinator(ask: Ask) -> None:
+    """The partition of a group, also of the group whose hash code has no absolute value."""
+    code, out, _ = ask("explain", "coordinator", "polygenelubricants", "-o", "json")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert (found["hash"], found["partition"]) == (-(2**31), 0)
+
+
+def test_the_partitioners(ask: Ask) -> None:
+    """A key's partition by murmur2 and by Java's hash codes of bytes and of a string."""
+    code, out, _ = ask("explain", "partitioner", "--key", "21", "--partitions", "10", "-o", "json")
+    assert code == 0
+    hashes = {row["partitioner"]: row["hash"] for row in json.loads(out)}
+    assert hashes["murmur2"] == -973932308
+    assert hashes["old-string"] == 31 * ord("2") + ord("1")
+
+
+def test_the_placement(ask: Ask) -> None:
+    """The replicas of AdminUtils beside those of the simple rule."""
+    numbers = ("--partitions", "6", "--replicas", "3")
+    code, out, _ = ask("explain", "placement", "--brokers", "0,1,2,3,4", *numbers, "-o", "jsonl")
+    assert code == 0
+    assert documents(out)[5] == {"partition": 5, "replicas": [0, 2, 3], "simple": [0, 1, 2]}
+
+
+def test_cases_of_explain(ask: Ask, tmp_path: Path) -> None:
+    """A file of cases gives one line for each, and a bad one gives none."""
+    path = tmp_path / "cases"
+    path.write_text('{"case": 1, "group": "a"}\n{"case": 2, "group": "b", "partitions": 7}\n')
+    code, out, _ = ask("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
+    assert code == 0
+    assert [one["result"][0]["partition"] for one in documents(out)] == [97 % 50, 98 % 7]
+    path.write_text('{"case": 1, "group": "a"}\n{"case": 2}\n')
+    code, out, err = ask("explain", "coordinator", "--cases", str(path), "-o", "jsonl")
+    assert (code, out) == (2, "")
+    assert f"{path}:2" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("coordinator",),
+        ("coordinator", "billing", "--partitions", "0"),
+        ("partitioner", "--key-hex", "6", "--partitions", "3"),
+        ("partitioner", "--key-hex", "6b"),
+        ("partitioner", "--key-hex", "6b", "--key", "k", "--partitions", "3"),
+        ("placement", "--brokers", "0,x"),
+        ("placement", "--brokers", "0,1", "--replicas", "3"),
+        ("placement", "--brokers", "0,1", "--racks", "0"),
+        ("placement", "--brokers", "0,1", "--partitions", "1000000"),
+    ],
+)
+def test_bad_input_of_explain(ask: Ask, arguments: tuple[str, ...]) -> None:
+    """Bad input is one sentence, exit code 2, and no output."""
+    code, out, err = ask("explain", *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
