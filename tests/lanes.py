@@ -428,6 +428,12 @@ RULES: tuple[Rule, ...] = (
         "Each tour takes a second of a browser. tests/lab/test_engine.py locates the steps of all.",
         but=("[split-brain]",),
     ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_site.py::test_the_static_site",
+        "Takes 15 s: it fetches Pyodide and starts it. tests/static/test_closure.py checks what "
+        "the engine imports.",
+    ),
     *SINGLE_TESTS,
 )
 

@@ -77,6 +77,32 @@ def lab(
         serve(listen(host, port), live=live, on_start=started)
 
 
+@app.command()
+def build(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Where to write the site.")
+    ],
+    *,
+    pyodide: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Archive of the npm package pyodide; default: npm fetches it."
+        ),
+    ] = None,
+) -> None:
+    """Write the lab as a static site, which runs in the visitor's browser without a server.
+
+    Any web server can serve it. It offers simulated groups, tours and recorded runs, and needs
+    about 6 MB the first time. Browsers do not run it from a file.
+
+    Example: zkconsumer lab build site
+    """
+    from zkconsumer.lab.site import build as write_site
+
+    write_site(directory, runtime=pyodide)
+    typer.echo(f"The site is in {directory}. Try it: python -m http.server -d {directory}")
+
+
 def need(*packages: str) -> None:
     """Raise ConfigError if the extra `lab` is not installed."""
     from zkconsumer.errors import ConfigError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
     from zkconsumer.sim.lessons import Lesson
-    from zkconsumer.sim.scenarios import NarratedRun
+    from zkconsumer.sim.scenarios import NarratedRun, Scenario
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -91,6 +92,9 @@ def simulate(
         one = SCENARIOS[_known(scenario)]
         count = one.plan.members
         jvm = None if peers is None else Kinds(peers.value).jvm(count)
+        if output is Output.HTML:
+            _play(one if jvm is None else replace(one, jvm=jvm))
+            return
         show = _Show(one.title, names_of(count), output)
         ended = run_scenario(one, jvm=jvm, emit=show.add)
     else:
@@ -108,6 +112,15 @@ def simulate(
     show.end(ended)
     if ended.violation:
         raise typer.Exit(Exit.FOUND)
+
+
+def _play(scenario: Scenario) -> None:
+    """Print a page that plays a scenario: step, go back, and scrub without a server."""
+    from zkconsumer.lab.engine import opened
+    from zkconsumer.lab.runs import open_scenario
+    from zkconsumer.lab.site import player, recorded
+
+    print(player(recorded(opened(open_scenario(1, scenario))), scenario.title), end="")
 
 
 def _known(scenario: str) -> str:

@@ -329,6 +329,11 @@ def _opened(run: Run) -> Json:
     }
 
 
+def opened(run: Run) -> list[Json]:
+    """Return the events that show a whole run."""
+    return [_opened(run), _frames(run, 0)]
+
+
 def _base(run: Run) -> Json:
     if run.scenario is None:
         assert run.spec is not None

@@ -1,0 +1,123 @@
+"""Pages without a server: the static site with Pyodide, and a run as one file."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab.conftest import LabProcess, Opened
+from playwright.sync_api import expect
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.lab.engine import Engine, opened
+from zkconsumer.lab.runs import open_scenario
+from zkconsumer.lab.site import MODULES, WEB, build, player, recorded, unpack_runtime, write_modules
+from zkconsumer.sim.scenarios import SCENARIOS
+
+Open = Callable[..., Opened]
+SLOW_MS = 120_000
+"""How long a loaded machine may take to start Python in a browser."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """The static site, and a server that knows nothing but files; returns its address."""
+    build(tmp_path)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_static_site(site: str, open_page: Open) -> None:
+    """The production code runs in the browser: the same moves give the same pictures as here."""
+    one = open_page()
+    foreign: list[str] = []
+    one.page.on(
+        "request", lambda it: None if it.url.startswith((site, "data:")) else foreign.append(it.url)
+    )
+    one.page.goto(site + '#world={"members":2,"partitions":4}&moves=3,kill:1,150')
+    one.page.wait_for_selector(".picture", timeout=SLOW_MS)
+    _, frames = Engine().command(
+        {"do": "open", "world": {"members": 2, "partitions": 4}, "moves": "3,kill:1,150"}
+    )
+    last = frames["frames"][-1]
+    expect(one.page.locator(".clock")).to_have_text(f"{last['t']:.3f} s", timeout=SLOW_MS)
+    one.has(".partitions .cell.read", 4)
+    one.keys("Home")
+    one.keys("f")
+    one.shows("g_0 gets SIGSTOP")
+    assert not foreign
+
+
+def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
+    """The archive of modules is reproducible, and holds the engine without any connection."""
+    write_modules(tmp_path / "a.zip")
+    write_modules(tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    names = set(zipfile.ZipFile(tmp_path / "a.zip").namelist())
+    assert {"zkconsumer/lab/engine.py", "zkconsumer/member/machine.py"} <= names
+    assert not [name for name in names if name.startswith(("zkconsumer/zk/", "zkconsumer/kafka/"))]
+
+
+def test_another_archive_is_refused(tmp_path: Path) -> None:
+    """A runtime with another hash is not unpacked."""
+    wrong = tmp_path / "pyodide.tgz"
+    wrong.write_bytes(b"x")
+    with pytest.raises(ConfigError, match="not that of pyodide"):
+        unpack_runtime(wrong, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
+    """The exported page plays the run without any server, and says that it is a recording."""
+    scenario = SCENARIOS["a-zombie-wakes"]
+    events = opened(open_scenario(1, scenario))
+    file = tmp_path / "run.html"
+    file.write_text(player(recorded(events), scenario.title), encoding="utf-8")
+    one = open_page().go(file.as_uri())
+    expect(one.page.locator(".band")).to_contain_text("RECORDED")
+    one.keys("End")
+    one.at(len(events[1]["frames"]))
+    one.has(".partitions .cell.read", 4)
+    one.keys("k", "Home")
+    one.at(0)
+
+
+def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
+    """Each export can be used: the page plays, SVG is drawn, JSON lines are frames and a trace."""
+    one = open_page().go(lab.url + "#scenario=a-consumer-joins")
+    saved = {}
+    for kind in ("html", "svg", "jsonl", "frames.jsonl"):
+        one.keys("e")
+        with one.page.expect_download() as download:
+            one.page.locator("dialog li button", has=one.page.get_by_text(kind, exact=True)).click()
+        saved[kind] = tmp_path / f"x.{kind}"
+        download.value.save_as(saved[kind])
+    lines = saved["frames.jsonl"].read_text().splitlines()
+    assert json.loads(lines[1])["l"]
+    assert '"settings"' in saved["jsonl"].read_text()
+    assert saved["svg"].read_text().startswith("<svg ")
+    other = open_page().go(saved["html"].as_uri())
+    other.keys("End")
+    other.at(len(lines) - 1)
+
+
+def test_both_exports_list_the_same_scripts() -> None:
+    """`site.player` and `exports.js` inline the same files, which are all scripts of the page."""
+    text = (WEB / "exports.js").read_text()
+    found = re.search(r"const MODULES = \[(.*?)\]", text)
+    assert found is not None
+    assert tuple(re.findall(r'"([^"]+)"', found[1])) == MODULES
+    scripts = {str(path.relative_to(WEB))[:-3] for path in WEB.rglob("*.js")}
+    assert scripts == {*MODULES, "worker"}
