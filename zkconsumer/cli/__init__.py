@@ -83,6 +83,7 @@ COMMANDS = {
         "zkconsumer.cli.completion:app",
         "Print the completion script of bash, zsh or fish.",
     ),
+    "schema": ("zkconsumer.cli.schema:app", "Print the JSON Schema of a command's output."),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (
         "zkconsumer.cli.sandbox:app",

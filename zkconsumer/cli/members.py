@@ -31,7 +31,7 @@ def _of_subscription(subscription: dict[str, int]) -> str:
 COLUMNS = (
     Column("group", drop=3),
     Column("member"),
-    Column("subscription", show=_of_subscription),
+    Column("subscription", type="counts?", show=_of_subscription),
     Column("pattern", drop=2, wide_only=True),
     Column("threads", align=Align.RIGHT),
     Column("owned", align=Align.RIGHT),

@@ -80,7 +80,7 @@ NAMES = Annotated[
 LIST_COLUMNS = (
     Column("topic"),
     Column("partitions", align=Align.RIGHT),
-    Column("replicas", align=Align.RIGHT, drop=1),
+    Column("replicas", align=Align.RIGHT, drop=1, type="integer|string?"),
 )
 
 
@@ -96,11 +96,12 @@ SHOW_COLUMNS = (
         align=Align.RIGHT,
         color=lambda leader: Color.BAD if leader is None else None,
     ),
-    Column("replicas", drop=2, show=_of_brokers),
-    Column("isr", drop=3, show=_of_brokers),
+    Column("replicas", drop=2, type="integers", show=_of_brokers),
+    Column("isr", drop=3, type="integers", show=_of_brokers),
     Column(
         "out_of_sync",
         drop=1,
+        type="integers",
         show=lambda brokers: _of_brokers(brokers) or "-",
         color=lambda brokers: Color.WARNING if brokers else None,
     ),

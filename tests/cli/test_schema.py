@@ -1,0 +1,150 @@
+"""The published schemas: they are those of the code, and real output and files fit them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.scenes import Scene, scenes
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.cli.schema import json_schema, schemas
+from zkconsumer.protocol import paths
+from zkconsumer.sandbox import ZooKeeperServer
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "schemas"
+# Schema -> commands whose JSON it describes; the broker of the scene does not answer.
+COMMANDS = {
+    "lag": ["lag -g g", "lag"],
+    "members": ["members", "members -g g"],
+    "groups-list": ["groups list"],
+    "groups-show": ["groups show g"],
+    "topics-list": ["topics list"],
+    "topics-show": ["topics show"],
+    "offsets-get": ["offsets get g"],
+    "verify": ["verify broken"],
+    "doctor": ["doctor"],
+    "owners": ["owners g"],
+    "assign": ["assign g", "assign g --leave g_b", "assign broken"],
+    "explain": ["explain g"],
+    "changes": [
+        "offsets set idle t:0=3",
+        "groups delete idle",
+        "groups copy idle new",
+        "offsets delete idle -t t --plan-out plan.json",
+        "offsets delete idle -t t --execute",
+        "undo --last",
+    ],
+    "backups-list": ["backups list"],
+    "context-list": ["context list"],
+    "context-show": ["context show"],
+}
+
+
+@pytest.fixture
+def scene(
+    zookeeper: ZooKeeperServer,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Scene]:
+    """A settled group, one at rest, one with an unreadable registration, and a context."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with scenes(zookeeper, unique("schema")) as one:
+        one.settled({"g_a": {"t": 2}, "g_b": {"t": 1}}, {"t": 2})
+        one.offset("t", 0, 7, "idle")
+        one.offset("t", 1, "no number", "idle")
+        one.settled({"broken_a": {"t": 1}}, {"t": 2}, group="broken")
+        one.hold(paths.member("broken", "broken_x"), b"hello")
+        monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", one.connect)
+        run("context", "add", "prod", "-z", one.connect)
+        yield one
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code in (0, 6), (words, result.output)
+    return result.stdout
+
+
+def fits(name: str, document: Any, *, item: bool = False) -> None:
+    schema = schemas()[name]
+    Draft202012Validator(schema["items"] if item else schema).validate(document)
+    if schema.get("type") == "array":
+        for row in [document] if item else document:
+            assert set(row) <= set(schema["items"]["properties"]), "a field is not published"
+
+
+def test_output(scene: Scene) -> None:
+    """The JSON of each command fits its schema, and so does each line of JSON Lines."""
+    for name, commands in COMMANDS.items():
+        for command in commands:
+            words = command.split()
+            limit = () if name in ("backups-list", "context-list") else ("--timeout", "0.3")
+            document = json.loads(run(*words, *limit, "-o", "json"))
+            fits(name, document)
+            if schemas()[name]["type"] == "array":
+                assert document, command
+                if "--execute" not in words and "--plan-out" not in words:
+                    for line in run(*words, *limit, "-o", "jsonl").splitlines():
+                        fits(name, json.loads(line), item=True)
+    assert set(schemas()) - set(COMMANDS) == {"consume", "migrate", "offsets", "plan", "trace"}
+    fits("plan", json.loads(Path("plan.json").read_text()))
+    (backup,) = Path().glob("zkconsumer/backups/*/*.json")
+    fits("plan", json.loads(backup.read_text()))
+    fits("offsets", json.loads(run("offsets", "export", "g")))
+
+
+def test_csv_holds_what_json_holds(scene: Scene) -> None:
+    """A CSV of members has the subscription as JSON, and of lag the reasons of unknown values."""
+    found = list(csv.DictReader(io.StringIO(run("members", "g", "-o", "csv"))))
+    assert [json.loads(row["subscription"]) for row in found] == [{"t": 2}, {"t": 1}]
+    lags = list(csv.DictReader(io.StringIO(run("lag", "g", "--timeout", "0.3", "-o", "csv"))))
+    assert set(json.loads(lags[0]["unknown"])) == {"log_start", "log_end", "lag"}
+    chosen = run("lag", "g", "--timeout", "0.3", "-o", "csv", "--columns", "partition,topic")
+    assert chosen.splitlines()[1:] == ["0,t,", "1,t,"]
+    bare = run("groups", "list", "-o", "csv", "--no-headers", "--sort", "-group")
+    assert [line.split(",")[0] for line in bare.splitlines()] == ["idle", "g", "broken"]
+
+
+def test_traces() -> None:
+    """Each line of a trace fits the schema of traces; a member's line without `to` does not."""
+    validator = Draft202012Validator(schemas()["trace"])
+    lines = run(
+        "simulate", "--seed", "3", "--members", "2", "--partitions", "3", "--output", "jsonl"
+    )
+    entries = [json.loads(line) for line in lines.splitlines()]
+    for entry in entries:
+        validator.validate(entry)
+    decided = next(one for one in entries if "event" in one)
+    assert not validator.is_valid({key: value for key, value in decided.items() if key != "to"})
+
+
+def test_published(request: pytest.FixtureRequest) -> None:
+    """docs/schemas has each schema as the command prints it, and no other file."""
+    found = {f"{name}.json": run("schema", name) for name in schemas()}
+    if request.config.getoption("--rewrite"):
+        PUBLISHED.mkdir(exist_ok=True)
+        for name, text in found.items():
+            (PUBLISHED / name).write_text(text, encoding="utf-8")
+    published = {file.name: file.read_text(encoding="utf-8") for file in PUBLISHED.iterdir()}
+    assert published == found, f"pytest {__file__} --rewrite"
+    for document in schemas().values():
+        Draft202012Validator.check_schema(document)
+
+
+def test_types() -> None:
+    """A type may be null, or one of several."""
+    assert json_schema("integer") == {"type": "integer"}
+    both = Draft202012Validator(json_schema("integer|string?"))
+    assert all(map(both.is_valid, (1, "x", None)))
+    assert not both.is_valid(1.5)
