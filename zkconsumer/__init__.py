@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zkconsumer.consumer.connector import ConsumerConnector
     from zkconsumer.consumer.listener import ConsumerRebalanceListener, ConsumerThreadId
     from zkconsumer.consumer.messages import Batch, Message, TimestampType
+    from zkconsumer.consumer.positions import OwnedPartition
     from zkconsumer.consumer.status import Status
     from zkconsumer.consumer.stream import Stream
     from zkconsumer.errors import (
@@ -68,6 +69,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerThreadId",
     "OffsetAndMetadata",
+    "OwnedPartition",
     "TopicFilter",
     "white_list",
     "black_list",
@@ -120,6 +122,7 @@ _HOMES = {
     "TopicPartition": "zkconsumer.protocol.model",
     "ConsumerRebalanceListener": "zkconsumer.consumer.listener",
     "ConsumerThreadId": "zkconsumer.consumer.listener",
+    "OwnedPartition": "zkconsumer.consumer.positions",
     "OffsetAndMetadata": "zkconsumer.protocol.model",
     "TopicFilter": "zkconsumer.protocol.filters",
     "white_list": "zkconsumer.protocol.filters",

@@ -23,11 +23,12 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
 from zkconsumer.consumer.commit_requests import COMMIT_TIMEOUT_S, Given
 from zkconsumer.consumer.messages import Batch, Message
+from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
 from zkconsumer.consumer.stream import BUFFER_MESSAGES
 from zkconsumer.consumer.stream import Stream as CoreStream
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -178,7 +179,10 @@ class ConsumerConnector:
     committed, so it is redelivered.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig | Mapping[str, object]) -> None:
+        """Connect nowhere yet; a mapping of properties becomes a `ConsumerConfig`."""
+        if not isinstance(config, ConsumerConfig):
+            config = ConsumerConfig(config)
         self.config = config
         self._core: core.ConsumerConnector | None = None
         self._is_cancelled = False
@@ -289,6 +293,81 @@ class ConsumerConnector:
         await asyncio.to_thread(
             self._started.commit_offsets, offsets, retries=retries, timeout_s=timeout_s
         )
+
+    async def commit(
+        self,
+        messages: Message[Any, Any] | Iterable[Message[Any, Any]] | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float = COMMIT_TIMEOUT_S,
+    ) -> None:
+        """Commit the positions after a message, a batch or any messages; None means all.
+
+        Arguments and errors as `zkconsumer.ConsumerConnector.commit`.
+        """
+        await asyncio.to_thread(
+            self._started.commit, messages, retries=retries, timeout_s=timeout_s
+        )
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's stored offsets, as `zkconsumer.ConsumerConnector.committed`."""
+        return await asyncio.to_thread(self._started.committed, partitions, timeout_s=timeout_s)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each log, as `ConsumerConnector.beginning_offsets`."""
+        ask = self._started.beginning_offsets
+        return await asyncio.to_thread(ask, partitions, timeout_s=timeout_s)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+    ) -> dict[TopicPartition, int]:
+        """Return the end of each log, as `zkconsumer.ConsumerConnector.end_offsets`."""
+        return await asyncio.to_thread(self._started.end_offsets, partitions, timeout_s=timeout_s)
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float = ASK_S
+    ) -> dict[TopicPartition, int | None]:
+        """Return offsets by time, as `zkconsumer.ConsumerConnector.offsets_for_times`."""
+        return await asyncio.to_thread(self._started.offsets_for_times, times, timeout_s=timeout_s)
+
+    async def seek_to_beginning(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+    ) -> None:
+        """Seek to the first message of each log."""
+        await asyncio.to_thread(self._started.seek_to_beginning, partitions, timeout_s=timeout_s)
+
+    async def seek_to_end(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+    ) -> None:
+        """Seek behind the last message of each log."""
+        await asyncio.to_thread(self._started.seek_to_end, partitions, timeout_s=timeout_s)
+
+    async def seek_to_timestamp(
+        self,
+        partitions: Iterable[TopicPartition],
+        timestamp_ms: int,
+        *,
+        timeout_s: float = ASK_S,
+    ) -> None:
+        """Seek to the first message at or after a time, or to the end if there is none."""
+        ask = self._started.seek_to_timestamp
+        await asyncio.to_thread(ask, partitions, timestamp_ms, timeout_s=timeout_s)
+
+    def assignment(self) -> dict[TopicPartition, OwnedPartition]:
+        """Return the partitions that this member owns, each with its thread and fencing token."""
+        return self._started.assignment()
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next message to hand out; None while it is not known yet."""
+        return self._started.position(partition)
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Return how many messages each log has behind this member's position."""
+        return self._started.lag()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop delivering and fetching these partitions until `resume`."""

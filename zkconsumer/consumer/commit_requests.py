@@ -53,6 +53,8 @@ class CommitRequested:
     retries: int | None
     given: Given | None = None
     answer: Future[None] = field(default_factory=Future)
+    # Partition -> the fencing token that this member must still own it with.
+    tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,7 @@ def refuse_late(inbox: Queued, where: str, failure: ZkConsumerError | None) -> N
 
 def asked(given: Given | None, *, retries: int | None, storage: Storage) -> CommitRequested:
     """Validate the user's arguments and return the request; raises ConfigError."""
-    if retries is not None and (type(retries) is not int or retries < 0):
-        raise ConfigError(
-            f"{retries!r} is no number of retries", where="retries", remedy="0 or more, or None"
-        )
+    _check_retries(retries)
     if given is None:
         return CommitRequested(retries)
     checked: dict[TopicPartition, int | OffsetAndMetadata] = {}
@@ -117,14 +116,35 @@ def asked(given: Given | None, *, retries: int | None, storage: Storage) -> Comm
     return CommitRequested(retries, checked)
 
 
+def after(positions: Mapping[TopicPartition, Position], *, retries: int | None) -> CommitRequested:
+    """Return the request to commit the positions after messages, under the messages' tokens."""
+    _check_retries(retries)
+    offsets = {tp: at.offset for tp, at in positions.items()}
+    return CommitRequested(retries, offsets, tokens={tp: at.epoch for tp, at in positions.items()})
+
+
+def _check_retries(retries: int | None) -> None:
+    if retries is not None and (type(retries) is not int or retries < 0):
+        raise ConfigError(
+            f"{retries!r} is no number of retries", where="retries", remedy="0 or more, or None"
+        )
+
+
 def positions_given(
-    given: Given, owned: Mapping[TopicPartition, Ownership], *, request: int, now: float
+    asked: CommitRequested,
+    owned: Mapping[TopicPartition, Ownership],
+    *,
+    request: int,
+    now: float,
 ) -> PositionsCollected:
     """Return the event that commits exactly these offsets, with the epochs of this member.
 
-    Raises NotOwnedError, and commits nothing, if this member does not own all of the partitions.
+    Raises NotOwnedError, and commits nothing, if this member does not own all of the partitions,
+    or owns one with another fencing token than that of its messages.
     """
-    if missing := sorted(given.keys() - owned.keys()):
+    given = asked.given or {}
+    lost = {tp for tp, token in asked.tokens.items() if tp in owned and owned[tp].epoch != token}
+    if missing := sorted((given.keys() - owned.keys()) | lost):
         raise NotOwnedError(
             "this member does not own these partitions, so no offset of this call was committed",
             where=", ".join(map(str, missing)),

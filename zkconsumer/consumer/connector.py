@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer import commit_requests, group_member, metrics
+from zkconsumer.consumer import commit_requests, group_member, metrics, positions
 from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.listener import ConsumerRebalanceListener
+from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.metrics import Exports, Figures
+from zkconsumer.consumer.positions import OwnedPartition
 from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
@@ -31,7 +33,7 @@ from zkconsumer.kafka.pool import FetcherPool
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter
-from zkconsumer.protocol.model import Purpose, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, Purpose, TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.trace import TraceFile
 
@@ -64,13 +66,17 @@ class ConsumerConnector:
     so it is redelivered.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig | Mapping[str, object]) -> None:
         """Connect to ZooKeeper; creating streams registers the member.
+
+        A mapping of properties becomes a `ConsumerConfig`.
 
         Raises:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session` and
                 `Exports`.
         """
+        if not isinstance(config, ConsumerConfig):
+            config = ConsumerConfig(config)
         self.config = config
         self._member = GroupMember(config)
         self.consumer_id = self._member.consumer_id
@@ -300,10 +306,34 @@ class ConsumerConnector:
         """
         self._require_open()
         storage = group_member.storage(self.config)
-        asked = commit_requests.asked(offsets, retries=retries, storage=storage)
+        self._commit(commit_requests.asked(offsets, retries=retries, storage=storage), timeout_s)
+
+    def commit(
+        self,
+        messages: Message[Any, Any] | Iterable[Message[Any, Any]] | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
+    ) -> None:
+        """Commit the positions after a message, a batch or any messages; None means all handed out.
+
+        A position is committed even if it is lower than the stored one. The call returns when the
+        offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
+
+        Raises:
+            NotOwnedError: this member no longer owns a partition with the messages' fencing token.
+                No offset is committed.
+            CommitError, ConfigError, ConnectorClosedError: as `commit_offsets`.
+        """
+        if messages is None:
+            return self.commit_offsets(retries=retries, timeout_s=timeout_s)
+        self._require_open()
+        self._commit(commit_requests.after(positions.after(messages), retries=retries), timeout_s)
+
+    def _commit(self, asked: commit_requests.CommitRequested, timeout_s: float) -> None:
         if self._coordinator is None:
             # Without streams the member owns no partition, so this raises for any offset.
-            commit_requests.positions_given(asked.given or {}, {}, request=0, now=0.0)
+            commit_requests.positions_given(asked, {}, request=0, now=0.0)
             return
         try:
             self._coordinator.commit(asked).result(timeout_s)
@@ -358,6 +388,146 @@ class ConsumerConnector:
         """
         self._require_open()
         seek(self._streams.values(), partition, offset)
+
+    def seek_to_beginning(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+    ) -> None:
+        """Seek to the first message that each log contains.
+
+        Raises:
+            BrokersUnreachableError, BrokerAccessError: the brokers do not name the offset within
+                `timeout_s` seconds, or refuse. No position is changed.
+            NotOwnedError, ConnectorClosedError: as `seek`.
+        """
+        for tp, (start, _) in self._ends(partitions, timeout_s).items():
+            self.seek(tp, start)
+
+    def seek_to_end(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+    ) -> None:
+        """Seek behind the last message of each log; raises as `seek_to_beginning`."""
+        for tp, (_, end) in self._ends(partitions, timeout_s).items():
+            self.seek(tp, end)
+
+    def seek_to_timestamp(
+        self,
+        partitions: Iterable[TopicPartition],
+        timestamp_ms: int,
+        *,
+        timeout_s: float = positions.ASK_S,
+    ) -> None:
+        """Seek to the first message at or after a time, or to the end if there is none.
+
+        Args:
+            partitions: partitions that this member serves.
+            timestamp_ms: milliseconds since 1970.
+            timeout_s: the time limit of each request in seconds.
+
+        Raises:
+            RefusedError: the brokers are older than 0.10 and know no times of messages.
+            ConfigError: `timestamp_ms` is not an integer of at least 0.
+            BrokersUnreachableError, BrokerAccessError, NotOwnedError, ConnectorClosedError: as
+                `seek_to_beginning`.
+        """
+        asked = [TopicPartition(*one) for one in partitions]
+        by_stream(self._streams.values(), asked)
+        found = self.offsets_for_times(dict.fromkeys(asked, timestamp_ms), timeout_s=timeout_s)
+        for tp, offset in found.items():
+            if offset is not None:
+                self.seek(tp, offset)
+        self.seek_to_end([tp for tp, one in found.items() if one is None], timeout_s=timeout_s)
+
+    # ---- positions and logs ----------------------------------------------------------------------
+
+    def assignment(self) -> dict[TopicPartition, OwnedPartition]:
+        """Return the partitions that this member owns, each with its thread and fencing token."""
+        return (
+            {} if self._coordinator is None else positions.assignment(self._coordinator.state.owned)
+        )
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next message to hand out; None while it is not known yet.
+
+        Raises:
+            NotOwnedError: this member does not serve the partition.
+            ConnectorClosedError: the connector was shut down.
+        """
+        self._require_open()
+        return positions.position(self._streams, partition)
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Return how many messages each log has behind this member's position.
+
+        The ends of the logs are a few seconds old: the call sends no request. None means that the
+        position or the end is not known yet.
+        """
+        return positions.lag(self._streams)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's stored offset of each partition; None if there is none.
+
+        The partitions need not be owned by this member. `timeout_s` is the time limit of each
+        request in seconds.
+
+        Raises:
+            ZooKeeperUnreachableError: ZooKeeper does not answer in time.
+            MalformedZnodeError: an offset znode holds no number.
+            BrokersUnreachableError, BrokerAccessError: Kafka stores the offsets, and the brokers do
+                not answer in time, or refuse.
+            ConnectorClosedError: the connector was shut down.
+        """
+        self._require_open()
+        return positions.committed(self._member, partitions, limit_s=timeout_s)
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each log.
+
+        Raises BrokersUnreachableError, BrokerAccessError and ConnectorClosedError, as
+        `seek_to_beginning`. The partitions need not be owned by this member.
+        """
+        return {tp: start for tp, (start, _) in self._log_ends(partitions, timeout_s).items()}
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last message of each log; raises as `beginning_offsets`."""
+        return {tp: end for tp, (_, end) in self._log_ends(partitions, timeout_s).items()}
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float = positions.ASK_S
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of the first message at or after a time; None if there is none.
+
+        Args:
+            times: partition -> milliseconds since 1970. This member need not own the partition.
+            timeout_s: the time limit of each request in seconds.
+
+        Raises:
+            RefusedError: the brokers are older than 0.10 and know no times of messages.
+            ConfigError: a time is not an integer of at least 0.
+            BrokersUnreachableError, BrokerAccessError, ConnectorClosedError: as
+                `beginning_offsets`.
+        """
+        self._require_open()
+        return positions.at_times(self._member, times, limit_s=timeout_s)
+
+    def _log_ends(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        self._require_open()
+        return positions.ends(self._member, partitions, limit_s=timeout_s)
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the log ends of partitions that this member serves, or raise NotOwnedError."""
+        asked = [TopicPartition(*one) for one in partitions]
+        by_stream(self._streams.values(), asked)
+        return self._log_ends(asked, timeout_s) if asked else {}
 
     def status(self) -> Status:
         """Return what this member owns, what blocks it, and what it waits for."""

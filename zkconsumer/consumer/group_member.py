@@ -177,6 +177,10 @@ class GroupMember:
             return Brokers()
         return Brokers(brokers(self.coordinator.state.view, self.session), self.config)
 
+    def registered_brokers(self, limit_s: float) -> Brokers:
+        """Return the brokers registered now; empty if ZooKeeper does not answer in time."""
+        return Brokers(registered_brokers(self.session, limit_s=limit_s), self.config)
+
     def stop(self) -> None:
         """End the session of a member whose coordinator never started."""
         if self._session is not None:
@@ -207,12 +211,12 @@ def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Br
     of ZooKeeper's two answers. The session's own threads must not call it.
     """
     try:
-        return _run(_list_and_read_brokers(), session, limit_s=limit_s)
+        return ask_zookeeper(_list_and_read_brokers(), session, limit_s=limit_s)
     except ZooKeeperUnreachableError:
         return ()
 
 
-def _run(
+def ask_zookeeper(
     running: Generator[Batch, Sequence[Reply], T], session: ZooKeeperSession, *, limit_s: float
 ) -> T:
     """Run an operation to its end; wait at most `limit_s` seconds for each batch of replies.
@@ -312,7 +316,7 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         Strategy(config.partition_assignment_strategy),
         exclude_internal=config.exclude_internal_topics,
     )
-    group, owners = _run(_readable(reading), session, limit_s=REPLY_S)
+    group, owners = ask_zookeeper(_readable(reading), session, limit_s=REPLY_S)
     detected = detect(group, owners)
     logger.info(
         "peers.release=auto: as %s (%s)", detected.profile.release, displayed(detected.reason)

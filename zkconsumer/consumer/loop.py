@@ -240,9 +240,7 @@ class MemberLoop:
                 event = self._collected(Purpose.EXPLICIT, None, request)
             else:
                 owned = self.state.owned
-                event = commit_requests.positions_given(
-                    asked.given, owned, request=request, now=now
-                )
+                event = commit_requests.positions_given(asked, owned, request=request, now=now)
         except NotOwnedError as error:
             asked.answer.set_exception(error)
             return None

@@ -19,7 +19,7 @@ from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.stream_partitions import Codec, Grant, PartitionState
 from zkconsumer.errors import DecodeError
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Position, TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -133,6 +133,11 @@ class Message(Generic[K, V]):
         if raw is None or decoder is None:
             return raw  # type: ignore[return-value]
         return self._decoded("value", decoder, raw)
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The position after this message, with its fencing token, as a commit stores it."""
+        return {TopicPartition(self.topic, self.partition): Position(self.token, self.offset + 1)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Raises DecodeError if a decoder raises."""
@@ -253,6 +258,15 @@ class Batch(Sequence[Message[K, V]]):
             return Batch(self._raws[index], self._held, self._key_of)
         raw = self._raws[index]
         return wrapped(raw, self._held[self._key_of(raw)])
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The position after the batch of each partition, with the fencing token."""
+        last = dict(zip(map(self._key_of, self._raws), self._raws, strict=True))
+        return {
+            state.tp: Position(state.epoch, cast(int, raw.offset()) + 1)
+            for state, raw in ((self._held[key], raw) for key, raw in last.items())
+        }
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages)"

@@ -422,6 +422,11 @@ class Stream(Generic[K, V]):
         """Return the known positions of the partitions that were granted and not withdrawn."""
         return self._partitions.positions(which)
 
+    @property
+    def served(self) -> list[TopicPartition]:
+        """The partitions whose messages are delivered, or would be without a pause."""
+        return self._partitions.served
+
     def serves(self, tp: TopicPartition) -> bool:
         """Tell whether the partition's messages are delivered, or would be without a pause."""
         return self._partitions.serves(tp)

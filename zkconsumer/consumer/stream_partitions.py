@@ -278,6 +278,11 @@ class StreamPartitions:
 
     # ---- pause and seek: any thread --------------------------------------------------------------
 
+    @property
+    def served(self) -> list[TopicPartition]:
+        """The partitions that `serves` accepts."""
+        return [tp for tp, state in self._wanted.copy().items() if state.granted]
+
     def serves(self, tp: TopicPartition) -> bool:
         """Tell whether the partition is granted and no release was requested."""
         state = self._wanted.get(tp)

@@ -284,11 +284,12 @@ def release(member: MemberIdentity, partitions: Iterable[TopicPartition]) -> Run
 
 
 def read_offsets(
-    member: MemberIdentity, partitions: Sequence[TopicPartition]
+    group: str, partitions: Sequence[TopicPartition]
 ) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
-    replies = yield [rq.Get(paths.offset(member.group, tp)) for tp in partitions]
+    """Read the group's offset znodes."""
+    replies = yield [rq.Get(paths.offset(group, tp)) for tp in partitions]
     return {
-        tp: _stored(reply, paths.offset(member.group, tp))
+        tp: _stored(reply, paths.offset(group, tp))
         for tp, reply in zip(partitions, replies, strict=True)
     }
 
@@ -571,7 +572,7 @@ def load(
         if reply.code is not Code.OK:
             return StoreUnavailable(reply.value)
         kafka = reply.value
-    stored = yield from read_offsets(member, asked)
+    stored = yield from read_offsets(member.group, asked)
     return OffsetsLoaded(stored, kafka)
 
 
@@ -648,7 +649,7 @@ def _read_back(
     Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
     """Return the offsets whose versions are unexpected, and which of them a tool has marked."""
-    stored = yield from read_offsets(member, partitions)
+    stored = yield from read_offsets(member.group, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}
     (listing,) = yield [rq.Children(paths.edits(member.group))]

@@ -1,0 +1,182 @@
+"""Where a member and its group are in the logs: committed offsets, log ends, lag, offsets by time.
+
+Every call has a time limit, and asks ZooKeeper or the brokers from the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from zkconsumer.consumer.group_member import GroupMember, ask_zookeeper, storage
+from zkconsumer.consumer.messages import Batch, Message
+from zkconsumer.consumer.stream import Streams
+from zkconsumer.consumer.stream_partitions import Coverage
+from zkconsumer.errors import (
+    BrokersUnreachableError,
+    ConfigError,
+    MalformedZnodeError,
+    NotOwnedError,
+    RefusedError,
+)
+from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.logs import NO_BROKER, LogClient, are_times_exact, committed_in_kafka
+from zkconsumer.member.offset_ledger import starting_offset
+from zkconsumer.member.operations import read_offsets
+from zkconsumer.protocol.model import (
+    OffsetAndMetadata,
+    Ownership,
+    Position,
+    Storage,
+    TopicPartition,
+)
+
+T = TypeVar("T")
+
+ASK_S = 30.0
+"""Default time limit in seconds of a call that asks ZooKeeper or the brokers. A broker's restart
+takes less.
+"""
+
+
+class OwnedPartition(NamedTuple):
+    """Which consumer thread of this member owns a partition, and with which fencing token."""
+
+    thread: str
+    token: int
+
+
+def assignment(owned: Mapping[TopicPartition, Ownership]) -> dict[TopicPartition, OwnedPartition]:
+    """Return the owned partitions in order."""
+    return {tp: OwnedPartition(one.thread, one.epoch) for tp, one in sorted(owned.items())}
+
+
+def after(messages: Message[Any, Any] | Iterable[Message[Any, Any]]) -> dict[TopicPartition, Any]:
+    """Return partition -> position after the last of these messages, with the fencing token.
+
+    Raises NotOwnedError if messages of one partition have different tokens: the partition was lost
+    in between.
+    """
+    if isinstance(messages, Message):
+        return messages.positions
+    if isinstance(messages, Batch):
+        return messages.positions
+    found: dict[TopicPartition, Position] = {}
+    for message in messages:
+        for tp, at in message.positions.items():
+            if (known := found.setdefault(tp, at)).epoch != at.epoch:
+                raise NotOwnedError(
+                    "the messages were delivered under different fencing tokens",
+                    where=str(tp),
+                    remedy="commit the messages of each token separately",
+                )
+            found[tp] = max(known, at)
+    return found
+
+
+def position(streams: Streams, partition: TopicPartition) -> int | None:
+    """Return the offset of the next message of a partition; None while it is not known yet."""
+    tp = TopicPartition(*partition)
+    for stream in streams.values():
+        if stream.serves(tp):
+            at = stream.positions(Coverage.DELIVERED).get(tp)
+            return None if at is None else at.offset
+    raise NotOwnedError(
+        "this member is not serving the partition",
+        where=str(tp),
+        remedy="read `assignment()`; a partition that is being released is no longer served",
+    )
+
+
+def lag(streams: Streams) -> dict[TopicPartition, int | None]:
+    """Return the messages behind each position; None while the position or the end is unknown."""
+    found: dict[TopicPartition, int | None] = {}
+    for stream in streams.values():
+        ends, positions = stream.ends, stream.positions(Coverage.DELIVERED)
+        for tp in stream.served:
+            known = tp in ends and tp in positions
+            found[tp] = max(0, ends[tp] - positions[tp].offset) if known else None
+    return dict(sorted(found.items()))
+
+
+def committed(
+    member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the group's stored offsets, by the rules by which a new owner starts to read."""
+    asked = [TopicPartition(*one) for one in partitions]
+    where, group = storage(member.config), member.config.group_id
+    kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
+    if where is not Storage.ZOOKEEPER:
+        kafka = committed_in_kafka(_brokers(member, limit_s), group, asked, limit_s=limit_s)
+    stored = ask_zookeeper(read_offsets(group, asked), member.session, limit_s=limit_s)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for tp in asked:
+        if stored[tp].error:
+            raise MalformedZnodeError(stored[tp].error, where=str(tp), remedy="repair the znode")
+        in_kafka = kafka.get(tp)
+        if isinstance(in_kafka, str):
+            raise _unreachable({tp: in_kafka})
+        _, start = starting_offset(where, stored[tp], in_kafka, 0)
+        note = in_kafka.metadata if in_kafka is not None and in_kafka.offset == start else ""
+        found[tp] = None if start is None else OffsetAndMetadata(start, note)
+    return found
+
+
+def ends(
+    member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the first offset and the end of each log."""
+    client = LogClient(_brokers(member, limit_s), limit_s=limit_s)
+    return {tp: (log.start, log.end) for tp, log in _known(client.ends(_asked(partitions))).items()}
+
+
+def at_times(
+    member: GroupMember, times: Mapping[TopicPartition, int], *, limit_s: float
+) -> dict[TopicPartition, int | None]:
+    """Return the offset of the first message at or after each time; None after the last one."""
+    brokers = _brokers(member, limit_s)
+    if not are_times_exact(brokers):
+        raise RefusedError(
+            "brokers before 0.10 know only the times of log segments, not of messages",
+            where=", ".join(map(str, _asked(times))),
+            remedy="seek to an offset, or to the beginning",
+        )
+    client = LogClient(brokers, limit_s=limit_s)
+    found: dict[TopicPartition, int | None] = {}
+    for time_ms in set(times.values()):
+        if type(time_ms) is not int or time_ms < 0:
+            raise ConfigError(
+                f"{time_ms!r} is no time", remedy="give milliseconds since 1970, as an integer"
+            )
+        wanted = [TopicPartition(*tp) for tp, one in times.items() if one == time_ms]
+        found |= _known(client.at(wanted, time_ms))
+    return {TopicPartition(*tp): found[TopicPartition(*tp)] for tp in times}
+
+
+def _asked(partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
+    return [TopicPartition(*one) for one in partitions]
+
+
+def _brokers(member: GroupMember, limit_s: float) -> Brokers:
+    found = member.registered_brokers(limit_s)
+    if not found:
+        raise BrokersUnreachableError(NO_BROKER, remedy="start a broker, or try again")
+    return found
+
+
+def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:
+    """Return the answers, or raise BrokersUnreachableError with the reasons of those missing."""
+    faults = {tp: one for tp, one in answers.items() if isinstance(one, str)}
+    if faults:
+        raise _unreachable(faults)
+    return {tp: one for tp, one in answers.items() if not isinstance(one, str)}
+
+
+def _unreachable(faults: Mapping[TopicPartition, str]) -> BrokersUnreachableError:
+    (first, why), *others = faults.items()
+    more = f", and {len(others)} more partitions" if others else ""
+    return BrokersUnreachableError(
+        f"the brokers do not answer for {first}{more}: {why}",
+        where=str(first),
+        remedy="try again, and check that the partition exists and has a leader",
+    )
