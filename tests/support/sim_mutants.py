@@ -610,13 +610,6 @@ def _out_of_range_is_the_other_end() -> list[Patch]:
     return [(MemoryFetcher, "resolve", resolve)]
 
 
-def _reset_forgotten() -> list[Patch]:
-    def position_reset(state: Any, event: Any) -> Any:
-        return state, ()
-
-    return [(machine.TABLE, (None, events.PositionReset), position_reset)]
-
-
 # ---- the operator's tools -----------------------------------------------------------------------
 
 
@@ -838,11 +831,6 @@ MUTANTS = (
         "reset to the other end",
         "auto.offset.reset chooses the other end of the log",
         _out_of_range_is_the_other_end,
-    ),
-    Mutant(
-        "reset forgotten",
-        "the member does not store a lower position after a reset or a seek",
-        _reset_forgotten,
     ),
     Mutant(
         "apply without a guard",

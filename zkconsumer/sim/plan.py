@@ -177,6 +177,7 @@ class Plan:
         sessions: the members' session timeouts in turn, in seconds; if empty, `session_s` for all.
         has_tool: whether an operator uses the tools.
         streams: whether the members' partitions are delivered by production streams.
+        queries: how many of the members are queries of Spark instead, with their batches.
         reset: `auto.offset.reset` of production streams: "smallest" or "largest".
         stored: the offset that each partition has stored at the start, if not 0; an operator resets
             it while the first members join.
@@ -196,6 +197,7 @@ class Plan:
     has_tool: bool = False
     stored: int = 0
     streams: bool = False
+    queries: int = 0
     reset: str = "smallest"
 
     def session_of(self, who: int) -> float:

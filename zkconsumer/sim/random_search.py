@@ -115,10 +115,14 @@ def draw_full(decide: Decide) -> Drawn:
     plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
     kinds = sorted(OF_FULL_WORLDS | OF_USERS, key=lambda do: do.value)
     more = {do: 1 + decide(2) for do in kinds if decide(2)}
+    listener_s = 5.0 if decide(2) else None
+    of_all = plan.settings
     plan = replace(
         plan,
         streams=True,
+        queries=max(0, decide(4) - 1),
         reset=("smallest", "largest")[decide(2)],
+        settings=lambda one: replace(of_all(one), listener_s=listener_s),
         faults={**plan.faults, **more},
     )
     return plan, length, rarity

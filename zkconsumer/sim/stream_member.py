@@ -33,6 +33,7 @@ from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.logs import Log, MemoryFetcher
 from zkconsumer.sim.member import OnTransition, SimMember
+from zkconsumer.sim.plan import InvariantViolation
 
 POLLED = 3
 """Upper bound of the messages of a polled batch, so that some fetched messages remain."""
@@ -87,8 +88,7 @@ class User:
             return []
 
     def keep(self, messages: Iterable[Message[Any, Any]]) -> list[Read]:
-        """Hold these messages in place of those before."""
-        self.held.clear()
+        """Hold these messages."""
         found = [(TopicPartition(m.topic, m.partition), m.offset, m.token) for m in messages]
         for tp, offset, epoch in found:
             self.held[tp] = epoch, offset + 1
@@ -193,6 +193,7 @@ class StreamMember(SimMember):
         """Let a user ask for messages, which finishes the messages before; return what it gets."""
         self.turn_at = now
         self._turns = self.users.index(user) + 1
+        user.held.clear()
         return user.keep(user.poll() if is_poll else user.next())
 
     def finished_by(self, user: User) -> list[tuple[TopicPartition, int]]:
@@ -271,6 +272,14 @@ class StreamMember(SimMember):
         return quiet
 
     # ---- the loop's host and gate ----------------------------------------------------------------
+
+    def post(self, item: Any) -> None:
+        """Put an item into the inbox; check that a release waits for the messages in hand (I9)."""
+        if isinstance(item, events.ReleaseReady):
+            held = [tp for user in self.users for tp in item.partitions.intersection(user.held)]
+            if held:
+                raise InvariantViolation("I9", f"{self.name} releases {held}, which users hold")
+        super().post(item)
 
     def _reported(self, report: StreamReport) -> None:
         if report.offset is not None:
